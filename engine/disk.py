@@ -1,0 +1,406 @@
+"""The only place that changes a disk: write, sync, truncate, rename, unlink, make and lock.
+
+Everything else in the engine calls these functions, so that one observer sees each change in the order in which it was
+made; the crash harness records them and replays every prefix.  Reading needs nothing from here but `open_for_reading`, which
+leaves no trace: no lock, no access time.
+
+A change is durable only after the file's sync, and a name (create, rename, unlink) only after the sync of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from engine.errors import DirectoryLockedError, DiskError, DiskReadError, SyncFailedError, write_error
+
+STATE_DIRECTORY = ".waltzctl"
+"""Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
+TEMPORARY_SUFFIX = ".waltzctl-tmp"
+"""A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
+LOCKED_RANGE = 128
+"""Bytes of the control file that a running node locks (release 0.13.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the disk, as the observer sees it after it was made.
+
+    `kind`: create, write, truncate, sync, rename, unlink, mkdir, rmdir, sync-directory, times.  `target` is the new name of a
+    rename; `data` the bytes written at `offset`; `size` the length after a truncate.
+    """
+
+    kind: str
+    path: Path
+    target: Path | None = None
+    offset: int = 0
+    data: bytes = b""
+    size: int = 0
+
+
+observer: Callable[[Change], None] | None = None
+"""Called after every change; set by the crash harness only."""
+
+
+def _changed(change: Change) -> None:
+    if observer is not None:
+        observer(change)
+
+
+def open_for_reading(path: Path | str) -> int:
+    """A descriptor for reading that leaves no access time where the system allows it.  Raises DiskReadError.
+
+    A missing file raises FileNotFoundError, as callers commonly expect one.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except FileNotFoundError:
+        raise
+    except PermissionError:
+        pass  # only a file's owner may ask for O_NOATIME
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="open") from error
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="open") from error
+
+
+class WritableFile:
+    """A file open for positioned reading and writing.  Every change goes through the observer.
+
+    Not thread-safe.  Closing does not sync.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> WritableFile:
+        """Open an existing file.  Raises DiskWriteError, or FileNotFoundError."""
+        try:
+            return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise write_error(path, None, error, doing="open for writing") from error
+
+    @classmethod
+    def create(cls, path: Path, mode: int = 0o644) -> WritableFile:
+        """Create a new, empty file.  Raises DiskWriteError when it exists or cannot be made."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            raise write_error(path, None, error, doing="create") from error
+        _changed(Change("create", path))
+        return cls(path, descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor.  Raises ValueError when closed."""
+        if self._descriptor is None:
+            raise ValueError(f"{self.path}: file is closed")
+        return self._descriptor
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._descriptor is None
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self.fileno()).st_size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError."""
+        return _read_fully(self.fileno(), self.path, offset, length)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `offset`.  Raises DiskFullError or DiskWriteError; part of it may have been written then."""
+        view, position = memoryview(data), offset
+        while view:
+            try:
+                written = os.pwrite(self.fileno(), view, position)
+            except OSError as error:
+                raise write_error(self.path, position, error) from error
+            if observer is not None:
+                _changed(Change("write", self.path, offset=position, data=bytes(view[:written])))
+            view, position = view[written:], position + written
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes; never extends.  Raises ValueError when the file is shorter, DiskWriteError."""
+        if size > self.size():
+            raise ValueError(f"{self.path}: cutting to {size} bytes would extend it")
+        try:
+            os.ftruncate(self.fileno(), size)
+        except OSError as error:
+            raise write_error(self.path, size, error, doing="truncate") from error
+        _changed(Change("truncate", self.path, size=size))
+
+    def sync(self) -> None:
+        """Make data and length durable.  Raises SyncFailedError; the caller must not try again and believe it."""
+        try:
+            os.fdatasync(self.fileno())
+        except OSError as error:
+            raise SyncFailedError(self.path, None, error, doing="sync") from error
+        _changed(Change("sync", self.path))
+
+    def close(self) -> None:
+        """Close; a second call does nothing."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def __enter__(self) -> WritableFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read_fully(descriptor: int, path: Path | str, offset: int, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length > 0:
+        try:
+            part = os.pread(descriptor, min(length, 1 << 20), offset)
+        except OSError as error:
+            raise DiskReadError(path, offset, error) from error
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def read_range(path: Path, offset: int, length: int) -> bytes:
+    """Up to `length` bytes of a file from `offset`; fewer only at its end.  Raises DiskReadError, FileNotFoundError."""
+    descriptor = open_for_reading(path)
+    try:
+        return _read_fully(descriptor, path, offset, length)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename, replacing `target`.  Durable after `sync_directory` of both directories.  Raises DiskWriteError."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        raise write_error(source, None, error, doing=f"rename to {target}") from error
+    _changed(Change("rename", source, target=target))
+
+
+def unlink(path: Path) -> None:
+    """Remove a file.  Raises DiskWriteError, also when it is missing."""
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise write_error(path, None, error, doing="remove") from error
+    _changed(Change("unlink", path))
+
+
+def make_directory(path: Path) -> None:
+    """Make one directory.  Raises DiskWriteError, also when it exists."""
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        raise write_error(path, None, error, doing="make directory") from error
+    _changed(Change("mkdir", path))
+
+
+def remove_directory(path: Path) -> None:
+    """Remove an empty directory.  Raises DiskWriteError."""
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        raise write_error(path, None, error, doing="remove directory") from error
+    _changed(Change("rmdir", path))
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable.  Raises SyncFailedError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SyncFailedError(path, None, error, doing="sync directory") from error
+    _changed(Change("sync-directory", path))
+
+
+def set_times(path: Path, modified_ns: int) -> None:
+    """Give a file back the time of its last change, in nanoseconds since 1970.  Raises DiskWriteError."""
+    try:
+        os.utime(path, ns=(modified_ns, modified_ns))
+    except OSError as error:
+        raise write_error(path, None, error, doing="set the time of") from error
+    _changed(Change("times", path))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[WritableFile]:
+    """Build a file beside `path`, then sync it, rename it over `path` and sync the directory.
+
+    When the body raises, the half-built file is removed and `path` is as it was.
+    """
+    beside = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(beside)
+        unlink(beside)
+    file = WritableFile.create(beside)
+    try:
+        with file:
+            yield file
+            file.sync()
+        rename(beside, path)
+    except BaseException:
+        with contextlib.suppress(DiskError):
+            unlink(beside)
+        raise
+    sync_directory(path.parent)
+
+
+def write_whole(path: Path, parts: bytes | Iterable[bytes]) -> None:
+    """Write a file as a whole or not at all, durably.  Raises DiskWriteError."""
+    with replacing(path) as file:
+        position = 0
+        for part in [parts] if isinstance(parts, bytes) else parts:
+            file.write_at(position, part)
+            position += len(part)
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a file's bytes to a new file and sync it; the directory is the caller's.  Raises DiskReadError, DiskWriteError."""
+    descriptor = open_for_reading(source)
+    try:
+        with WritableFile.create(target) as file:
+            offset = 0
+            while part := _read_fully(descriptor, source, offset, 1 << 20):
+                file.write_at(offset, part)
+                offset += len(part)
+            file.sync()
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that an ordinary user may still write on the file system of `path`."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+# struct flock on Linux: l_type, l_whence (16 bit), padding, l_start, l_len (64 bit), l_pid (32 bit)
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def _flock(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, LOCKED_RANGE, 0)
+
+
+def lock_holder(storage_directory: Path, control_file: Path) -> int | None:
+    """Process id of whoever holds the storage directory; 0 when it is held and the id is unknown; None when it is free.
+
+    Takes no lock and writes nothing: it asks the kernel about the control file's locked range, which both a released node
+    and this engine hold.
+    """
+    try:
+        descriptor = open_for_reading(control_file)
+    except (FileNotFoundError, DiskReadError):
+        return None
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    if kind == fcntl.F_UNLCK:
+        return None
+    if pid > 0:
+        return int(pid)
+    return (
+        _recorded_pid(storage_directory) or 0
+    )  # a lock of ours belongs to an open file, and the kernel tells no process
+
+
+def _recorded_pid(storage_directory: Path) -> int | None:
+    try:
+        text = (storage_directory / STATE_DIRECTORY / "lock").read_text()
+        pid = int(text.strip() or 0)
+        os.kill(pid, 0)
+    except PermissionError:
+        return pid
+    except (OSError, ValueError):
+        return None
+    return pid or None
+
+
+class DirectoryLock:
+    """Exclusive hold of a whole storage directory, until `release` or the end of the process.
+
+    Two locks: one on ``.waltzctl/lock``, where the holder's process id stands, and one on bytes 0 to 127 of the control
+    file, which is the one that a released node takes.  Both belong to the open file, not to the process, so that closing
+    another descriptor of the control file does not drop them.
+    """
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self._descriptors = descriptors
+
+    @classmethod
+    def acquire(cls, storage_directory: Path, control_file: Path) -> DirectoryLock:
+        """Take both locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
+        state = storage_directory / STATE_DIRECTORY
+        if not state.exists():
+            make_directory(state)
+            sync_directory(storage_directory)
+        descriptors: list[int] = []
+        path = state / "lock"
+        try:
+            for path in (state / "lock", control_file):
+                flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if path != control_file else 0)
+                descriptors.append(os.open(path, flags, 0o644))
+                fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+            os.ftruncate(descriptors[0], 0)
+            os.pwrite(descriptors[0], f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if isinstance(error, (BlockingIOError, PermissionError)) and len(descriptors) > 0:
+                pid = lock_holder(storage_directory, control_file) or _recorded_pid(storage_directory)
+                raise DirectoryLockedError(storage_directory, pid or None) from error
+            raise write_error(path, None, error, doing="lock") from error
+        return cls(descriptors)
+
+    def release(self) -> None:
+        """Let go; a second call does nothing."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

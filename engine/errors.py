@@ -1,0 +1,178 @@
+"""Every error that the engine raises, and the name of the exit status that each one means.
+
+::
+
+    WaltzError                      internal
+    ├── InvalidRequestError         usage       an argument that cannot be meant
+    ├── NotWaltzError               not-waltz   nothing of Waltz at this path
+    ├── DirectoryLockedError        locked      another process holds the storage directory
+    ├── MismatchError               mismatch    cluster key, number of partitions or version differ
+    ├── RefusedError                refused     unconfirmed, or would lose what must not be lost
+    │   ├── StalePlanError                      the files changed after the plan was made
+    │   ├── BelowLowWaterMarkError              would cut acknowledged transactions
+    │   ├── NotAssignedError                    the partition is not assigned to this node
+    │   ├── NotAvailableError                   reads or writes are switched off
+    │   ├── OutOfOrderError                     a transaction id that is not the next
+    │   └── ConcurrentUpdateError               an older session, or a mark that would fall
+    ├── DamageError                 damaged     carries the findings
+    │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
+    │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
+    │   └── ChecksumMismatchError               a record handed in with a wrong checksum
+    └── DiskError                   io-error    carries path, offset and the system's error
+        ├── DiskReadError
+        └── DiskWriteError
+            ├── DiskFullError
+            └── SyncFailedError                 the file stays read-only until it is opened again
+
+The numbers of the exit statuses stand in ``waltzctl/exit_status.py`` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from engine.findings import Finding
+
+
+class WaltzError(Exception):
+    """Root of the tree.  `advice` says what to do next, where there is something to do."""
+
+    status: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.advice}" if self.advice else self.message
+
+
+class InvalidRequestError(WaltzError):
+    """An argument that cannot be meant (a negative limit, a partition beyond the number of partitions)."""
+
+    status = "usage"
+
+
+class NotWaltzError(WaltzError):
+    """The path holds nothing that Waltz wrote."""
+
+    status = "not-waltz"
+
+
+class DirectoryLockedError(WaltzError):
+    """Another process holds the storage directory.  `pid` is None where the system does not tell."""
+
+    status = "locked"
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"{path}: locked by {holder}", advice="stop that process first; a held lock is never overridden"
+        )
+        self.path = path
+        self.pid = pid
+
+
+class MismatchError(WaltzError):
+    """Cluster key, number of partitions or format version differ from what was expected."""
+
+    status = "mismatch"
+
+
+class RefusedError(WaltzError):
+    """Nothing was changed: the change was not confirmed, or would lose what must not be lost."""
+
+    status = "refused"
+
+
+class StalePlanError(RefusedError):
+    """The files are no longer those that the plan was made for."""
+
+
+class BelowLowWaterMarkError(RefusedError):
+    """The change would cut transactions at or below the local low-water mark."""
+
+
+class NotAssignedError(RefusedError):
+    """The partition is not assigned to this node."""
+
+
+class NotAvailableError(RefusedError):
+    """Reads or writes of the partition are switched off."""
+
+
+class OutOfOrderError(RefusedError):
+    """A transaction id that is not the next one."""
+
+
+class ConcurrentUpdateError(RefusedError):
+    """A request of an older session, or a mark that would fall."""
+
+
+class DamageError(WaltzError):
+    """Damage stands in the way.  `findings` names it."""
+
+    status = "damaged"
+
+    def __init__(self, message: str, findings: Sequence[Finding] = (), *, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.findings = tuple(findings)
+
+
+class PartitionQuarantinedError(DamageError):
+    """The partition accepts no writes: damage was found at or below the local low-water mark or before valid records."""
+
+
+class CorruptRecordError(DamageError):
+    """A record fails one of its checksums, or stands where another should be."""
+
+
+class ChecksumMismatchError(DamageError):
+    """A record handed in for appending does not agree with its own checksum."""
+
+
+class DiskError(WaltzError):
+    """The system refused a read or a write."""
+
+    status = "io-error"
+
+    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "access") -> None:
+        place = f" at offset {offset}" if offset is not None else ""
+        super().__init__(f"{path}: cannot {doing}{place}: {cause.strerror or cause}")
+        self.path = path
+        self.offset = offset
+        self.errno = cause.errno
+
+
+class DiskReadError(DiskError):
+    """A read failed."""
+
+    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "read") -> None:
+        super().__init__(path, offset, cause, doing=doing)
+
+
+class DiskWriteError(DiskError):
+    """A write, rename, unlink or truncate failed."""
+
+    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "write") -> None:
+        super().__init__(path, offset, cause, doing=doing)
+
+
+class DiskFullError(DiskWriteError):
+    """No space, or a quota, is left."""
+
+
+class SyncFailedError(DiskWriteError):
+    """An fsync failed: what was written since the last one may be lost, and a second fsync could not tell."""
+
+
+def write_error(path: Path | str, offset: int | None, cause: OSError, *, doing: str = "write") -> DiskWriteError:
+    """The right error for a failed write: a full disk is told apart."""
+    kind = DiskFullError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError
+    return kind(path, offset, cause, doing=doing)

@@ -1,0 +1,316 @@
+"""The catalogue of findings: every kind of damage or oddity that can be named, how severe it is, and what to do.
+
+One catalogue serves verify, dump, recover, the node's start-up and the manual page: a code is defined here or nowhere.
+Codes and severities are fixed (scripts depend on them); sentences may change.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is.  `DAMAGE`: data is lost or doubtful; `REPAIRABLE`: nothing is lost; `NOTE`: worth knowing."""
+
+    DAMAGE = "damage"
+    REPAIRABLE = "repairable"
+    NOTE = "note"
+
+
+class Code(enum.StrEnum):
+    """Stable names of findings."""
+
+    CONTROL_FILE_MISSING = "control-file-missing"
+    CONTROL_FILE_SIZE = "control-file-size"
+    CONTROL_STRUCT_CHECKSUM = "control-struct-checksum"
+    CONTROL_PAIR_CHECKSUM = "control-pair-checksum"
+    CONTROL_PAIR_TIE = "control-pair-tie"
+    CONTROL_PARTITION_ID = "control-partition-id"
+    UNKNOWN_VERSION = "unknown-version"
+    PARTITION_DIRECTORY_MISSING = "partition-directory-missing"
+    PARTITION_NOT_ASSIGNED = "partition-not-assigned"
+    SEGMENT_HEADER_SHORT = "segment-header-short"
+    SEGMENT_KEY = "segment-key"
+    SEGMENT_PARTITION = "segment-partition"
+    SEGMENT_NAME = "segment-name"
+    SEGMENT_GAP = "segment-gap"
+    SEGMENT_OVERLAP = "segment-overlap"
+    RECORD_CHECKSUM = "record-checksum"
+    DATA_CHECKSUM = "data-checksum"
+    RECORD_ORDER = "record-order"
+    RECORD_LENGTH = "record-length"
+    TORN_TAIL = "torn-tail"
+    ACKNOWLEDGED_MISSING = "acknowledged-missing"
+    INDEX_MISSING = "index-missing"
+    INDEX_SHORT = "index-short"
+    INDEX_LONG = "index-long"
+    INDEX_ENTRY = "index-entry"
+    INDEX_HEADER = "index-header"
+    INDEX_ORPHAN = "index-orphan"
+    RESERVED_NOT_ZERO = "reserved-not-zero"
+    UNKNOWN_FILE = "unknown-file"
+    READ_ERROR = "read-error"
+    REPAIR_INTERRUPTED = "repair-interrupted"
+    TEMPORARY_FILE = "temporary-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the catalogue says of a code.
+
+    `command` is the subcommand that mends it, or None where a person must decide; `severity` is the usual one, and
+    `when_harmless`, where given, says under which condition the finding is only repairable.
+    """
+
+    code: Code
+    severity: Severity
+    meaning: str
+    what_to_do: str
+    command: str | None = None
+    when_harmless: str | None = None
+
+
+def _kinds() -> Iterable[Kind]:
+    damage, repairable, note = Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE
+    yield Kind(
+        Code.CONTROL_FILE_MISSING, damage,
+        "Partition directories are there, the control file is not: sessions, marks and assignment are unknown.",
+        "Bring the control file back from a backup of this very node. Without one, salvage the records into a new directory.",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_FILE_SIZE, damage,
+        "The control file's length fits neither layout for the number of partitions in its header.",
+        "If only the header's count is wrong, recover restores it from the file's length; otherwise use a backup or salvage.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_STRUCT_CHECKSUM, repairable,
+        "One struct of a partition's pair has a wrong checksum; the other one is in force, which is what the pair is for.",
+        "recover writes the invalid struct anew. If it was the newer one, the marks are those of the session before.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_PAIR_CHECKSUM, damage,
+        "Both structs of a partition's pair are invalid: its session and marks are lost. Other partitions are not affected.",
+        "recover --allow-data-loss writes an initial pair; the records stay, but a Waltz server then truncates the partition.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_PAIR_TIE, damage,
+        "Both structs are valid and nothing tells which one is newer. A released node refuses to start.",
+        "Compare both with dump --what control; recover --allow-data-loss keeps the one with the higher marks.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_PARTITION_ID, damage,
+        "The partition id that is stored in a partition info is not the info's place. No checksum covers it.",
+        "recover writes the id that belongs there when the pair beside it is valid.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.UNKNOWN_VERSION, damage,
+        "A header's format version is not 0, the only one that exists.",
+        "If everything else in the file reads well, the version is damaged: recover restores it from the other headers.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.PARTITION_DIRECTORY_MISSING, damage,
+        "The control file says that the partition is assigned here, but its directory does not exist.",
+        "Bring the directory back, or let a running cluster copy the partition from another replica.",
+    )  # fmt: skip
+    yield Kind(
+        Code.PARTITION_NOT_ASSIGNED, note,
+        "There are files of a partition that is not assigned to this node.",
+        "They were kept when the partition was taken away. Remove them by hand once nobody wants them.",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_HEADER_SHORT, damage,
+        "A data file is shorter than its header.",
+        "A crash during roll-over leaves this at the end of a partition: recover removes the file, no record is lost.",
+        "recover", "the segment is the last one and holds no record",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_KEY, damage,
+        "The cluster key in a segment's header is not the control file's.",
+        "If the index file's header is right, the data file's header is damaged and recover restores it. Otherwise the file"
+        " comes from another cluster: move it away by hand.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_PARTITION, damage,
+        "The partition in a segment's header is not that of the directory it lies in.",
+        "As for segment-key: restored when the index file's header is right, otherwise a misplaced file.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_NAME, damage,
+        "The first transaction id in a segment's header is not the one in its file name.",
+        "As for segment-key; if the first record shows that the header is right, the file was renamed.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_GAP, damage,
+        "A segment begins later than the transaction that should follow the segment before it: transactions are missing.",
+        "recover --from REPLICA restores them if they were the end of a segment; otherwise copy the partition from a replica.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_OVERLAP, damage,
+        "A segment begins before the segment in front of it ends: the same transaction ids stand in two files.",
+        "Compare both with dump. A truncation whose deletions did not reach the disk leaves this.",
+    )  # fmt: skip
+    yield Kind(
+        Code.RECORD_CHECKSUM, damage,
+        "A record's stored checksum is not that of its bytes, and valid records follow it.",
+        "recover --from REPLICA restores exactly this record; recover --allow-data-loss splits the segment around it.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.DATA_CHECKSUM, damage,
+        "A record is intact, but its data does not agree with the checksum that the client sent with it.",
+        "The data was damaged before it was written here. Compare with another replica; recover --from REPLICA takes its record.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.RECORD_ORDER, damage,
+        "A record with a right checksum has an id that is not the next one.",
+        "recover --from REPLICA restores missing records; recover --allow-data-loss splits the segment at the gap.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.RECORD_LENGTH, damage,
+        "A record's length is negative or points beyond the file, and valid records follow.",
+        "As for record-checksum.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.TORN_TAIL, damage,
+        "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
+        "What a crash leaves behind a write that nobody was told had succeeded: recover cuts it. At or below the local"
+        " low-water mark, or in a segment that is not the last, acknowledged data is damaged: recover --from REPLICA.",
+        "recover", "in the last segment, above the local low-water mark",
+    )  # fmt: skip
+    yield Kind(
+        Code.ACKNOWLEDGED_MISSING, damage,
+        "The partition's last transaction is below its local low-water mark: transactions known to be durable are gone.",
+        "Do not let this replica vote. Copy the partition from another replica.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
+        "rebuild-index writes it from the data.", "rebuild-index",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_SHORT, repairable, "An index has fewer entries than its segment has records.",
+        "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.", "rebuild-index",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_LONG, repairable, "An index has more entries than its segment has records.",
+        "Usual after a crash. rebuild-index cuts it.", "rebuild-index",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_ENTRY, repairable, "An index entry is not the offset of its record.",
+        "rebuild-index writes the index from the data.", "rebuild-index",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_HEADER, repairable, "An index file's header is short, or disagrees with its data file's.",
+        "rebuild-index writes it from the data file.", "rebuild-index",
+    )  # fmt: skip
+    yield Kind(
+        Code.INDEX_ORPHAN, repairable,
+        "An index file has no data file. In a released node every later append to the partition fails.",
+        "A crash during roll-over leaves it. recover removes it.", "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; nothing reads them.",
+        "Harmless, but no release writes this: look for a disk that flips bits.",
+    )  # fmt: skip
+    yield Kind(
+        Code.UNKNOWN_FILE, note, "A name that belongs to nothing in a storage directory.",
+        "Look at it and move it away; nothing reads it.",
+    )  # fmt: skip
+    yield Kind(
+        Code.READ_ERROR, damage, "The system could not read a part of a file.",
+        "Copy what still reads with a tool that tolerates errors, then work on the copy.",
+    )  # fmt: skip
+    yield Kind(
+        Code.REPAIR_INTERRUPTED, repairable, "A repair was interrupted half-way. Everything it replaced is kept.",
+        "undo takes it back; the next command that writes does so as well.", "undo",
+    )  # fmt: skip
+    yield Kind(
+        Code.TEMPORARY_FILE, note, "A file was being built when its process ended; it holds nothing that was promised.",
+        "The next command that writes the same file removes it.",
+    )  # fmt: skip
+
+
+CATALOGUE: dict[Code, Kind] = {kind.code: kind for kind in _kinds()}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One place where something is wrong.
+
+    `path` is the file or directory; `segment` the first transaction id in the file's name; `offset` and `length` are in
+    bytes in the file; `remedy` is a command line, or None where there is none.  What does not apply is None.
+    """
+
+    code: Code
+    severity: Severity
+    path: Path
+    message: str
+    partition: int | None = None
+    segment: int | None = None
+    transaction_id: int | None = None
+    offset: int | None = None
+    length: int | None = None
+    remedy: str | None = None
+
+
+def remedy_for(code: Code, storage_directory: Path | None, partition: int | None) -> str | None:
+    """The command line that mends a finding, or None where a person must decide or the directory is unknown."""
+    command = CATALOGUE[code].command
+    if command is None or storage_directory is None:
+        return None
+    words = ["waltzctl", command, str(storage_directory)]
+    if partition is not None and command != "undo":
+        words += ["--partition", str(partition)]
+    return shlex.join(words)
+
+
+def make_finding(
+    code: Code,
+    path: Path,
+    message: str,
+    *,
+    severity: Severity | None = None,
+    storage_directory: Path | None = None,
+    partition: int | None = None,
+    segment: int | None = None,
+    transaction_id: int | None = None,
+    offset: int | None = None,
+    length: int | None = None,
+) -> Finding:
+    """A finding with the catalogue's severity (unless told otherwise) and remedy."""
+    return Finding(
+        code,
+        severity or CATALOGUE[code].severity,
+        path,
+        message,
+        partition,
+        segment,
+        transaction_id,
+        offset,
+        length,
+        remedy_for(code, storage_directory, partition),
+    )
+
+
+def worst(findings: Iterable[Finding]) -> Severity | None:
+    """The gravest severity, None when there is no finding."""
+    order = (Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE)
+    present = {finding.severity for finding in findings}
+    return next((severity for severity in order if severity in present), None)

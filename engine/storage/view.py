@@ -1,0 +1,280 @@
+"""Read-only view of a storage directory: which files are there and what their names and headers say.
+
+A view takes no lock, writes nothing and never fails for damage: what cannot be read is None, and verify turns it into
+findings.  Every inspecting command and the planner of repairs start from here.
+
+Layout of a storage directory (design document *On-Disk Data Structures*)::
+
+    waltz-storage.ctl
+    <partition>/<first transaction id, 19 digits>.seg and .idx
+    .waltzctl/                  ours: lock, availability marks, quarantine, audit journal
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
+from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
+
+_PARTITION = re.compile(r"0|[1-9]\d{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was when looked at: length in bytes, time of last change in nanoseconds since 1970, inode."""
+
+    path: Path
+    size: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState | None:
+        """State of a regular file; None when there is none (or no access)."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def read_segment_header(file: FileState | None) -> SegmentHeader | None:
+    """Header of a data or index file; None when the file is missing or shorter than a header.  Raises DiskReadError."""
+    if file is None or file.size < HEADER_SIZE:
+        return None
+    try:
+        data = disk.read_range(file.path, 0, HEADER_SIZE)
+    except FileNotFoundError:
+        return None
+    return SegmentHeader.decode(data) if len(data) == HEADER_SIZE else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """A segment's files, told by their names.  At least one of `data` and `index` is present."""
+
+    partition: int | None
+    first_transaction_id: int
+    data: FileState | None
+    index: FileState | None
+
+    @property
+    def data_path(self) -> Path:
+        """Where the data file is, or would be."""
+        return self._path(SEGMENT_SUFFIX)
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index file is, or would be."""
+        return self._path(INDEX_SUFFIX)
+
+    def _path(self, suffix: str) -> Path:
+        present = self.data or self.index
+        assert present is not None
+        return present.path.with_suffix(suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition directory: segments ordered by the id in their names, and whatever else lies there.
+
+    `partition` is None for a directory whose name is no number, outside any storage directory.
+    """
+
+    partition: int | None
+    path: Path
+    segments: tuple[SegmentView, ...]
+    temporary: tuple[Path, ...] = ()
+    unknown: tuple[Path, ...] = ()
+
+    @property
+    def data_segments(self) -> tuple[SegmentView, ...]:
+        """The segments that have a data file."""
+        return tuple(segment for segment in self.segments if segment.data is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageView:
+    """A storage directory as it was when looked at.
+
+    `control` is None when the control file is missing or shorter than its header; `control_state` tells these apart.
+    `partitions` holds every directory that is named like a partition, by number, restricted as the caller asked.
+    """
+
+    path: Path
+    control_state: FileState | None
+    control: ControlFile | None
+    partitions: dict[int, PartitionView]
+    temporary: tuple[Path, ...] = ()
+    unknown: tuple[Path, ...] = ()
+
+    @property
+    def control_path(self) -> Path:
+        """Where the control file is, or would be."""
+        return self.path / CONTROL_FILE_NAME
+
+    def is_assigned(self, partition: int) -> bool:
+        """Whether the partition belongs to this node.
+
+        Released layout: the flag of the struct in force (False when neither is valid).  Documented layout, which has no
+        flags: whether the directory exists.
+        """
+        if self.control is None or not 0 <= partition < len(self.control.partitions):
+            return False
+        if self.control.layout is Layout.DOCUMENTED:
+            return partition in self.partitions
+        current = self.control.partitions[partition].current_struct
+        return bool(current and current.assigned)
+
+
+def view_partition(path: Path, partition: int | None) -> PartitionView:
+    """Look at a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
+    files: dict[int, dict[str, FileState]] = {}
+    temporary: list[Path] = []
+    unknown: list[Path] = []
+    for name in _names(path):
+        parsed = parse_name(name)
+        state = FileState.of(path / name) if parsed else None
+        if parsed and state is not None:
+            files.setdefault(parsed[0], {})[parsed[1]] = state
+        elif name.endswith(disk.TEMPORARY_SUFFIX):
+            temporary.append(path / name)
+        elif parsed is None:
+            unknown.append(path / name)
+    segments = tuple(
+        SegmentView(partition, first, found.get(SEGMENT_SUFFIX), found.get(INDEX_SUFFIX))
+        for first, found in sorted(files.items())
+    )
+    return PartitionView(partition, path, segments, tuple(temporary), tuple(unknown))
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except NotADirectoryError as error:
+        raise NotWaltzError(f"{path}: not a directory") from error
+    except FileNotFoundError as error:
+        raise NotWaltzError(f"{path}: no such directory") from error
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="list") from error
+
+
+def read_control(path: Path) -> ControlFile | None:
+    """Decode a control file; None when it is missing or shorter than its header.  Raises DiskReadError."""
+    limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1
+    try:
+        data = disk.read_range(path, 0, limit)
+    except FileNotFoundError:
+        return None
+    return decode_control(data) if len(data) >= CONTROL_HEADER.size else None
+
+
+def view_storage(path: Path, partitions: Collection[int] | None = None) -> StorageView:
+    """Look at a storage directory; `partitions` restricts which partition directories are listed.
+
+    Raises NotWaltzError when there is neither a control file nor a partition directory with a segment, DiskReadError.
+    """
+    found: dict[int, PartitionView] = {}
+    temporary: list[Path] = []
+    unknown: list[Path] = []
+    for name in _names(path):
+        entry = path / name
+        if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
+            continue
+        if _PARTITION.fullmatch(name) and int(name) < 2**31 and entry.is_dir():
+            if partitions is None or int(name) in partitions:
+                found[int(name)] = view_partition(entry, int(name))
+        elif name.endswith(disk.TEMPORARY_SUFFIX):
+            temporary.append(entry)
+        else:
+            unknown.append(entry)
+    control_path = path / CONTROL_FILE_NAME
+    state = FileState.of(control_path)
+    if state is None and not any(view.segments for view in found.values()):
+        raise NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")
+    control = read_control(control_path)
+    return StorageView(path, state, control, dict(sorted(found.items())), tuple(temporary), tuple(unknown))
+
+
+class TargetKind(enum.StrEnum):
+    """What a path on the command line names."""
+
+    STORAGE = "storage directory"
+    PARTITION = "partition directory"
+    CONTROL = "control file"
+    SEGMENT = "data file"
+    INDEX = "index file"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A path and what it names.
+
+    `storage` is the storage directory that the path is, or lies in (None for a file or partition directory on its own);
+    `partition` the number of the partition that it belongs to, where its place tells.
+    """
+
+    kind: TargetKind
+    path: Path
+    storage: Path | None
+    partition: int | None
+
+
+def _enclosing(partition_directory: Path) -> tuple[Path | None, int | None]:
+    number = int(partition_directory.name) if _PARTITION.fullmatch(partition_directory.name) else None
+    parent = partition_directory.parent
+    return (parent if (parent / CONTROL_FILE_NAME).is_file() else None), number
+
+
+def resolve(path: Path) -> Target:
+    """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
+    absolute = Path(os.path.abspath(path))
+    if absolute.is_dir():
+        names = set(_names(absolute))
+        if CONTROL_FILE_NAME in names:
+            return Target(TargetKind.STORAGE, path, path, None)
+        if any(parse_name(name) for name in names) or _PARTITION.fullmatch(absolute.name):
+            storage, number = _enclosing(absolute)
+            if storage is not None or any(parse_name(name) for name in names):
+                return Target(TargetKind.PARTITION, path, _relative(path, storage), number)
+        view_storage(path)  # raises NotWaltzError unless partitions lie there without a control file
+        return Target(TargetKind.STORAGE, path, path, None)
+    if not absolute.exists():
+        raise NotWaltzError(f"{path}: no such file or directory")
+    if not absolute.is_file():
+        raise NotWaltzError(f"{path}: neither a file nor a directory")
+    if absolute.suffix == ".ctl":
+        storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None
+        return Target(TargetKind.CONTROL, path, storage_path, None)
+    kinds = {SEGMENT_SUFFIX: TargetKind.SEGMENT, INDEX_SUFFIX: TargetKind.INDEX}
+    if absolute.suffix in kinds:
+        storage, number = _enclosing(absolute.parent)
+        return Target(kinds[absolute.suffix], path, _relative(path.parent, storage), number)
+    raise NotWaltzError(f"{path}: not a storage directory, partition directory, .ctl, .seg or .idx file")
+
+
+def _relative(partition_directory: Path, storage: Path | None) -> Path | None:
+    """The storage directory as the user would write it: a sibling of what was typed, not an absolute path."""
+    if storage is None:
+        return None
+    if partition_directory.is_absolute() or len(partition_directory.parts) < 2:
+        return storage
+    return partition_directory.parent
+
+
+def check_partitions(control: ControlFile, partitions: Collection[int]) -> None:
+    """Refuse partitions that the directory cannot have.  Raises InvalidRequestError."""
+    beyond = sorted(p for p in partitions if not 0 <= p < len(control.partitions))
+    if beyond:
+        listed = ", ".join(map(str, beyond))
+        raise InvalidRequestError(
+            f"partition {listed}: the control file has partitions 0 to {len(control.partitions) - 1}"
+        )

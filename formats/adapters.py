@@ -1,0 +1,31 @@
+"""Value adapters that the layouts share: what stands between raw bytes and the type a reader wants."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from construct import Adapter, Bytes
+
+
+class _UuidAdapter(Adapter):  # type: ignore[misc]  # construct carries no types
+    """16 bytes: most significant 64 bits, then least significant 64 bits, each big-endian."""
+
+    def _decode(self, obj: bytes, context: Any, path: Any) -> uuid.UUID:
+        return uuid.UUID(bytes=bytes(obj))
+
+    def _encode(self, obj: uuid.UUID, context: Any, path: Any) -> bytes:
+        return obj.bytes
+
+
+Uuid = _UuidAdapter(Bytes(16))
+
+
+def format_time(milliseconds: int) -> str | None:
+    """Milliseconds since 1970-01-01 UTC as RFC 3339 with milliseconds; None where the calendar ends (damaged headers)."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"

@@ -1,0 +1,344 @@
+"""Control file ``waltz-storage.ctl``: a header of 128 bytes, then one partition info for each partition.
+
+A partition info is the partition's id and a pair of structs which are written in turn, so that a torn write can only harm
+the older one.  Two layouts exist and the file's length tells them apart:
+
+=============  ==========  =======================================================================================
+layout         info bytes  struct
+=============  ==========  =======================================================================================
+*documented*   60          session id 8, low-water mark 8, local low-water mark 8, checksum 4
+*released*     76          session id 8, low-water mark 8, local low-water mark 8, flags 4, sequence 4, checksum 4
+=============  ==========  =======================================================================================
+
+A struct's checksum is the CRC-32 of the bytes of the struct before it (release 0.13.2; the design documents leave the
+algorithm open, and the documented layout uses the same).  Which of two valid structs is current: the released layout
+compares sequence numbers; the documented layout has none, so the larger session wins and, within a session, the marks,
+which only rise.
+
+Sources: design document *On-Disk Data Structures* (documented layout), release 0.13.2 (released layout).
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from dataclasses import dataclass, replace
+
+from construct import Array, Bytes, Int32sb, Int32ub, Int64sb, Struct
+
+from formats.adapters import Uuid
+from formats.checksums import Buffer, crc32
+from formats.schema import CompiledSchema, compile_schema
+
+CONTROL_FILE_NAME = "waltz-storage.ctl"
+CONTROL_VERSION = 0
+
+CONTROL_HEADER_SCHEMA = Struct(
+    "version" / Int32sb,
+    "created" / Int64sb,
+    "cluster_key" / Uuid,
+    "num_partitions" / Int32sb,
+    "reserved" / Bytes(96),
+)
+DOCUMENTED_STRUCT_SCHEMA = Struct(
+    "session_id" / Int64sb,
+    "low_water_mark" / Int64sb,
+    "local_low_water_mark" / Int64sb,
+    "checksum" / Int32ub,
+)
+RELEASED_STRUCT_SCHEMA = Struct(
+    "session_id" / Int64sb,
+    "low_water_mark" / Int64sb,
+    "local_low_water_mark" / Int64sb,
+    "flags" / Int32sb,
+    "sequence" / Int32sb,
+    "checksum" / Int32ub,
+)
+DOCUMENTED_INFO_SCHEMA = Struct("partition" / Int32sb, "structs" / Array(2, DOCUMENTED_STRUCT_SCHEMA))
+RELEASED_INFO_SCHEMA = Struct("partition" / Int32sb, "structs" / Array(2, RELEASED_STRUCT_SCHEMA))
+
+CONTROL_HEADER = compile_schema(CONTROL_HEADER_SCHEMA)
+DOCUMENTED_STRUCT = compile_schema(DOCUMENTED_STRUCT_SCHEMA)
+RELEASED_STRUCT = compile_schema(RELEASED_STRUCT_SCHEMA)
+DOCUMENTED_INFO = compile_schema(DOCUMENTED_INFO_SCHEMA)
+RELEASED_INFO = compile_schema(RELEASED_INFO_SCHEMA)
+
+FLAG_AVAILABLE = 1
+FLAG_ASSIGNED = 4
+MAX_PARTITIONS = 1_000_000
+"""A header that claims more is taken as damaged; it bounds what a reader allocates."""
+
+
+class Layout(enum.StrEnum):
+    """The two layouts of the control file's body."""
+
+    DOCUMENTED = "documented"
+    RELEASED = "released"
+
+    @property
+    def struct_schema(self) -> CompiledSchema:
+        """One struct of a pair."""
+        return RELEASED_STRUCT if self is Layout.RELEASED else DOCUMENTED_STRUCT
+
+    @property
+    def info_schema(self) -> CompiledSchema:
+        """One partition info: id and pair."""
+        return RELEASED_INFO if self is Layout.RELEASED else DOCUMENTED_INFO
+
+    def file_size(self, num_partitions: int) -> int:
+        """Bytes of a control file of this layout."""
+        return CONTROL_HEADER.size + self.info_schema.size * num_partitions
+
+    def info_offset(self, partition: int) -> int:
+        """Byte offset of a partition's info in the file."""
+        return CONTROL_HEADER.size + self.info_schema.size * partition
+
+    def struct_offset(self, partition: int, number: int) -> int:
+        """Byte offset of struct 1 or 2 of a partition in the file."""
+        return self.info_offset(partition) + self.info_schema.offset_of(f"structs.{number - 1}")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlHeader:
+    """The first 128 bytes.  `created` is in milliseconds since 1970-01-01 UTC."""
+
+    version: int
+    created: int
+    cluster_key: uuid.UUID
+    num_partitions: int
+    reserved: bytes = bytes(96)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> ControlHeader:
+        """From the first 128 bytes.  Raises struct.error when there are fewer."""
+        version, created, key, partitions, reserved = CONTROL_HEADER.struct.unpack_from(data)
+        return cls(version, created, uuid.UUID(bytes=key), partitions, reserved)
+
+    def encode(self) -> bytes:
+        """128 bytes."""
+        return CONTROL_HEADER.struct.pack(
+            self.version, self.created, self.cluster_key.bytes, self.num_partitions, self.reserved
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStruct:
+    """One of the two structs of a partition info.  `flags` and `sequence` are None in the documented layout."""
+
+    session_id: int = -1
+    low_water_mark: int = -1
+    local_low_water_mark: int = -1
+    flags: int | None = None
+    sequence: int | None = None
+    checksum: int = 0
+    valid: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that this struct belongs to."""
+        return Layout.DOCUMENTED if self.sequence is None else Layout.RELEASED
+
+    @property
+    def available(self) -> bool | None:
+        """The released flag; None in the documented layout."""
+        return None if self.flags is None else bool(self.flags & FLAG_AVAILABLE)
+
+    @property
+    def assigned(self) -> bool | None:
+        """The released flag; None in the documented layout."""
+        return None if self.flags is None else bool(self.flags & FLAG_ASSIGNED)
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """Session id, low-water mark, local low-water mark."""
+        return self.session_id, self.low_water_mark, self.local_low_water_mark
+
+    @classmethod
+    def decode(cls, layout: Layout, data: Buffer, offset: int = 0) -> PartitionStruct:
+        """From the struct's bytes at `offset`; `valid` tells whether its checksum agrees."""
+        schema = layout.struct_schema
+        values = schema.struct.unpack_from(data, offset)
+        body = bytes(data[offset : offset + schema.offset_of("checksum")])
+        valid = crc32(body) == values[-1]
+        session, low, local, *extra, checksum = values
+        flags, sequence = extra or (None, None)
+        return cls(session, low, local, flags, sequence, checksum, valid)
+
+    def encode(self) -> bytes:
+        """The struct's bytes with a checksum computed anew."""
+        schema = self.layout.struct_schema
+        values = self.marks if self.sequence is None else (*self.marks, self.flags, self.sequence)
+        covered = schema.struct.pack(*values, 0)[: schema.offset_of("checksum")]
+        return schema.struct.pack(*values, crc32(covered))
+
+    def sealed(self) -> PartitionStruct:
+        """The same values with the checksum that `encode` writes."""
+        return PartitionStruct.decode(self.layout, self.encode())
+
+
+class Choice(enum.StrEnum):
+    """Why a struct is current, or why none is."""
+
+    ONLY_VALID = "only valid"
+    NEWER = "newer"
+    SAME = "same"
+    TIE = "tie"
+    NONE_VALID = "none valid"
+
+
+def _serial_newer(first: int, second: int) -> bool:
+    """Whether a 32-bit sequence number is newer than another, by serial-number arithmetic, so that it may wrap."""
+    return 0 < ((first - second) & 0xFFFFFFFF) < 0x80000000
+
+
+def choose_current(first: PartitionStruct, second: PartitionStruct) -> tuple[int | None, Choice]:
+    """Which struct of a pair is current: 1, 2 or None.
+
+    Released layout: the newer sequence number; equal ones are a tie, as in release 0.13.2, which refuses to start then.
+    Documented layout: the larger session id, then the marks; the documents name no rule.  Two structs with the same
+    values are no tie there: the first counts as current.
+    """
+    if not (first.valid and second.valid):
+        number = 1 if first.valid else 2 if second.valid else None
+        return number, Choice.ONLY_VALID if number else Choice.NONE_VALID
+    if first.sequence is not None and second.sequence is not None:
+        if first.sequence == second.sequence:
+            return None, Choice.TIE
+        return (1 if _serial_newer(first.sequence, second.sequence) else 2), Choice.NEWER
+    if first.marks == second.marks:
+        return 1, Choice.SAME
+    if first.session_id != second.session_id:
+        return (1 if first.session_id > second.session_id else 2), Choice.NEWER
+    rises = [a - b for a, b in zip(first.marks, second.marks, strict=True)]
+    if min(rises) >= 0:
+        return 1, Choice.NEWER
+    if max(rises) <= 0:
+        return 2, Choice.NEWER
+    return None, Choice.TIE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition's place in the control file.
+
+    `partition` is the place, `stored_partition` the id that stands there; `current` is 1, 2, or None when neither struct
+    can be trusted, and `choice` says why.
+    """
+
+    partition: int
+    stored_partition: int
+    structs: tuple[PartitionStruct, PartitionStruct]
+    current: int | None
+    choice: Choice
+
+    @classmethod
+    def decode(cls, layout: Layout, partition: int, data: Buffer, offset: int = 0) -> PartitionInfo:
+        """From the info's bytes at `offset`.  Raises struct.error when there are too few."""
+        schema = layout.info_schema
+        stored = schema.struct.unpack_from(data, offset)[0]
+        first, second = (
+            PartitionStruct.decode(layout, data, offset + schema.offset_of(f"structs.{n}")) for n in (0, 1)
+        )
+        current, choice = choose_current(first, second)
+        return cls(partition, stored, (first, second), current, choice)
+
+    def encode(self) -> bytes:
+        """The info's bytes, checksums computed anew."""
+        schema = self.structs[0].layout.info_schema
+        values = [v for one in self.structs for v in one.layout.struct_schema.struct.unpack(one.encode())]
+        return schema.struct.pack(self.stored_partition, *values)
+
+    @property
+    def current_struct(self) -> PartitionStruct | None:
+        """The struct in force, or None."""
+        return None if self.current is None else self.structs[self.current - 1]
+
+    def updated(self, **changes: int) -> tuple[int, PartitionStruct]:
+        """The next struct to write and its number (1 or 2): the current values with `changes`, the sequence advanced.
+
+        Raises ValueError when no struct is current.
+        """
+        current = self.current_struct
+        if current is None or self.current is None:
+            raise ValueError(f"partition {self.partition}: neither struct of the pair is valid")
+        if current.sequence is not None:
+            current = replace(current, sequence=(current.sequence + 1 + 2**31) % 2**32 - 2**31)  # wraps at 2^31
+        written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
+        return 3 - self.current, written.sealed()
+
+    def with_struct(self, number: int, written: PartitionStruct) -> PartitionInfo:
+        """This info after struct `number` has been overwritten."""
+        structs = (written, self.structs[1]) if number == 1 else (self.structs[0], written)
+        current, choice = choose_current(*structs)
+        return replace(self, structs=structs, current=current, choice=choice)
+
+
+def initial_info(layout: Layout, partition: int) -> PartitionInfo:
+    """A partition that was never assigned.  Released: flags 1 (available), sequences -1 and 0, struct 2 current."""
+    if layout is Layout.RELEASED:
+        pair = (PartitionStruct(flags=FLAG_AVAILABLE, sequence=-1), PartitionStruct(flags=FLAG_AVAILABLE, sequence=0))
+    else:
+        pair = (PartitionStruct(), PartitionStruct())
+    structs = (pair[0].sealed(), pair[1].sealed())
+    current, choice = choose_current(*structs)
+    return PartitionInfo(partition, partition, structs, current, choice)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFile:
+    """A control file as read.  `partitions` holds as many infos as the bytes cover, in file order."""
+
+    layout: Layout
+    header: ControlHeader
+    partitions: tuple[PartitionInfo, ...]
+    size: int
+    size_fits: bool
+
+    def encode(self) -> bytes:
+        """The whole file."""
+        return self.header.encode() + b"".join(info.encode() for info in self.partitions)
+
+
+def layout_of(size: int, num_partitions: int) -> Layout | None:
+    """The layout whose file of `num_partitions` has exactly `size` bytes; None when neither has."""
+    if 0 < num_partitions <= MAX_PARTITIONS:
+        for layout in Layout:
+            if layout.file_size(num_partitions) == size:
+                return layout
+    return None
+
+
+def _likely_layout(data: Buffer) -> Layout:
+    """The layout under which more structs have a right checksum; for files whose length fits neither."""
+    scores: dict[Layout, int] = {}
+    for layout in Layout:
+        count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, 4096)
+        infos = (PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
+        scores[layout] = sum(s.valid for info in infos for s in info.structs)
+    return Layout.DOCUMENTED if scores[Layout.DOCUMENTED] > scores[Layout.RELEASED] else Layout.RELEASED
+
+
+def decode_control(data: Buffer) -> ControlFile:
+    """Decode a whole control file, damaged ones too.
+
+    Where the length fits neither layout (`size_fits` false) the layout is the one under which more checksums agree, and
+    every complete info that the bytes hold is decoded.  Raises ValueError when there are fewer than 128 bytes: nothing can
+    be said of such a file.
+    """
+    if len(data) < CONTROL_HEADER.size:
+        raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
+    header = ControlHeader.decode(data)
+    fitting = layout_of(len(data), header.num_partitions)
+    layout = fitting or _likely_layout(data)
+    count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, MAX_PARTITIONS)
+    infos = tuple(PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
+    return ControlFile(layout, header, infos, len(data), fitting is not None)
+
+
+def initial_control(layout: Layout, cluster_key: uuid.UUID, num_partitions: int, created: int) -> ControlFile:
+    """A new control file.  `created`: milliseconds since 1970-01-01 UTC.  Raises ValueError for a bad partition count."""
+    if not 0 < num_partitions <= MAX_PARTITIONS:
+        raise ValueError(f"the number of partitions must be 1 to {MAX_PARTITIONS}, not {num_partitions}")
+    header = ControlHeader(CONTROL_VERSION, created, cluster_key, num_partitions)
+    infos = tuple(initial_info(layout, partition) for partition in range(num_partitions))
+    return ControlFile(layout, header, infos, layout.file_size(num_partitions), True)
