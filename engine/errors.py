@@ -13,7 +13,8 @@
     │   ├── NotAssignedError                    the partition is not assigned to this node
     │   ├── NotAvailableError                   reads or writes are switched off
     │   ├── OutOfOrderError                     a transaction id that is not the next
-    │   └── ConcurrentUpdateError               an older session, or a mark that would fall
+    │   ├── ConcurrentUpdateError               a request of an older session
+    │   └── MarkWouldFallError                  a low-water mark below the present one, or below the last transaction
     ├── DamageError                 damaged     carries the findings
     │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
     │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
@@ -112,7 +113,11 @@ class OutOfOrderError(RefusedError):
 
 
 class ConcurrentUpdateError(RefusedError):
-    """A request of an older session, or a mark that would fall."""
+    """A request of an older session."""
+
+
+class MarkWouldFallError(RefusedError):
+    """A low-water mark below the present one, or below the last transaction."""
 
 
 class DamageError(WaltzError):

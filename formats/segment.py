@@ -71,7 +71,7 @@ MAX_DATA_LENGTH = 2**31 - 1
 
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
-_NAME = re.compile(r"(\d{19})\.(seg|idx)")
+_NAME = re.compile(r"([0-9]{19})\.(seg|idx)")
 
 
 @dataclass(frozen=True, slots=True)

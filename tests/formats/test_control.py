@@ -1,0 +1,283 @@
+"""The control file: two layouts, pairs of structs, and which of a pair is in force."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.checksums import crc32
+from formats.control import (
+    CONTROL_HEADER_SCHEMA,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    MAX_PARTITIONS,
+    Choice,
+    ControlHeader,
+    Layout,
+    PartitionInfo,
+    PartitionStruct,
+    choose_current,
+    decode_control,
+    initial_control,
+    initial_info,
+    layout_of,
+)
+from tests.formats.settings import properties
+
+KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+layouts = st.sampled_from(list(Layout))
+
+
+def released(sequence: int = 0, *, session: int = -1, valid: bool = True) -> PartitionStruct:
+    return replace(PartitionStruct(session, -1, -1, FLAG_AVAILABLE, sequence).sealed(), valid=valid)
+
+
+def documented(session: int, low: int = -1, local: int = -1, *, valid: bool = True) -> PartitionStruct:
+    return replace(PartitionStruct(session, low, local).sealed(), valid=valid)
+
+
+@st.composite
+def structs(draw: st.DrawFn, layout: Layout) -> PartitionStruct:
+    extra = (draw(int32), draw(int32)) if layout is Layout.RELEASED else (None, None)
+    return PartitionStruct(draw(int64), draw(int64), draw(int64), *extra).sealed()
+
+
+@properties
+@given(st.builds(ControlHeader, int32, int64, st.uuids(), int32, st.binary(min_size=96, max_size=96)))
+def test_header_is_what_the_schema_says(header: ControlHeader) -> None:
+    raw = header.encode()
+    assert ControlHeader.decode(raw) == header
+    parsed = CONTROL_HEADER_SCHEMA.parse(raw)
+    for name in ("version", "created", "cluster_key", "num_partitions", "reserved"):
+        assert parsed[name] == getattr(header, name)
+
+
+@properties
+@given(layouts, st.data())
+def test_struct_is_what_the_schema_says(layout: Layout, data: st.DataObject) -> None:
+    one = data.draw(structs(layout))
+    raw = one.encode()
+    assert len(raw) == {Layout.DOCUMENTED: 28, Layout.RELEASED: 36}[layout]
+    assert one.checksum == crc32(raw[:-4]) == struct.unpack(">I", raw[-4:])[0]
+    assert (one.layout, one.valid) == (layout, True)
+    assert PartitionStruct.decode(layout, b"xx" + raw, 2) == one
+    parsed = layout.struct_schema.schema.parse(raw)
+    names = ["session_id", "low_water_mark", "local_low_water_mark", "checksum"]
+    names += ["flags", "sequence"] if layout is Layout.RELEASED else []
+    for name in names:
+        assert parsed[name] == getattr(one, name)
+
+
+@properties
+@given(layouts, st.data())
+def test_a_flipped_bit_makes_a_struct_invalid(layout: Layout, data: st.DataObject) -> None:
+    raw = bytearray(data.draw(structs(layout)).encode())
+    bit = data.draw(st.integers(0, len(raw) * 8 - 1))
+    raw[bit // 8] ^= 1 << (bit % 8)
+    assert not PartitionStruct.decode(layout, raw).valid
+
+
+@properties
+@given(layouts, st.integers(0, 100), int32, st.data())
+def test_info_round_trip(layout: Layout, partition: int, stored: int, data: st.DataObject) -> None:
+    pair = data.draw(structs(layout)), data.draw(structs(layout))
+    raw = struct.pack(">i", stored) + pair[0].encode() + pair[1].encode()
+    info = PartitionInfo.decode(layout, partition, b"???" + raw, 3)
+    assert info.structs == pair
+    assert (info.partition, info.stored_partition) == (partition, stored)
+    assert (info.current, info.choice) == choose_current(*pair)
+    assert info.encode() == raw == layout.info_schema.schema.build(layout.info_schema.schema.parse(raw))
+
+
+def test_flags_are_known_only_in_the_released_layout() -> None:
+    one = PartitionStruct(flags=FLAG_ASSIGNED, sequence=0)
+    assert (one.available, one.assigned) == (False, True)
+    assert (PartitionStruct().available, PartitionStruct().assigned) == (None, None)
+
+
+class TestWhichStructIsCurrent:
+    """One valid struct wins; of two, the newer one; of equals there is no telling."""
+
+    @pytest.mark.parametrize("make", [released, documented])
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [
+            (True, False, (1, Choice.ONLY_VALID)),
+            (False, True, (2, Choice.ONLY_VALID)),
+            (False, False, (None, Choice.NONE_VALID)),
+        ],
+    )
+    def test_an_invalid_struct_is_never_current(self, make, first, second, expected) -> None:  # type: ignore[no-untyped-def]
+        """Not even when its values look newer."""
+        assert choose_current(make(9, valid=first), make(9, valid=second)) == expected
+        assert choose_current(make(1, valid=first), make(9, valid=second)) == expected
+        assert choose_current(make(9, valid=first), make(1, valid=second)) == expected
+
+    @pytest.mark.parametrize(
+        ("first", "second", "current"),
+        [
+            (-1, 0, 2),
+            (1, 0, 1),
+            (1, 2, 2),
+            (2**31 - 1, 2**31 - 2, 1),
+            (2**31 - 1, -(2**31), 2),  # wrapped: the signed comparison of release 0.13.2 picks the older one here
+            (-(2**31), 2**31 - 1, 1),
+            (-(2**31) + 1, -(2**31), 1),
+        ],
+    )
+    def test_released_compares_sequence_numbers_which_may_wrap(self, first: int, second: int, current: int) -> None:
+        assert choose_current(released(first), released(second)) == (current, Choice.NEWER)
+
+    def test_released_sequence_beats_session(self) -> None:
+        assert choose_current(released(1, session=9), released(2, session=3))[0] == 2
+
+    def test_released_equal_sequences_are_a_tie_even_with_equal_values(self) -> None:
+        assert choose_current(released(4), released(4)) == (None, Choice.TIE)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [
+            ((-1, -1, -1), (-1, -1, -1), (1, Choice.SAME)),
+            ((3, 10, 10), (3, 10, 10), (1, Choice.SAME)),
+            ((4, 10, 10), (3, 90, 90), (1, Choice.NEWER)),
+            ((3, 10, 10), (4, 10, 10), (2, Choice.NEWER)),
+            ((3, 10, 10), (3, 11, 10), (2, Choice.NEWER)),
+            ((3, 11, 11), (3, 11, 10), (1, Choice.NEWER)),
+            ((3, 11, 10), (3, 10, 11), (None, Choice.TIE)),
+        ],
+    )
+    def test_documented_takes_the_larger_session_then_the_marks_that_only_rise(self, first, second, expected) -> None:  # type: ignore[no-untyped-def]
+        assert choose_current(documented(*first), documented(*second)) == expected
+
+    @properties
+    @given(layouts, st.data())
+    def test_the_choice_does_not_depend_on_the_order_of_the_pair(self, layout: Layout, data: st.DataObject) -> None:
+        first, second = data.draw(structs(layout)), data.draw(structs(layout))
+        one, why = choose_current(first, second)
+        other, why_other = choose_current(second, first)
+        assert why == why_other
+        if why is not Choice.SAME:
+            assert (one, other) in {(1, 2), (2, 1), (None, None)}
+
+    @properties
+    @given(int32)
+    def test_an_update_is_always_newer_than_what_it_follows(self, sequence: int) -> None:
+        pair = released(sequence), released(sequence - 1 if sequence > -(2**31) else 2**31 - 1)
+        info = PartitionInfo(0, 0, pair, *choose_current(*pair))
+        for _ in range(3):
+            number, written = info.updated(session_id=5)
+            assert number != info.current
+            info = info.with_struct(number, written)
+            assert info.current == number
+
+
+@properties
+@given(layouts, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_rising_marks_survive_every_update_and_the_older_struct_stays(layout: Layout, steps) -> None:  # type: ignore[no-untyped-def]
+    """After each update the newest values are in force and the other struct still holds those before."""
+    info = initial_info(layout, 0)
+    session, low, local = info.current_struct.marks if info.current_struct else (-1, -1, -1)
+    for step in steps:
+        before = info.current_struct
+        session, low, local = session + step[0], low + step[1], local + step[2]
+        number, written = info.updated(session_id=session, low_water_mark=low, local_low_water_mark=local)
+        info = info.with_struct(number, written)
+        assert info.current_struct is not None
+        assert info.current_struct.marks == (session, low, local)
+        assert before in info.structs
+
+
+def test_nothing_can_be_updated_when_no_struct_is_valid() -> None:
+    info = PartitionInfo.decode(Layout.RELEASED, 3, bytes(76))
+    assert (info.current, info.current_struct, info.choice) == (None, None, Choice.NONE_VALID)
+    with pytest.raises(ValueError, match="partition 3"):
+        info.updated(session_id=1)
+
+
+@properties
+@given(layouts, st.integers(1, 50), st.uuids(), int64)
+def test_initial_control_file(layout: Layout, partitions: int, key: uuid.UUID, created: int) -> None:
+    file = initial_control(layout, key, partitions, created)
+    raw = file.encode()
+    assert len(raw) == layout.file_size(partitions) == file.size
+    assert decode_control(raw) == file
+    for number, info in enumerate(file.partitions):
+        assert (info.stored_partition, info.current_struct is not None) == (number, True)
+        assert raw[layout.info_offset(number) :][:4] == struct.pack(">i", number)
+        for which in (1, 2):
+            offset = layout.struct_offset(number, which)
+            assert PartitionStruct.decode(layout, raw, offset) == info.structs[which - 1]
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_PARTITIONS + 1])
+def test_impossible_partition_counts_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="number of partitions"):
+        initial_control(Layout.RELEASED, KEY, count, 0)
+
+
+class TestLayoutBySize:
+    """The file's length divides the two layouts; a damaged count must not decide."""
+
+    @properties
+    @given(layouts, st.integers(1, 10_000))
+    def test_length_tells_the_layout(self, layout: Layout, partitions: int) -> None:
+        assert layout_of(layout.file_size(partitions), partitions) is layout
+
+    @pytest.mark.parametrize(
+        ("size", "partitions"),
+        [
+            (128, 0),
+            (280, 3),
+            (279, 2),
+            (248 + 1, 2),
+            (128, -1),
+            (127, 1),
+            (128 + 76 * (MAX_PARTITIONS + 1), MAX_PARTITIONS + 1),
+        ],
+    )
+    def test_other_lengths_fit_nothing(self, size: int, partitions: int) -> None:
+        assert layout_of(size, partitions) is None
+
+    @pytest.mark.parametrize("layout", Layout)
+    @pytest.mark.parametrize("count", [0, 1, 4, 6, -1, 2**31 - 1, -(2**31)])
+    def test_damaged_count_costs_no_partition_info(self, layout: Layout, count: int) -> None:
+        """With a wrong count in the header the layout follows from the checksums, and all five infos are read."""
+        whole = initial_control(layout, KEY, 5, 1)
+        raw = replace(whole.header, num_partitions=count).encode() + whole.encode()[128:]
+        read = decode_control(raw)
+        assert (read.size_fits, read.layout, len(read.partitions)) == (False, layout, 5)
+        assert read.partitions == whole.partitions
+
+    def test_a_count_that_makes_the_other_layout_fit(self) -> None:
+        """19 documented infos are exactly as long as 15 released ones: then the count in the header has the say."""
+        fits_both = [n for n in range(1, 40) if (60 * n) % 76 == 0]
+        assert fits_both == [19, 38]
+        whole = initial_control(Layout.DOCUMENTED, KEY, 19, 1).encode()
+        assert layout_of(len(whole), 19) is Layout.DOCUMENTED
+        assert layout_of(len(whole), 15) is Layout.RELEASED
+
+    @pytest.mark.parametrize("layout", Layout)
+    @pytest.mark.parametrize("cut", [1, 30, 59, 75])
+    def test_a_short_file_gives_every_complete_info(self, layout: Layout, cut: int) -> None:
+        raw = initial_control(layout, KEY, 5, 1).encode()[:-cut]
+        read = decode_control(raw)
+        complete = (len(raw) - 128) // layout.info_schema.size
+        assert (read.size_fits, read.layout, len(read.partitions), read.size) == (False, layout, complete, len(raw))
+
+    def test_a_file_shorter_than_its_header_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="at least 128 bytes"):
+            decode_control(bytes(127))
+
+    @properties
+    @given(st.binary(min_size=128, max_size=600))
+    def test_no_bytes_make_decoding_fail(self, raw: bytes) -> None:
+        read = decode_control(raw)
+        assert len(read.partitions) <= (len(raw) - 128) // read.layout.info_schema.size
+        assert read.size == len(raw)

@@ -1,0 +1,153 @@
+"""The schema compiler: what it derives from a layout is the layout, whatever the values."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import construct
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats import control, request_id, segment
+from formats.adapters import Uuid
+from formats.schema import CompiledSchema, SchemaError, compile_schema
+from tests.formats.settings import properties
+
+
+def compiled_schemas() -> dict[str, CompiledSchema]:
+    found = {}
+    for module in (control, request_id, segment):
+        for name, value in vars(module).items():
+            if isinstance(value, CompiledSchema):
+                found[f"{module.__name__}.{name}"] = value
+    return found
+
+
+SCHEMAS = compiled_schemas()
+SIZES = {
+    "formats.control.CONTROL_HEADER": 128,
+    "formats.control.DOCUMENTED_STRUCT": 28,
+    "formats.control.RELEASED_STRUCT": 36,
+    "formats.control.DOCUMENTED_INFO": 60,
+    "formats.control.RELEASED_INFO": 76,
+    "formats.request_id.REQUEST_ID": 16,
+    "formats.segment.SEGMENT_HEADER": 128,
+    "formats.segment.RECORD_HEADER": 36,
+    "formats.segment.INDEX_ENTRY": 8,
+    "formats.segment.CHECKSUM": 4,
+}
+
+
+def leaf_values(parsed: Any) -> list[Any]:
+    """The leaves of what construct parsed, in file order, as the struct form delivers them."""
+    if isinstance(parsed, construct.Container):
+        return [leaf for name, value in parsed.items() if name != "_io" for leaf in leaf_values(value)]
+    if isinstance(parsed, construct.ListContainer):
+        return [leaf for value in parsed for leaf in leaf_values(value)]
+    return [getattr(parsed, "bytes", parsed)]
+
+
+def test_every_layout_has_the_size_that_the_format_fixes() -> None:
+    assert {name: schema.size for name, schema in SCHEMAS.items()} == SIZES
+
+
+@pytest.mark.parametrize("name", SIZES)
+@properties
+@given(data=st.data())
+def test_schema_struct_and_dtype_agree_on_random_bytes(name: str, data: st.DataObject) -> None:
+    """Construct schema, struct and NumPy dtype read the same leaves from any bytes and write the same bytes back."""
+    schema = SCHEMAS[name]
+    raw = data.draw(st.binary(min_size=schema.size, max_size=schema.size))
+    parsed = schema.schema.parse(raw)
+    unpacked = schema.struct.unpack(raw)
+    row = np.frombuffer(raw, dtype=schema.dtype)[0]
+    assert leaf_values(parsed) == list(unpacked)
+    for field, value in zip(schema.fields, unpacked, strict=True):
+        own = row[field.name]
+        assert (own.tobytes() if field.code.endswith("s") else own.item()) == value, field
+        assert raw[field.offset : field.offset + field.size] == struct.pack(">" + field.code, value)
+    assert schema.schema.build(parsed) == raw
+    assert schema.struct.pack(*unpacked) == raw
+    assert np.array([row], dtype=schema.dtype).tobytes() == raw
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_fields_cover_every_byte_once_and_in_order(name: str) -> None:
+    schema, position = SCHEMAS[name], 0
+    for field in schema.fields:
+        assert field.offset == position
+        position += field.size
+    assert position == schema.size == schema.dtype.itemsize
+
+
+def test_offsets_of_nested_members() -> None:
+    info = control.RELEASED_INFO
+    assert info.offset_of("structs") == 4
+    assert info.offset_of("structs.1") == 40
+    assert info.offset_of("structs.1.checksum") == 72
+    assert (info.size_of("structs"), info.size_of("structs.0"), info.size_of("partition")) == (72, 36, 4)
+    assert segment.RECORD_HEADER.offset_of("request_id") == 8
+    assert segment.RECORD_HEADER.size_of("request_id") == 16
+    for asked in (info.offset_of, info.size_of):
+        with pytest.raises(KeyError):
+            asked("struct")  # a prefix of a name is no name
+
+
+_NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True)
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 2) -> Any:
+    """Random fixed-size schemas out of everything that the compiler accepts."""
+    members = []
+    for name in draw(_NAMES):
+        kinds = ["integer", "bytes", "uuid"] + (["struct", "array"] if depth else [])
+        kind = draw(st.sampled_from(kinds))
+        if kind == "integer":
+            integers = [construct.Int8ub, construct.Int8sb, construct.Int16ub, construct.Int16sb, construct.Int32ub]
+            member = draw(st.sampled_from([*integers, construct.Int32sb, construct.Int64sb, construct.Int64ub]))
+        elif kind == "bytes":
+            member = construct.Bytes(draw(st.integers(1, 20)))
+        elif kind == "uuid":
+            member = Uuid
+        elif kind == "struct":
+            member = draw(schemas(depth=depth - 1))
+        else:
+            member = construct.Array(draw(st.integers(1, 3)), draw(schemas(depth=depth - 1)))
+        members.append(name / member)
+    return construct.Struct(*members)
+
+
+@properties
+@given(data=st.data())
+def test_any_fixed_size_schema_compiles_to_equal_forms(data: st.DataObject) -> None:
+    schema = compile_schema(data.draw(schemas()))
+    raw = data.draw(st.binary(min_size=schema.size, max_size=schema.size))
+    unpacked = schema.struct.unpack(raw)
+    assert leaf_values(schema.schema.parse(raw)) == list(unpacked)
+    row = np.frombuffer(raw, dtype=schema.dtype)[0]
+    for field, value in zip(schema.fields, unpacked, strict=True):
+        own = row[field.name]
+        assert (own.tobytes() if field.code.endswith("s") else own.item()) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (construct.Struct("a" / construct.Int32sl), "byte order"),
+        (construct.Struct(construct.Int32sb), "no name"),
+        (construct.Struct("a" / construct.Int8ub, "b" / construct.Bytes(construct.this.a)), "depends on other fields"),
+        (
+            construct.Struct("a" / construct.Int8ub, "b" / construct.Array(construct.this.a, construct.Int8ub)),
+            "depends",
+        ),
+        (construct.Struct("a" / construct.GreedyBytes), "no fixed-size flat form"),
+        (construct.Struct("a" / construct.VarInt), "no fixed-size flat form"),
+    ],
+)
+def test_what_has_no_flat_form_is_refused(schema: Any, why: str) -> None:
+    with pytest.raises(SchemaError, match=why):
+        compile_schema(schema)
