@@ -1,0 +1,92 @@
+"""Carving: every believable record in bytes of any origin, with no header, index or file name to go by.
+
+A record is believed when its record checksum is right.  From there the walk goes on as long as records follow back to back;
+then the next candidate is searched for.  Records that lie inside the data of a believed record are that record's data and are
+not delivered; those inside a record that is itself damaged are, as nothing tells them apart: who collects carved records
+compares their ids and places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.scan import kernels
+from engine.scan.columns import RecordBatch
+from engine.scan.kernel import Status
+from engine.scan.probe import Budget, Candidates, Found, Probe
+from engine.scan.source import ByteSource
+from engine.scan.walk import RecordWalk
+
+DEFAULT_MAX_RECORD = 256 << 20
+DEFAULT_MAX_ID = 2**56 - 1
+"""Largest id with which a row of records may begin: random bytes look like ids of 63 bits far too often."""
+BATCH_ROWS = 4096
+
+
+def carve_records(
+    source: ByteSource,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    max_record: int = DEFAULT_MAX_RECORD,
+    min_id: int = 0,
+    max_id: int | None = None,
+    data: bool = False,
+    compiled: bool | None = None,
+) -> Iterator[RecordBatch]:
+    """Every believable record of ``[start, stop)`` with an id from `min_id` to `max_id`, in file order.
+
+    Each batch holds consecutive ids back to back.  `max_id` None means any id, but a row of records that stands alone must
+    begin at or below DEFAULT_MAX_ID.  Memory is bounded, whatever the size.  Raises DiskReadError.
+    """
+    end = source.size()
+    stop = end if stop is None else min(stop, end)
+    if stop <= start:
+        return
+    highest = DEFAULT_MAX_ID if max_id is None else max_id
+    probe = Probe(source, stop, max_record, Budget(2**63))
+    candidates = Candidates(probe, start, stop, min_id, highest, None)
+    walk: RecordWalk | None = None
+    position = start
+    while (place := candidates.following(position, stop)) is not None:
+        probe.forget(place)
+        head = probe.check(place)
+        if head is None:
+            position = place + 1
+            continue
+        if walk is None:
+            walk = RecordWalk(
+                source,
+                kernels.choose(stop - start, compiled),
+                start=head.offset,
+                stop=stop,
+                expected=head.transaction_id,
+                max_record=max_record,
+                wide=True,
+                rows=BATCH_ROWS,
+                keep_data=data,
+            )
+        else:
+            walk.seek(head.offset, head.transaction_id)
+        yield from _row(walk, probe, min_id, max_id)
+        position = max(walk.offset, place + 1)
+
+
+def _row(walk: RecordWalk, probe: Probe, min_id: int, max_id: int | None) -> Iterator[RecordBatch]:
+    """Records back to back from the walk's place on, each id following the one before or not."""
+    while True:
+        status = walk.advance()
+        if walk.pending:
+            batch = walk.take_batch()
+            keep = len(batch) if max_id is None else min(len(batch), max_id + 1 - int(batch.transaction_id[0]))
+            if keep > 0:
+                yield batch.first(keep)
+        if status is Status.ORDER:
+            behind: Found | None = probe.check(walk.offset)
+            if behind is None or behind.transaction_id < min_id:
+                return
+            if max_id is not None and behind.transaction_id > max_id:
+                return
+            walk.seek(walk.offset, behind.transaction_id)
+        elif status is not Status.FULL:
+            return

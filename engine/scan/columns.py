@@ -1,0 +1,187 @@
+"""What a scan yields: records in columns, and the places where no record could be believed.
+
+Offsets and lengths are in bytes, offsets from the start of the file.  Columns are NumPy arrays in the machine's byte order.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from formats.segment import RECORD_HEADER, RECORD_OVERHEAD
+
+Int64Column = npt.NDArray[np.int64]
+Int32Column = npt.NDArray[np.int32]
+UInt32Column = npt.NDArray[np.uint32]
+BoolColumn = npt.NDArray[np.bool_]
+
+COLUMN_TYPES: dict[str, Any] = {
+    "offset": np.int64,
+    "transaction_id": np.int64,
+    "request_id_high": np.int64,
+    "request_id_low": np.int64,
+    "header": np.int32,
+    "data_length": np.int32,
+    "data_checksum": np.uint32,
+    "record_checksum": np.uint32,
+    "data_ok": np.bool_,
+}
+"""Column names and types, in the order in which the kernel delivers a record's values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatch:
+    """Records back to back in file order, with consecutive ids; arrays of equal length.
+
+    The record checksum of every record here is right.  Where the data's own checksum is wrong `data_ok` is False: the
+    release stores that checksum as the client sent it and never compares it, so this is a fault of the writer, not of the
+    disk.
+    """
+
+    offset: Int64Column
+    transaction_id: Int64Column
+    request_id_high: Int64Column
+    """Client id in the upper half, generation in the lower one."""
+    request_id_low: Int64Column
+    """Partition id in the upper half, sequence number in the lower one."""
+    header: Int32Column
+    data_length: Int32Column
+    data_checksum: UInt32Column
+    """As stored."""
+    record_checksum: UInt32Column
+    """As stored."""
+    data_ok: BoolColumn
+    data: memoryview | None = None
+    """The file's bytes that cover the batch, when the scan was asked for them; a copy that stays valid."""
+    data_base: int = 0
+    """File offset of the first byte of `data`."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def end(self) -> int:
+        """File offset behind the last record.  The batch must not be empty, and none that a scan yields is."""
+        return int(self.offset[-1]) + RECORD_OVERHEAD + int(self.data_length[-1])
+
+    def first(self, count: int) -> RecordBatch:
+        """The first `count` records."""
+        if count >= len(self):
+            return self
+        columns = {name: getattr(self, name)[:count] for name in COLUMN_TYPES}
+        return RecordBatch(**columns, data=self.data, data_base=self.data_base)
+
+    def record_bytes(self, place: int) -> memoryview:
+        """The whole record number `place` of this batch.  Raises ValueError when the scan kept no data."""
+        if self.data is None:
+            raise ValueError("the scan was not asked for data")
+        start = int(self.offset[place]) - self.data_base
+        return self.data[start : start + RECORD_OVERHEAD + int(self.data_length[place])]
+
+    def data_bytes(self, place: int) -> memoryview:
+        """The data of record number `place` of this batch.  Raises ValueError when the scan kept no data."""
+        return self.record_bytes(place)[RECORD_HEADER.size : RECORD_HEADER.size + int(self.data_length[place])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordRun:
+    """A summary of records back to back with consecutive ids: what a check needs that reports only what is wrong.
+
+    `offset` and `data_ok` are views of buffers that the next step of the iteration overwrites.
+    """
+
+    first_transaction_id: int
+    start: int
+    """File offset of the first record."""
+    end: int
+    """File offset behind the last record."""
+    offset: Int64Column
+    data_ok: BoolColumn
+    data_damaged: int
+    """How many of `data_ok` are False."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+class DamageCause(enum.StrEnum):
+    """Why a span of the file yields no record."""
+
+    RECORD_CHECKSUM = "record-checksum"
+    """The record checksum does not agree with what stands there."""
+    RECORD_LENGTH = "record-length"
+    """The data length is negative, above the bound, or reaches beyond the end."""
+    RECORD_ORDER = "record-order"
+    """A believable record whose id is not the next."""
+    TORN_TAIL = "torn-tail"
+    """No believable record up to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A span of the file that yields no believable record in its place, or ids skipped between two intact neighbours.
+
+    `proof` says how the end of the span was established:
+
+    ========  ==========================================================================================
+    length    the damaged record's own length field leads to its successor
+    checksum  the damaged record closes there: one of its checksums agrees with exactly these bounds
+    index     the index entry of the record behind the span points to it
+    chain     the records behind the span follow one another, better than any other that was found
+    end       nothing believable follows
+    budget    the search was given up because the bytes are built to be expensive; what follows is unread
+    ========  ==========================================================================================
+    """
+
+    cause: DamageCause
+    offset: int
+    length: int
+    """Bytes.  0: nothing is unreadable, ids are skipped between two intact neighbours (cause RECORD_ORDER)."""
+    transaction_id: int
+    """The id that was expected at `offset`."""
+    next_transaction_id: int | None
+    """Id of the first believable record behind the span; None: nothing valid follows up to the end."""
+    found_transaction_id: int | None
+    """The id that stands at `offset`; None where the file ends before it."""
+    found_length: int | None
+    """The data length that stands at `offset`; None where the file ends before it."""
+    stored_checksum: int | None
+    """The record checksum that stands where `found_length` leads; None where that is no place in the file."""
+    computed_checksum: int | None
+    """What it should be for the bytes in between."""
+    proof: str
+
+    @property
+    def end(self) -> int:
+        """File offset behind the span."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordView:
+    """One record, read from one place.  Its record checksum is right; `data_ok` tells about the data's own."""
+
+    offset: int
+    transaction_id: int
+    request_id_high: int
+    request_id_low: int
+    header: int
+    data_checksum: int
+    record_checksum: int
+    data_ok: bool
+    record: memoryview
+    """The whole record's bytes; a copy."""
+
+    @property
+    def data(self) -> memoryview:
+        """The transaction's data."""
+        return self.record[RECORD_HEADER.size : len(self.record) - (RECORD_OVERHEAD - RECORD_HEADER.size)]
+
+    @property
+    def end(self) -> int:
+        """File offset behind the record."""
+        return self.offset + len(self.record)

@@ -1,0 +1,248 @@
+"""The compiled kernel: machine code for the loop, made once on a machine and kept in the user's cache.
+
+numba translates the loop (`engine.scan.native`), llvmlite makes an object file of it, and later processes load that file
+without numba, in a few hundredths of a second.  `WAYS` lists how a record's checksums can be computed, fastest first; the
+machine and the installed libraries decide.  Before a kernel is used it must give the right answers on records made for the
+purpose; one that does not is passed over for the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import mmap
+import threading
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.scan import code_cache, crc_kernel
+from engine.scan.columns import COLUMN_TYPES
+from engine.scan.kernel import INTERPRETED, MARGIN, RESULT, SLOTS, STRETCH, Kernel, Lane, Slot, answers, made_up_record
+
+_FEATURES = {
+    "clmul512": ("vpclmulqdq", "avx512f", "avx512bw", "avx512vl"),
+    "clmul256": ("vpclmulqdq", "avx2"),
+    "clmul128": ("pclmul", "sse4.1"),
+}
+_FUNCTIONS = {"isal": ("isal.isal_zlib", "crc32_gzip_refl"), "zlib-ng": ("zlib_ng.zlib_ng", "zng_crc32_z")}
+WAYS = (*_FEATURES, *_FUNCTIONS, "table")
+"""Ways to compute checksums: carry-less multiplication in vectors of so many bits, a library's function, our own tables."""
+
+_LOOP_NAME = "walk_records"
+_SOURCES = ("kernel.py", "machine.py", "native.py", "crc_kernel.py", "compiled.py")
+_lock = threading.Lock()
+
+
+class UnavailableError(Exception):
+    """This kernel cannot run here; never leaves this package."""
+
+
+class CompiledLane:
+    """A lane of the compiled loop."""
+
+    def __init__(
+        self, loop: Callable[..., int], way: str, buffer_size: int, rows: int, *, wide: bool, max_length: int
+    ) -> None:
+        if buffer_size >= crc_kernel.LONGEST:
+            raise ValueError(f"a buffer of {buffer_size} bytes is too large for the compiled loop")
+        self._loop = loop
+        self._buffer = mmap.mmap(-1, buffer_size + MARGIN)
+        self.memory = memoryview(self._buffer)
+        self._words = np.zeros(SLOTS + len(COLUMN_TYPES), np.int64)
+        self.state = memoryview(self._words.data)
+        self._tables, function = _inputs(way)
+        names = list(COLUMN_TYPES) if wide else ["offset", "data_ok"]
+        self._columns = {name: np.empty(rows + STRETCH, COLUMN_TYPES[name]) for name in names}
+        for place, name in enumerate(COLUMN_TYPES):
+            if name in self._columns:
+                self._words[SLOTS + place] = self._columns[name].ctypes.data
+        self.state[Slot.CAPACITY] = rows
+        self.state[Slot.WIDE] = int(wide)
+        self.state[Slot.MAX_LENGTH] = min(max_length, 2**31 - 1)
+        self.state[Slot.TABLES] = self._tables.ctypes.data
+        self.state[Slot.FUNCTION] = function
+        self._notes = crc_kernel.aligned(crc_kernel.NOTES_SIZE)
+        self.state[Slot.NOTES] = self._notes.ctypes.data
+        state = self._words.ctypes.data
+        memory = np.frombuffer(self._buffer, np.uint8).ctypes.data
+        self._error = ctypes.c_void_p()
+        self._arguments = (state + 8 * Slot.RESULT, ctypes.addressof(self._error), state, memory, state + 8 * SLOTS)
+
+    def walk(self) -> int:
+        """See `Lane.walk`.  The interpreter lock is not held while the loop runs."""
+        if self._loop(*self._arguments):
+            raise RuntimeError("the compiled loop failed")  # it has no way to; an answer all the same
+        return int(self.state[RESULT])
+
+    def push(self, row: tuple[int | bool, ...]) -> None:
+        """See `Lane.push`."""
+        place = self.state[Slot.ROW]
+        for name, value in zip(COLUMN_TYPES, row, strict=True):
+            if name in self._columns:
+                self._columns[name][place] = value
+        self.state[Slot.ROW] = place + 1
+
+    def take(self, *, copy: bool) -> dict[str, np.ndarray[Any, Any]]:
+        """See `Lane.take`."""
+        rows = self.state[Slot.ROW]
+        self.state[Slot.ROW] = 0
+        return {name: column[:rows].copy() if copy else column[:rows] for name, column in self._columns.items()}
+
+
+class CompiledKernel:
+    """The loop as machine code."""
+
+    def __init__(self, way: str, address: int, keep: object) -> None:
+        self.name = f"compiled, {way}"
+        self.way = way
+        word, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._loop = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, word, word, word)(address)
+        self._keep = keep
+
+    def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
+        """See `Kernel.lane`."""
+        return CompiledLane(self._loop, self.way, buffer_size, rows, wide=wide, max_length=max_length)
+
+
+@cache
+def _function_address(way: str) -> int:
+    """Address of an installed library's checksum function.  Raises UnavailableError."""
+    module_name, symbol = _FUNCTIONS[way]
+    try:
+        module = importlib.import_module(module_name)
+        function = getattr(ctypes.CDLL(module.__file__), symbol)
+    except (ImportError, OSError, AttributeError) as error:
+        raise UnavailableError(f"{way}: {error}") from error
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _inputs(way: str) -> tuple[Any, int]:
+    """Constants and function address for a lane."""
+    width = int(way[5:]) // 64 if way in _FEATURES else 8
+    return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0
+
+
+@cache
+def available_ways() -> tuple[str, ...]:
+    """The ways that can run on this machine, fastest first.  Imports llvmlite; raises ImportError without it."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    ways = []
+    for way in WAYS:
+        if way in _FEATURES and not all(features.get(feature, False) for feature in _FEATURES[way]):
+            continue
+        if way in _FUNCTIONS:
+            try:
+                _function_address(way)
+            except UnavailableError:
+                continue
+        ways.append(way)
+    return tuple(ways)
+
+
+def _code_name(way: str) -> str:
+    """Name in the cache: the way, and a digest of everything that the code depends on."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    digest = sha256()
+    here = Path(__file__).parent
+    for part in (llvmlite.__version__, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()):
+        digest.update(part.encode() + b"\n")
+    for name in _SOURCES:
+        digest.update((here / name).read_bytes())
+    return f"{_code_kind(way)}-{digest.hexdigest()[:32]}"
+
+
+def _code_kind(way: str) -> str:
+    return "call" if way in _FUNCTIONS else way
+
+
+def cached(way: str | None = None) -> bool:
+    """Whether code for `way` (by default the fastest) lies in the cache, so that loading it is quick."""
+    try:
+        return code_cache.contains(_code_name(way or available_ways()[0]))
+    except ImportError:
+        return False
+
+
+def _machine() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
+        codemodel="small",
+    )
+
+
+def _compile(way: str) -> bytes:
+    """An object file with the loop in it, under the name `_LOOP_NAME`, that needs nothing from outside."""
+    import llvmlite.binding as llvm
+
+    from engine.scan import native
+
+    module = llvm.parse_assembly(native.translate(_code_kind(way)))
+    (loop,) = [f for f in module.functions if not f.is_declaration and f.linkage is llvm.Linkage.external]
+    if any(f.is_declaration and not f.name.startswith("llvm.") for f in module.functions):
+        raise UnavailableError("the loop calls something outside")
+    loop.name = _LOOP_NAME
+    return bytes(_machine().emit_object(module))
+
+
+def _load(way: str) -> CompiledKernel:
+    import llvmlite.binding as llvm
+
+    name = _code_name(way)
+    code = code_cache.get(name)
+    if code is None:
+        code = _compile(way)
+        code_cache.put(name, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = engine.get_function_address(_LOOP_NAME)
+    if not address:
+        raise UnavailableError("the object file holds no loop")
+    return CompiledKernel(way, address, engine)
+
+
+_loaded: dict[str, CompiledKernel] = {}
+
+
+def load(way: str) -> Kernel:
+    """The compiled kernel that works in this way, compiled now if it has to be.
+
+    Raises UnavailableError when it cannot run here, ImportError without numba or llvmlite.
+    """
+    with _lock:
+        if way not in _loaded:
+            if way not in available_ways():
+                raise UnavailableError(way)
+            kernel = _load(way)
+            if not _answers_rightly(kernel):
+                raise UnavailableError(f"{way}: wrong answers")
+            _loaded[way] = kernel
+        return _loaded[way]
+
+
+def _answers_rightly(kernel: Kernel) -> bool:
+    """Whether the kernel sees what the interpreted loop sees, on records that are right and records that are not."""
+    lengths = (0, 1, 3, 4, 5, 27, 28, 29, 63, 64, 65, 100, 255, 256, 1023, 1024, 1025, 4095, 4096, 9001, 40000)
+    good = b"".join(made_up_record(place, length) for place, length in enumerate(lengths))
+    damaged: list[bytes | bytearray] = [good]
+    for place in (7, 30, 33, 50, len(good) - 3, len(good) - 30000):
+        data = bytearray(good)
+        data[place] ^= 4
+        damaged.append(data)
+    return all(answers(kernel, data) == answers(INTERPRETED, data) for data in damaged)

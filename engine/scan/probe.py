@@ -1,0 +1,260 @@
+"""Looking at single places of a source: headers, checksums of spans, whole records; all bounded and all paid for.
+
+Used where a scan cannot simply go on: the search behind damage, carving, and reads of one record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.scan.index_mask import inside_index
+from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, multiply
+from engine.scan.source import ByteSource, read_bytes
+from formats.checksums import crc32, shift_operator
+from formats.segment import CHECKSUM, RECORD_HEADER
+
+GRANULE = 32 << 10
+"""Bytes between two checkpoints of a running checksum."""
+CACHE = 256 << 10
+"""Bytes read at once."""
+FORGET_AFTER = 1 << 30
+"""Bytes behind which checkpoints are given up: 128 KiB of them."""
+CROWD = 2048
+"""When there are more candidates than one in so many bytes, it is worth asking whether they stand in an index."""
+FLAT_CHARGE = 8192
+"""What looking at a place costs beside its bytes, in bytes of checksum that take as long."""
+
+_shift = lru_cache(maxsize=256)(shift_operator)
+
+
+MAX_ID = 2**63 - 1
+
+
+class BudgetExhaustedError(Exception):
+    """The work that a search may do is used up; never leaves this package."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a scan may spend on searching, in bytes of checksum; `spent` counts."""
+
+    limit: int
+    spent: int = 0
+
+    def spend(self, amount: int) -> None:
+        """Raises BudgetExhaustedError when it is used up."""
+        self.spent += amount
+        if self.spent > self.limit:
+            raise BudgetExhaustedError
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A record header as it stands, believed or not."""
+
+    raw: bytes
+    transaction_id: int
+    data_length: int
+    data_checksum: int
+
+    def replaced(self, **fields: int) -> bytes:
+        """The 36 bytes with fields replaced (names of the schema's leaves)."""
+        raw = bytearray(self.raw)
+        for field in RECORD_HEADER.fields:
+            if field.name in fields:
+                signed = field.code.islower()
+                raw[field.offset : field.offset + field.size] = fields[field.name].to_bytes(field.size, signed=signed)
+        return bytes(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record whose checksum is right."""
+
+    offset: int
+    transaction_id: int
+    end: int
+
+
+class Probe:
+    """Looks at places of ``[0, stop)``.  Not thread-safe.  Every method may raise DiskReadError, BudgetExhaustedError."""
+
+    def __init__(self, source: ByteSource, stop: int, max_record: int, budget: Budget) -> None:
+        self.source = source
+        self.stop = stop
+        self.max_record = max_record
+        self.budget = budget
+        self._cache = bytearray()
+        self._cache_at = 0
+        self._checkpoints = array("I", [0])
+        self._origin = 0
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Bytes before `stop`, fewer than `length` only there.  `length` is at most twice GRANULE or so."""
+        length = max(0, min(length, self.stop - offset))
+        if not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):
+            self._cache = read_bytes(self.source, offset, min(max(length, CACHE), self.stop - offset))
+            self._cache_at = offset
+        start = offset - self._cache_at
+        return memoryview(self._cache)[start : start + length]
+
+    def header(self, offset: int) -> Header | None:
+        """What stands where a record's header would; None when the data ends before its end."""
+        raw = bytes(self.read(offset, HEADER))
+        if len(raw) < HEADER:
+            return None
+        transaction_id, _, _, _, length, checksum = HEADER_WORDS.unpack(raw)
+        return Header(raw, transaction_id, length, checksum)
+
+    def word(self, offset: int) -> int:
+        """The unsigned 32-bit word at `offset`, which ends before `stop`."""
+        raw = self.read(offset, CHECKSUM.size)
+        return int.from_bytes(raw) if len(raw) == CHECKSUM.size else -1
+
+    def end_of(self, offset: int, header: Header, stop: int | None = None) -> int | None:
+        """Where the record ends by its own length; None when that length is out of bounds."""
+        end = offset + OVERHEAD + header.data_length
+        if 0 <= header.data_length <= self.max_record and end <= (self.stop if stop is None else stop):
+            return end
+        return None
+
+    def crc(self, start: int, end: int) -> int:
+        """CRC-32 of ``[start, end)``.  A long span costs two granules once its checkpoints are made."""
+        if end - start <= 2 * GRANULE:
+            self.budget.spend(end - start + FLAT_CHARGE)
+            return crc32(self.read(start, end - start))
+        frontier = self._origin + (len(self._checkpoints) - 1) * GRANULE
+        if not self._origin <= start <= frontier:
+            self._origin, self._checkpoints = start, array("I", [0])
+        return self._prefix(end) ^ multiply(_shift(end - start), self._prefix(start))
+
+    def forget(self, before: int) -> None:
+        """Nothing in front of `before` will be asked for again: drop checkpoints that lie far behind."""
+        if before - self._origin > FORGET_AFTER:
+            self._origin, self._checkpoints = before, array("I", [0])
+
+    def _prefix(self, end: int) -> int:
+        """CRC-32 of everything from the origin of the checkpoints to `end`."""
+        whole, rest = divmod(end - self._origin, GRANULE)
+        while len(self._checkpoints) <= whole:
+            at = self._origin + (len(self._checkpoints) - 1) * GRANULE
+            self.budget.spend(GRANULE)
+            self._checkpoints.append(crc32(self.read(at, GRANULE), self._checkpoints[-1]))
+        self.budget.spend(rest + FLAT_CHARGE)
+        return crc32(self.read(end - rest, rest), self._checkpoints[whole])
+
+    def record_crc(self, header: bytes, offset: int, end: int) -> int:
+        """What the record checksum of ``[offset, end)`` should be if its header were `header`."""
+        length = end - offset - OVERHEAD
+        return multiply(_shift(length), crc32(header)) ^ self.crc(offset + HEADER, end - CHECKSUM.size)
+
+    def check(self, offset: int, stop: int | None = None) -> Found | None:
+        """The record at `offset` if its checksum is right and it ends at or before `stop`."""
+        header = self.header(offset)
+        if header is None or (end := self.end_of(offset, header, stop)) is None:
+            return None
+        if self.crc(offset, end - CHECKSUM.size) != self.word(end - CHECKSUM.size):
+            return None
+        return Found(offset, header.transaction_id, end)
+
+    def closes(self, offset: int, expected: int, end: int) -> bool:
+        """Whether the damaged record at `offset` provably ends at `end`.
+
+        A data checksum that agrees with exactly these bounds proves them.  So does a record checksum that agrees once the
+        length (and the id, and the data checksum) is what it must be.  Damage to nothing but data changes both checksums by
+        the same amount, as both end with the data; so equal differences prove the header and both checksums.
+        """
+        header = self.header(offset)
+        length = end - offset - OVERHEAD
+        if header is None or not 0 <= length <= self.max_record:
+            return False
+        data_sum, stored = self.crc(offset + HEADER, end - CHECKSUM.size), self.word(end - CHECKSUM.size)
+        difference = data_sum ^ header.data_checksum
+        if length and not difference:
+            return True
+        shift = _shift(length)
+        for fields in ({}, {"transaction_id": expected}):
+            raw = header.replaced(data_length=length, **fields)
+            if multiply(shift, crc32(raw)) ^ data_sum ^ stored == difference:
+                return True
+            raw = header.replaced(data_length=length, data_checksum=data_sum, **fields)
+            if multiply(shift, crc32(raw)) ^ data_sum == stored:
+                return True
+        return False
+
+
+class Candidates:
+    """Places where a record might begin, by id and length alone, in rising order.
+
+    `lowest` and `highest` bound the id; `origin`, when given, makes the upper bound rise by one for every shortest record
+    that fits between it and the place.
+    """
+
+    def __init__(self, probe: Probe, begin: int, stop: int, lowest: int, highest: int, origin: int | None) -> None:
+        self._probe = probe
+        self._stop = stop
+        self._lowest, self._highest, self._origin = lowest, highest, origin
+        self._places: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._searched = begin
+
+    def following(self, begin: int, horizon: int) -> int | None:
+        """The first candidate at or behind `begin` and before `horizon`.  `begin` never falls from call to call."""
+        horizon = min(horizon, self._stop - OVERHEAD + 1)
+        while True:
+            place = int(np.searchsorted(self._places, begin))
+            if place < len(self._places):
+                found = int(self._places[place])
+                return found if found < horizon else None
+            at = max(begin, self._searched)
+            if at >= horizon:
+                return None
+            self._places = self._search(at)
+
+    def _search(self, at: int) -> npt.NDArray[np.int64]:
+        count = min(CACHE - OVERHEAD, self._stop - OVERHEAD + 1 - at)
+        self._searched = at + count
+        self._probe.budget.spend(count // 4)
+        window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)
+        count = len(window) - OVERHEAD + 1
+        if count <= 0:
+            return np.empty(0, np.int64)
+        risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0
+        highest = min(self._highest + risen, MAX_ID)
+        mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24
+        low, high = (number.to_bytes(8, signed=True) for number in (self._lowest, highest))
+        for place in range(8):
+            if low[place] != high[place]:
+                break
+            mask &= window[place : place + count] == low[place]
+        places = np.flatnonzero(mask)
+        ids = _at_every_byte(window, ">i8", 0)[places].astype(np.int64)
+        keep = (ids >= self._lowest) & (ids <= highest)
+        places, ids = places[keep], ids[keep]
+        if self._origin is not None:
+            keep = ids - self._lowest <= self._highest - self._lowest + (at + places - self._origin) // OVERHEAD
+            places, ids = places[keep], ids[keep]
+        lengths = _at_every_byte(window, ">i4", LENGTH_AT)[places].astype(np.int64)
+        keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)
+        places = places[keep]
+        blank = np.ones(len(places), np.bool_)
+        for word in range(0, OVERHEAD, 8):  # nothing but zeros is never a record: the checksum of zeros is not zero
+            blank &= _at_every_byte(window, "<i8", word)[places] == 0
+        places = places[~blank]
+        if self._origin is None and len(places) > count // CROWD:
+            inside = inside_index(window)
+            places = places[~(inside[places] & inside[places + OVERHEAD - 1])]
+        return places + at
+
+
+LENGTH_AT = RECORD_HEADER.offset_of("data_length")
+
+
+def _at_every_byte(window: npt.NDArray[np.uint8], code: str, offset: int) -> npt.NDArray[np.generic]:
+    """The values of type `code` that begin at each byte of `window` from `offset` on."""
+    dtype = np.dtype(code)
+    return np.ndarray((len(window) - offset - dtype.itemsize + 1,), dtype, window, offset, (1,))

@@ -1,0 +1,252 @@
+"""The scanner: a segment's records in columns, and the places where there is none, in bounded memory.
+
+`scan_records` yields every column, `summarise_records` only what a check needs (offsets and the data's verdict, in buffers that
+are used again); both walk with the same kernel and go on behind damage in the same way.  `read_record_at` reads one record.
+`engine.scan.carve` finds records where there is no segment.
+
+The memory of a scan is its buffer (half a mebibyte and a little) and its columns, whatever the size of the file.  A record that
+is larger than the buffer is checked piece by piece; only with ``data=True`` is it held as a whole, after its length was compared
+with the file's size and `max_record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from engine.scan import kernels
+from engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
+from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
+from engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
+from engine.scan.resync import IndexHint, Resynchroniser
+from engine.scan.source import ByteSource, read_bytes
+from engine.scan.walk import RecordWalk, following
+from formats.checksums import crc32
+from formats.segment import CHECKSUM, HEADER_SIZE
+
+DEFAULT_MAX_RECORD = 256 << 20
+"""Bound for a record's data length, in bytes."""
+BATCH_ROWS = 8192
+RUN_ROWS = 16384
+BUDGET_BASE = 2 << 30
+BUDGET_PER_BYTE = 64
+"""What all searches of one scan may cost, in bytes of checksum: so much, and so much for each byte of the walk."""
+FIRST_READ = 4096
+"""Bytes read at first for a single record."""
+
+_T = TypeVar("_T")
+
+_CAUSES = {Status.LENGTH: DamageCause.RECORD_LENGTH, Status.CHECKSUM: DamageCause.RECORD_CHECKSUM}
+
+
+def scan_records(
+    source: ByteSource,
+    *,
+    first_transaction_id: int,
+    start: int = HEADER_SIZE,
+    stop: int | None = None,
+    index: ByteSource | None = None,
+    data: bool = False,
+    max_record: int = DEFAULT_MAX_RECORD,
+    compiled: bool | None = None,
+) -> Iterator[RecordBatch | Damage]:
+    """Every believable record of ``[start, stop)`` in file order, in batches, and every damaged span in its place.
+
+    `first_transaction_id` is the id that the record at `start` must have; `stop` is by default the size of the source when
+    the iteration begins, so that a file that grows is scanned up to there.  `index` helps to go on behind damage and is
+    never trusted alone.  With `data` each batch carries the bytes of its records.  `max_record` bounds a record's data
+    length.  `compiled` chooses the kernel; by default the size of the source does.
+
+    Raises DiskReadError.
+    """
+    scan = _Scan(source, first_transaction_id, start, stop, index, max_record, compiled, wide=True, keep_data=data)
+    return scan.run(scan.walk.take_batch)
+
+
+def summarise_records(
+    source: ByteSource,
+    *,
+    first_transaction_id: int,
+    start: int = HEADER_SIZE,
+    stop: int | None = None,
+    index: ByteSource | None = None,
+    max_record: int = DEFAULT_MAX_RECORD,
+    compiled: bool | None = None,
+) -> Iterator[RecordRun | Damage]:
+    """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites."""
+    scan = _Scan(source, first_transaction_id, start, stop, index, max_record, compiled, wide=False, keep_data=False)
+    return scan.run(scan.walk.take_run)
+
+
+class _Scan:
+    """State of one scan."""
+
+    def __init__(
+        self,
+        source: ByteSource,
+        first: int,
+        start: int,
+        stop: int | None,
+        index: ByteSource | None,
+        max_record: int,
+        compiled: bool | None,
+        *,
+        wide: bool,
+        keep_data: bool,
+    ) -> None:
+        end = source.size()
+        stop = end if stop is None else min(stop, end)
+        stop = max(start, stop)
+        self.kernel: Kernel = kernels.choose(stop - start, compiled)
+        self.walk = RecordWalk(
+            source,
+            self.kernel,
+            start=start,
+            stop=stop,
+            expected=first,
+            max_record=max_record,
+            wide=wide,
+            rows=BATCH_ROWS if wide else RUN_ROWS,
+            keep_data=keep_data,
+        )
+        self.budget = Budget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
+        self._index_source, self._first, self._start = index, first, start
+        self._search: Resynchroniser | None = None
+
+    def run(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
+        """Walk to the end; `take` fetches what the walk has gathered."""
+        walk = self.walk
+        while True:
+            status = walk.advance()
+            if walk.pending:
+                yield take()
+            if status is Status.END:
+                return
+            if status is not Status.FULL:
+                damage, expected = self._explain(status)
+                yield damage
+                if expected is None:
+                    return
+                walk.seek(damage.end, expected)
+
+    @property
+    def search(self) -> Resynchroniser:
+        """Made when it is first needed; knows where the file ends now."""
+        if self._search is None:
+            probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, self.budget)
+            index = IndexHint(self._index_source, self._first, self._start)
+            self._search = Resynchroniser(probe, self.kernel, index)
+        self._search.probe.stop = self.walk.stop
+        return self._search
+
+    def _explain(self, status: Status) -> tuple[Damage, int | None]:
+        """The damage at the walk's place, and the id to expect behind it; None: the scan ends here."""
+        offset, expected, stop = self.walk.offset, self.walk.expected, self.walk.stop
+        cause = _CAUSES.get(status, DamageCause.TORN_TAIL)
+        try:
+            if status is Status.ORDER:
+                return self._out_of_order(offset, expected)
+            found = None if status is Status.SHORT else self.search.find(offset, expected)
+        except BudgetExhaustedError:
+            if status is Status.ORDER:
+                cause = DamageCause.RECORD_ORDER
+            return self._damage(cause, offset, stop, expected, None, "budget"), None
+        if found is None:
+            return self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end"), None
+        damage = self._damage(cause, offset, found.offset, expected, found.transaction_id, found.proof)
+        return damage, found.expected
+
+    def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
+        """A right record with an id that is not the next.
+
+        A larger id means that ids are missing in front of it, unless the record behind it goes on as if it were not there.
+        Smaller ids are passed over, as many as follow one another.
+        """
+        search, cause = self.search, DamageCause.RECORD_ORDER
+        probe, stop = search.probe, self.walk.stop
+        found = probe.check(offset)
+        if found is None:  # the file changed under the scan
+            return self._damage(cause, offset, min(offset + OVERHEAD, stop), expected, None, "end"), expected
+        end = found.end
+        if found.transaction_id > expected:
+            behind = probe.check(end) if end < stop else None
+            if behind is None or behind.transaction_id not in (expected, following(expected)):
+                jump = found.transaction_id
+                return self._damage(cause, offset, offset, expected, jump, "length"), jump
+        else:
+            end, _, _ = search.follow(found, stop, expected - found.transaction_id)
+            behind = probe.check(end) if end < stop else None
+        if behind is None and end < stop:
+            resumption = search.find(end, expected)
+            behind = None if resumption is None else Found(resumption.offset, resumption.transaction_id, 0)
+        if behind is None:
+            return self._damage(cause, offset, end, expected, None, "end"), expected
+        if found.transaction_id > expected:
+            expected = behind.transaction_id
+        return self._damage(cause, offset, end, expected, behind.transaction_id, "length"), expected
+
+    def _damage(
+        self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
+    ) -> Damage:
+        probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, Budget(2**63))
+        return describe(probe, cause, offset, end, expected, next_id, proof)
+
+
+def describe(
+    probe: Probe, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
+) -> Damage:
+    """Damage together with what stands at its place."""
+    header = probe.header(offset)
+    found_id = found_length = stored = computed = None
+    if header is not None:
+        found_id, found_length = header.transaction_id, header.data_length
+        record_end = probe.end_of(offset, header)
+        if record_end is not None:
+            stored = probe.word(record_end - CHECKSUM.size)
+            computed = probe.crc(offset, record_end - CHECKSUM.size)
+    return Damage(cause, offset, end - offset, expected, next_id, found_id, found_length, stored, computed, proof)
+
+
+def read_record_at(
+    source: ByteSource,
+    offset: int,
+    *,
+    expected_id: int | None,
+    limit: int | None = None,
+    max_record: int = DEFAULT_MAX_RECORD,
+) -> RecordView | Damage:
+    """The record at `offset`, with both checksums compared; Damage when there is none to believe.
+
+    `expected_id` None takes any id.  `limit` is the offset that the record must not reach beyond, by default the size of the
+    source.  No memory is taken for a length that was not compared with `limit` and `max_record`.  The Damage's `length` is
+    what the record claims where that is possible, else 0; nothing is searched, so its `next_transaction_id` is None.
+
+    Raises DiskReadError.
+    """
+    end_of_file = source.size()
+    stop = end_of_file if limit is None else min(limit, end_of_file)
+    raw = read_bytes(source, offset, max(0, min(FIRST_READ, stop - offset)))
+    wanted = -1 if expected_id is None else expected_id
+    if len(raw) < OVERHEAD:
+        return Damage(DamageCause.TORN_TAIL, offset, len(raw), wanted, None, None, None, None, None, "end")
+    transaction_id, high, low, header, length, data_checksum = HEADER_WORDS.unpack_from(raw)
+    size = OVERHEAD + length
+    if not 0 <= length <= max_record or offset + size > stop:
+        cause = DamageCause.RECORD_LENGTH
+        return Damage(cause, offset, 0, wanted, None, transaction_id, length, None, None, "length")
+    if size <= len(raw):
+        record = memoryview(raw)[:size]
+    else:
+        record = memoryview(bytearray(size))
+        record[: len(raw)] = raw
+        count = len(raw) + source.read_into(offset + len(raw), record[len(raw) :])
+        if count < size:
+            cause = DamageCause.TORN_TAIL
+            return Damage(cause, offset, count, wanted, None, transaction_id, length, None, None, "end")
+    (stored,) = CHECKSUM.struct.unpack(record[size - CHECKSUM.size :])
+    computed = crc32(record[: size - CHECKSUM.size])
+    if computed != stored or (expected_id is not None and transaction_id != expected_id):
+        cause = DamageCause.RECORD_CHECKSUM if computed != stored else DamageCause.RECORD_ORDER
+        return Damage(cause, offset, size, wanted, None, transaction_id, length, stored, computed, "length")
+    data_ok = crc32(record[HEADER : size - CHECKSUM.size]) == data_checksum
+    return RecordView(offset, transaction_id, high, low, header, data_checksum, stored, data_ok, record.toreadonly())

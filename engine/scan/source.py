@@ -1,0 +1,123 @@
+"""Where a scanner's bytes come from: positioned reading and nothing else.
+
+A file is only ever read with ``pread``.  A memory map would be as fast, but a file that shrinks under it, or a bad sector,
+would arrive as a signal that ends the process; here the one is a short read and the other an error that names the place.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from engine import disk
+from engine.errors import DiskReadError
+
+
+class ByteSource(Protocol):
+    """Bytes at offsets from 0 on.  Reading is thread-safe."""
+
+    name: str
+    """A path, for messages."""
+
+    def size(self) -> int:
+        """Bytes there are now; a file that is being written grows."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` (writable, of single bytes) from `offset`; return the bytes read, fewer only at the end of the data.
+
+        Raises DiskReadError.
+        """
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
+
+
+class FileSource:
+    """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises FileNotFoundError, DiskReadError."""
+        self.name = str(path)
+        self._descriptor: int | None = disk.open_for_reading(path)
+
+    def fileno(self) -> int:
+        """The descriptor.  Raises ValueError when closed."""
+        if self._descriptor is None:
+            raise ValueError(f"{self.name}: file is closed")
+        return self._descriptor
+
+    def size(self) -> int:
+        """Bytes in the file now.  Raises DiskReadError."""
+        try:
+            return os.fstat(self.fileno()).st_size
+        except OSError as error:
+            raise DiskReadError(self.name, None, error, doing="examine") from error
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`."""
+        descriptor, done, wanted = self.fileno(), 0, len(buffer)
+        while done < wanted:
+            try:
+                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done)
+            except OSError as error:
+                raise DiskReadError(self.name, offset + done, error) from error
+            if not count:
+                break
+            done += count
+        return done
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BytesSource:
+    """Bytes in memory.  They are not copied."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "<memory>") -> None:
+        self.name = name
+        self._data = memoryview(data).cast("B")
+
+    def size(self) -> int:
+        """Number of bytes."""
+        return len(self._data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`; never fails."""
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __enter__(self) -> BytesSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
+    """Up to `length` bytes from `offset`; fewer only at the end of the data.  The caller bounds `length`.
+
+    Raises DiskReadError.
+    """
+    data = bytearray(length)
+    count = source.read_into(offset, memoryview(data)) if length else 0
+    del data[count:]
+    return data

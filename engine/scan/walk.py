@@ -1,0 +1,223 @@
+"""A walk over records back to back: the kernel's loop, fed from a source through one buffer of fixed size.
+
+The buffer has room for what is left of a record in front of the place where blocks are read to, so that every block is read
+from a page boundary of the file to a page boundary of memory and no byte is read twice.  A record that is larger than a block is
+never held: its checksums are computed piece by piece.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.scan.columns import RecordBatch, RecordRun
+from engine.scan.kernel import (
+    BASE,
+    EXPECTED,
+    FILLED,
+    HEADER,
+    HEADER_WORDS,
+    MORE,
+    OVERHEAD,
+    POSITION,
+    ROOM,
+    ROW,
+    Kernel,
+    Status,
+    data_length,
+)
+from engine.scan.source import ByteSource
+from formats.checksums import crc32
+from formats.segment import CHECKSUM
+
+PAGE = 4096
+BLOCK = 512 << 10
+"""Bytes read at once.  Block and columns together stay in a core's second-level cache; larger blocks read no faster."""
+_STATUS = {int(status): status for status in Status}
+CARRY = 128 << 10
+"""Bytes of an unfinished record that are kept in front of the next block."""
+
+
+def following(transaction_id: int) -> int:
+    """The id behind `transaction_id`; behind the largest one stands the smallest, as in the compiled loop."""
+    return (transaction_id + 1 + 2**63) % 2**64 - 2**63
+
+
+class RecordWalk:
+    """Walks ``[start, stop)`` of a source; the record at `start` must have the id `expected`.
+
+    `advance` runs until there is something to tell; after damage, `seek` tells where to go on.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        kernel: Kernel,
+        *,
+        start: int,
+        stop: int,
+        expected: int,
+        max_record: int,
+        wide: bool,
+        rows: int,
+        keep_data: bool = False,
+        block: int = BLOCK,
+    ) -> None:
+        self.source = source
+        self.stop = stop
+        self._block = min(block, (max(stop - start, 1) + 2 * PAGE - 1) // PAGE * PAGE)
+        self._carry = PAGE + min(CARRY, self._block)  # in front of every record a page that may be read
+        self._lane = kernel.lane(self._carry + self._block, rows, wide=wide, max_length=max_record)
+        self._state = self._lane.state
+        self._memory = self._lane.memory
+        self._keep_data = keep_data
+        self._first_offset = start
+        self.max_record = max_record
+        self._streamed: memoryview | None = None
+        self.seek(start, expected)
+
+    @property
+    def offset(self) -> int:
+        """File offset of the next record."""
+        return int(self._state[BASE] + self._state[POSITION])
+
+    @property
+    def expected(self) -> int:
+        """Id that the next record must have."""
+        return int(self._state[EXPECTED])
+
+    @property
+    def pending(self) -> int:
+        """Rows that wait to be taken."""
+        return int(self._state[ROW])
+
+    def seek(self, offset: int, expected: int) -> None:
+        """Go on at `offset` with the id `expected`.  Rows must have been taken."""
+        state = self._state
+        state[EXPECTED] = expected
+        position = offset - state[BASE]
+        if self._carry <= position <= state[FILLED]:  # still in the buffer
+            state[POSITION] = position
+        else:
+            self._place(offset)
+        self._first_offset = offset
+
+    def restart(self, offset: int, expected: int, stop: int) -> None:
+        """Walk ``[offset, stop)`` from the beginning, with the same buffer."""
+        self.stop = stop
+        self._lane.take(copy=False)
+        self._place(offset)
+        self.seek(offset, expected)
+
+    def _place(self, offset: int) -> None:
+        """Empty the buffer; the next byte to read is the one at `offset`."""
+        state = self._state
+        position = self._carry + offset % PAGE
+        state[BASE] = offset - position
+        state[POSITION] = state[FILLED] = position
+        state[ROOM] = self.stop - state[BASE]
+
+    def advance(self) -> Status:
+        """Walk on until rows are full, the walk ends, or a record cannot be believed.
+
+        With `keep_data` it also stops (FULL) whenever the buffer is about to be read over; `data` then covers the rows.
+        Raises DiskReadError.
+        """
+        lane, state = self._lane, self._state
+        while True:
+            status = lane.walk()
+            if status != MORE:
+                return _STATUS[status]
+            if self._keep_data and state[ROW]:
+                return Status.FULL
+            answer = self._more()
+            if answer is not None:
+                return answer
+
+    def _more(self) -> Status | None:
+        """The next record is not in the buffer: fill it.  None: the loop can go on."""
+        state, memory, carry = self._state, self._memory, self._carry
+        base, position, filled = state[BASE], state[POSITION], state[FILLED]
+        stop = self.stop
+        left = stop - base - position
+        if left < OVERHEAD:
+            return Status.SHORT if left else Status.END
+        held = filled - position
+        if held >= HEADER:
+            length = data_length(memory, position)
+            if length + OVERHEAD > self._block - PAGE:
+                return self._stream(length)
+        if held > carry - PAGE:
+            held = 0
+        else:
+            position = filled
+        offset = base + position  # of the next byte to read
+        target = carry + offset % PAGE
+        if held:
+            memory[target - held : target] = memory[filled - held : filled]
+        state[BASE] = base = offset - target
+        state[POSITION] = target - held
+        state[ROOM] = stop - base
+        end = min(carry + self._block, stop - base)
+        count = self.source.read_into(offset, memory[target:end])
+        state[FILLED] = target + count
+        if target + count < end:  # the file became shorter
+            self._cut(offset + count)
+        return None
+
+    def _cut(self, stop: int) -> None:
+        self.stop = stop
+        self._state[ROOM] = stop - self._state[BASE]
+
+    def _stream(self, length: int) -> Status | None:
+        """Check a record that does not fit into the buffer.  Its length has passed the loop's bounds."""
+        state = self._state
+        offset, size = self.offset, OVERHEAD + length
+        header = bytes(self._memory[state[POSITION] : state[POSITION] + HEADER])
+        whole = memoryview(bytearray(size)) if self._keep_data else None  # bounded by max_record and by the file itself
+        block = self._memory[self._carry : self._carry + self._block]
+        data_sum, record_sum, done = 0, crc32(header), HEADER
+        while done < size:
+            last = size - CHECKSUM.size
+            wanted = min(len(block), last - done) or CHECKSUM.size
+            piece = block[:wanted] if whole is None else whole[done : done + wanted]
+            if (count := self.source.read_into(offset + done, piece)) < wanted:
+                self.stop = offset + done + count
+                self._place(offset)
+                return Status.LENGTH
+            if done < last:
+                data_sum, record_sum = crc32(piece, data_sum), crc32(piece, record_sum)
+            else:
+                (stored,) = CHECKSUM.struct.unpack(piece)
+            done += wanted
+        values = HEADER_WORDS.unpack(header)
+        if stored != record_sum or values[0] != state[EXPECTED]:
+            self._place(offset)
+            return Status.CHECKSUM if stored != record_sum else Status.ORDER
+        self._lane.push((offset, *values, record_sum, values[-1] == data_sum))
+        state[EXPECTED] = following(values[0])
+        self._place(offset + size)
+        if whole is not None:
+            whole[:HEADER] = header
+            self._streamed = whole
+            return Status.FULL
+        return None
+
+    def take_batch(self) -> RecordBatch:
+        """The waiting rows with every column; call only when there are any."""
+        start, self._first_offset = self._first_offset, self.offset
+        data = None
+        if self._keep_data:
+            data, self._streamed = self._streamed, None
+            if data is None:
+                base = self._state[BASE]
+                data = memoryview(bytes(self._memory[start - base : self._state[POSITION]]))
+        return RecordBatch(**self._lane.take(copy=True), data=data, data_base=start)
+
+    def take_run(self) -> RecordRun:
+        """The waiting rows as a summary; call only when there are any."""
+        end, expected = self.offset, self.expected
+        columns = self._lane.take(copy=False)
+        offsets, verdicts = columns["offset"], columns["data_ok"]
+        self._first_offset = end
+        damaged = len(verdicts) - int(np.count_nonzero(verdicts))
+        return RecordRun(expected - len(offsets), int(offsets[0]), end, offsets, verdicts, damaged)

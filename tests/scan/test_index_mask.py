@@ -1,0 +1,76 @@
+"""Telling index entries at a glance, so that carving does not check every one of them as a record."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.scan.carve import carve_records
+from engine.scan.index_mask import LEAST_ENTRIES, inside_index
+from engine.scan.source import BytesSource
+from formats.request_id import RequestId
+from formats.segment import Record, encode_entries, encode_records
+from tests.builders import make_records
+
+
+def window(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
+    return np.frombuffer(data, np.uint8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(LEAST_ENTRIES, 400),
+    st.integers(128, 2**40),
+    st.integers(0, 2**32),
+    st.binary(max_size=40).filter(lambda data: len(data) % 8 or not data),
+)
+def test_entries_are_found_at_any_place(count: int, first: int, seed: int, front: bytes) -> None:
+    source = random.Random(seed)
+    offsets = [first]
+    for _ in range(count - 1):
+        offsets.append(offsets[-1] + source.choice([40, 41, 140, 100_000]))
+    mask = inside_index(window(front + encode_entries(offsets) + b"\xff" * 40))
+    assert mask[len(front) : len(front) + 8 * count].all()
+    assert not mask[len(front) + 8 * (count + 1) :].any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.booleans())
+def test_records_are_never_taken_for_an_index(seed: int, rising: bool) -> None:
+    """Not even records without data whose ids, request ids and headers all rise."""
+    records = make_records(300, seed=seed)
+    if rising:
+        records = [Record.make(200 * n, RequestId(0, 200 * n + 50, 0, 200 * n + 100), 0, b"") for n in range(2, 300)]
+    data = encode_records(records)[0]
+    assert not inside_index(window(data)).any()
+
+
+def test_what_does_not_rise_like_offsets_is_no_index() -> None:
+    for offsets in (
+        [200] * 99,
+        [200 - n for n in range(99)],
+        [n * 0x9E3779B97F4A7C15 % 2**63 for n in range(99)],
+    ):
+        assert not inside_index(window(encode_entries(offsets))).any()
+    few = list(range(128, 128 + 40 * (LEAST_ENTRIES - 1), 40))
+    assert not inside_index(window(encode_entries(few))).any()
+    assert inside_index(window(encode_entries([*few, few[-1] + 40]))).all()
+
+
+@pytest.mark.parametrize("length", [0, 7, 500])
+def test_windows_of_any_length(length: int) -> None:
+    assert len(inside_index(np.zeros(length, np.uint8))) == length
+
+
+def test_carving_through_an_index_finds_the_records_on_both_sides() -> None:
+    records = make_records(50, size=30)
+    body = encode_records(records)[0]
+    entries = encode_entries(list(range(128, 128 + 60_000 * 60, 60)))
+    found = [
+        int(number) for batch in carve_records(BytesSource(body + entries + body)) for number in batch.transaction_id
+    ]
+    assert found == [*range(50), *range(50)]

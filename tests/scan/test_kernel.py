@@ -1,0 +1,209 @@
+"""The loop gives the same answers interpreted, compiled in every way, and by an independent oracle."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.scan import compiled, kernels
+from engine.scan.kernel import (
+    BASE,
+    EXPECTED,
+    FILLED,
+    INTERPRETED,
+    POSITION,
+    ROOM,
+    ROW,
+    STRETCH,
+    Kernel,
+    Status,
+    answers,
+    made_up_record,
+)
+from formats.segment import Record
+from tests.scan.oracle import Row, parse
+
+BEFORE = 4096
+LENGTHS = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 27, 28, 29, 31, 32, 33, 60, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256]
+LONG = [257, 511, 512, 513, 1000, 1023, 1024, 1025, 1500, 4095, 4096, 4097, 8191, 8192, 8193, 70000]
+
+
+def kernel_of(way: str) -> Kernel:
+    if way == "interpreted":
+        return INTERPRETED
+    try:
+        return compiled.load(way)
+    except compiled.UnavailableError as error:
+        pytest.skip(f"not on this machine: {error}")
+
+
+@pytest.fixture(params=[*compiled.WAYS, "interpreted"], scope="module")
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    return kernel_of(request.param)
+
+
+def run(kernel: Kernel, data: bytes, *, filled: int | None = None, rows: int = 4096, first: int = 0, wide: bool = True):
+    """Status, position, next id and rows after one call of the loop."""
+    lane = kernel.lane(BEFORE + len(data), rows, wide=wide, max_length=1 << 20)
+    end = BEFORE + len(data)
+    lane.memory[BEFORE:end] = data
+    given_end = end if filled is None else BEFORE + filled
+    for slot, value in ((POSITION, BEFORE), (FILLED, given_end), (ROOM, end), (BASE, -BEFORE), (EXPECTED, first)):
+        lane.state[slot] = value
+    status = lane.walk()
+    count = lane.state[ROW]
+    columns = lane.take(copy=True)
+    found = list(zip(*(column.tolist() for column in columns.values()), strict=True))
+    assert len(found) == count
+    return Status(status), lane.state[POSITION] - BEFORE, lane.state[EXPECTED], found
+
+
+def expected(data: bytes, filled: int, rows: int, first: int) -> tuple[Status, int, int, list[Row]]:
+    """The same, from the oracle."""
+    found: list[Row] = []
+    position = 0
+    while True:
+        if len(found) == rows:
+            return Status.FULL, position, first + len(found), found
+        if position + 36 > filled:
+            return Status.MORE, position, first + len(found), found
+        length = int.from_bytes(data[position + 28 : position + 32], signed=True)
+        end = position + 40 + length
+        status = None
+        if length < 0 or length > 1 << 20 or end > len(data):
+            status = Status.LENGTH
+        elif end > filled:
+            status = Status.MORE
+        elif (row := parse(data, position)) is None:
+            status = Status.CHECKSUM
+        elif row[1] != first + len(found):
+            status = Status.ORDER
+        if status is not None:
+            return status, position, first + len(found), found
+        found.append(row)
+        position = end
+
+
+def test_every_length_of_data(kernel: Kernel) -> None:
+    for length in [*range(300), *LONG]:
+        data = made_up_record(0, length)
+        status, position, _, rows = run(kernel, data)
+        assert (status, position, rows) == (Status.MORE, len(data), [parse(data, 0)]), length
+
+
+def test_every_bit_of_a_record_counts(kernel: Kernel) -> None:
+    """A flipped bit anywhere in a record is seen, at lengths that take every path of the vectors."""
+    for length in (0, 3, 28, 64, 100, 256, 300, 1025, 5000):
+        good = made_up_record(0, length)
+        bits = random.Random(length).sample(range(len(good) * 8), min(400, len(good) * 8))
+        for bit in bits:
+            data = bytearray(good)
+            data[bit // 8] ^= 1 << bit % 8
+            status, position, _, rows = run(kernel, bytes(data))
+            assert status in (Status.CHECKSUM, Status.LENGTH), (length, bit)
+            assert (position, rows) == (0, [])
+
+
+def test_data_checksum_alone_is_wrong(kernel: Kernel) -> None:
+    """The release stores the client's checksum unseen, so a right record may hold a wrong one."""
+    good = Record.decode(made_up_record(0, 77))
+    for wrong in (good.data_checksum ^ 1, good.data_checksum ^ 0x80000000, 0, 0xFFFFFFFF):
+        bad = Record(0, good.request_id, good.header, good.data, wrong, 0)
+        raw = bad.encode()[:-4]
+        raw += zlib.crc32(raw).to_bytes(4)
+        _, _, _, rows = run(kernel, raw + made_up_record(1, 5) + made_up_record(2, 0))
+        assert [row[-1] for row in rows] == [False, True, True]
+        assert rows == [parse(raw, 0), *[(row[0], *row[1:]) for row in rows[1:]]]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, STRETCH, STRETCH + 2])
+def test_damage_at_every_place_of_a_stretch(kernel: Kernel, count: int) -> None:
+    """Checksums are settled a stretch at a time; the rows must end exactly in front of the first wrong one."""
+    records = [made_up_record(number, number * 7 % 90) for number in range(count)]
+    starts = [sum(map(len, records[:number])) for number in range(count)]
+    for place in range(count):
+        data = bytearray(b"".join(records))
+        data[starts[place] + 9] ^= 0x10
+        for rows_wanted in (count + 5, max(place, 1), place + 1):
+            assert run(kernel, bytes(data), rows=rows_wanted) == expected(bytes(data), len(data), rows_wanted, 0)
+
+
+def test_stranger_at_every_place_of_a_stretch(kernel: Kernel) -> None:
+    for place in (0, 1, 3, 4, STRETCH - 1, STRETCH, STRETCH + 1):
+        ids = [*range(place), 10**6, *range(place, place + 3)]
+        data = b"".join(made_up_record(number, 11) for number in ids)
+        assert run(kernel, data)[:2] == (Status.ORDER, place * 51)
+        broken = bytearray(data)
+        broken[place * 51 + 40] ^= 1  # neither the right id nor a right checksum
+        assert run(kernel, bytes(broken))[:2] == (Status.CHECKSUM, place * 51)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.sampled_from(LENGTHS) | st.integers(0, 700) | st.sampled_from(LONG), max_size=40),
+    first=st.sampled_from([0, 5, 2**40, 2**63 - 100, -(2**63), -5]),
+    changes=st.lists(st.tuples(st.integers(0, 2**32), st.integers(1, 255)), max_size=3),
+    cut=st.none() | st.integers(0, 2**32),
+    rows=st.integers(1, 50),
+)
+def test_all_agree_with_the_oracle(
+    lengths: list[int], first: int, changes: list[tuple[int, int]], cut: int | None, rows: int
+) -> None:
+    data = bytearray(b"".join(made_up_record(first + place, length) for place, length in enumerate(lengths)))
+    for place, mask in changes:
+        if data:
+            data[place % len(data)] ^= mask
+    filled = len(data) if cut is None else cut % (len(data) + 1)
+    wanted = expected(bytes(data), filled, rows, first)
+    for way in [*compiled.available_ways(), "interpreted"]:
+        kernel = kernel_of(way)
+        assert run(kernel, bytes(data), filled=filled, rows=rows, first=first) == wanted, way
+        narrow = run(kernel, bytes(data), filled=filled, rows=rows, first=first, wide=False)
+        assert narrow == (*wanted[:3], [(row[0], row[-1]) for row in wanted[3]]), way
+
+
+def test_random_bytes_are_never_believed(kernel: Kernel) -> None:
+    source = random.Random(3)
+    for size in (0, 1, 35, 36, 39, 40, 41, 1000, 20000):
+        data = source.randbytes(size)
+        assert run(kernel, data) == expected(data, size, 4096, 0)
+
+
+def test_answers_tell_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is wrong about one record is not taken."""
+    data = made_up_record(0, 50)
+    right = answers(INTERPRETED, data)
+    monkeypatch.setattr("engine.scan.kernel.crc32", lambda *_: 1)
+    assert answers(INTERPRETED, data) != right
+
+
+def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_loaded", {})
+    monkeypatch.setattr(compiled, "_answers_rightly", lambda kernel: kernel.way == "table")
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    assert kernels.choose(0, compiled=True).name == "compiled, table"
+
+
+def test_choice_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    assert kernels.choose(1000) is INTERPRETED
+    assert kernels.choose(1 << 40, compiled=False) is INTERPRETED
+    monkeypatch.setattr(compiled, "cached", lambda way: False)
+    assert kernels.choose(kernels.COMPILE_FROM - 1) is INTERPRETED
+    assert kernels.choose(kernels.COMPILE_FROM) is not INTERPRETED
+
+
+def test_without_a_compiler_everything_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.setitem(__import__("sys").modules, "llvmlite.binding", None)
+    compiled.available_ways.cache_clear()
+    try:
+        assert kernels.choose(1 << 40, compiled=True) is INTERPRETED
+    finally:
+        compiled.available_ways.cache_clear()
