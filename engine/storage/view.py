@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
 from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
 
-_PARTITION = re.compile(r"0|[1-9]\d{0,9}")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class FileState:
         try:
             status = os.stat(path)
         except OSError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
             return None
         return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
@@ -147,7 +150,7 @@ def view_partition(path: Path, partition: int | None) -> PartitionView:
             files.setdefault(parsed[0], {})[parsed[1]] = state
         elif name.endswith(disk.TEMPORARY_SUFFIX):
             temporary.append(path / name)
-        elif parsed is None:
+        elif parsed is None or os.path.lexists(path / name):  # a directory, for example, that has a segment's name
             unknown.append(path / name)
     segments = tuple(
         SegmentView(partition, first, found.get(SEGMENT_SUFFIX), found.get(INDEX_SUFFIX))

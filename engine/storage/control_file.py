@@ -1,0 +1,294 @@
+"""The control file of an open storage directory: validated once, then updated one struct at a time.
+
+Each change of a partition's session, marks or flags writes the struct of its pair that is *not* in force, in one write, and
+syncs.  A torn write therefore harms the older struct only.  A reset writes both, one after the other with a sync between, so
+that at every instant one valid struct is there; release 0.13.2 writes both before it syncs.
+
+After a failed sync nobody knows what the disk holds: the file accepts no further change until it is opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from engine import disk
+from engine.errors import (
+    ConcurrentUpdateError,
+    DamageError,
+    InvalidRequestError,
+    MarkWouldFallError,
+    MismatchError,
+    NotWaltzError,
+    PartitionQuarantinedError,
+    SyncFailedError,
+)
+from engine.findings import Code, Finding, make_finding
+from engine.storage.view import read_control
+from formats.control import (
+    CONTROL_HEADER,
+    CONTROL_VERSION,
+    Choice,
+    ControlFile,
+    Layout,
+    PartitionInfo,
+    PartitionStruct,
+    initial_info,
+)
+
+
+def create_control_file(path: Path, control: ControlFile) -> None:
+    """Write a new control file: whole under a temporary name, synced, renamed, directory synced.  Raises DiskWriteError."""
+    disk.write_whole(path, control.encode())
+
+
+def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partitions: int | None) -> ControlFile:
+    """Read a control file and check everything in it that concerns the whole directory.
+
+    Raises NotWaltzError when there is none, DamageError when it is shorter than its header or its length fits neither
+    layout, MismatchError when version, cluster key or number of partitions differ from what is expected, DiskReadError.
+    """
+    control = read_control(path)
+    if control is None:
+        if not path.exists():
+            raise NotWaltzError(f"{path.parent}: not a Waltz storage directory: there is no {path.name}")
+        size = path.stat().st_size
+        message = f"the control file has {size} bytes, fewer than its header of {CONTROL_HEADER.size}"
+        raise _unusable(path, message, size)
+    header = control.header
+    if header.version != CONTROL_VERSION:
+        raise MismatchError(
+            f"{path}: format version {header.version}, and only {CONTROL_VERSION} is known",
+            advice="run waltzctl verify: a damaged version can be restored",
+        )
+    if not control.size_fits:
+        message = f"{control.size} bytes fit neither layout for {header.num_partitions} partitions"
+        raise _unusable(path, message, control.size)
+    if expected_key is not None and header.cluster_key != expected_key:
+        raise MismatchError(
+            f"{path}: the cluster key does not match: {header.cluster_key} here, {expected_key} expected",
+            advice="this directory belongs to another cluster",
+        )
+    if expected_partitions is not None and header.num_partitions != expected_partitions:
+        raise MismatchError(
+            f"{path}: the number of partitions does not match: {header.num_partitions} here, {expected_partitions} expected"
+        )
+    return control
+
+
+def _unusable(path: Path, message: str, size: int) -> DamageError:
+    finding = make_finding(Code.CONTROL_FILE_SIZE, path, message, storage_directory=path.parent, length=size)
+    return DamageError(f"{path}: {message}", [finding], advice="run waltzctl verify, then recover or restore a backup")
+
+
+class OpenControlFile:
+    """A control file open for updates.  Thread-safe.  The caller holds the directory's lock."""
+
+    def __init__(self, path: Path, control: ControlFile, file: disk.WritableFile) -> None:
+        self.path = path
+        self._header = control.header
+        self._layout = control.layout
+        self._infos = list(control.partitions)
+        self._file = file
+        self._failed: SyncFailedError | None = None
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(
+        cls, path: Path, *, expected_key: uuid.UUID | None = None, expected_partitions: int | None = None
+    ) -> OpenControlFile:
+        """Validate and open; writes nothing.  Raises as `load_control`, and DiskWriteError."""
+        control = load_control(path, expected_key=expected_key, expected_partitions=expected_partitions)
+        return cls(path, control, disk.WritableFile.open(path))
+
+    @property
+    def control(self) -> ControlFile:
+        """What the file holds now."""
+        return ControlFile(
+            self._layout, self._header, tuple(self._infos), self._layout.file_size(len(self._infos)), True
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the file's body."""
+        return self._layout
+
+    @property
+    def cluster_key(self) -> uuid.UUID:
+        """Key of the cluster that the directory belongs to."""
+        return self._header.cluster_key
+
+    @property
+    def num_partitions(self) -> int:
+        """Number of partitions of the cluster."""
+        return self._header.num_partitions
+
+    def info(self, partition: int) -> PartitionInfo:
+        """A partition's info.  Raises InvalidRequestError for a number that the cluster does not have."""
+        if not 0 <= partition < len(self._infos):
+            raise InvalidRequestError(
+                f"partition {partition}: the control file has partitions 0 to {len(self._infos) - 1}"
+            )
+        return self._infos[partition]
+
+    def findings(self, partition: int, storage: Path) -> tuple[Finding, ...]:
+        """What is wrong with a partition's info, in the catalogue's terms."""
+        info = self.info(partition)
+        schema = self._layout.info_schema
+        found: list[Finding] = []
+
+        def add(code: Code, message: str, offset: int, length: int) -> None:
+            found.append(
+                make_finding(
+                    code,
+                    self.path,
+                    f"partition {partition}: {message}",
+                    storage_directory=storage,
+                    partition=partition,
+                    offset=offset,
+                    length=length,
+                )
+            )
+
+        start = self._layout.info_offset(partition)
+        if info.stored_partition != partition:
+            add(Code.CONTROL_PARTITION_ID, f"its info says partition {info.stored_partition}", start, 4)
+        if info.choice is Choice.NONE_VALID:
+            add(Code.CONTROL_PAIR_CHECKSUM, "both structs have a wrong checksum", start, schema.size)
+        elif info.choice is Choice.TIE:
+            add(Code.CONTROL_PAIR_TIE, "both structs are valid and neither is newer", start, schema.size)
+        elif info.choice is Choice.ONLY_VALID and info.current is not None:
+            bad = 3 - info.current
+            place = self._layout.struct_offset(partition, bad)
+            add(
+                Code.CONTROL_STRUCT_CHECKSUM,
+                f"struct {bad} has a wrong checksum; struct {info.current} is in force",
+                place,
+                self._layout.struct_schema.size,
+            )
+        return tuple(found)
+
+    def set_low_water_mark(
+        self, partition: int, session_id: int, low_water_mark: int, local_low_water_mark: int
+    ) -> None:
+        """Start, or confirm, a session: write its id and both marks, durably.
+
+        The marks never fall, but the local one may be above the other (release 0.13.2).  Raises ConcurrentUpdateError for a
+        session older than the present one, MarkWouldFallError, PartitionQuarantinedError when no struct is in force,
+        DiskWriteError.
+        """
+        with self._lock:
+            current = self._current(partition)
+            if session_id < current.session_id:
+                raise ConcurrentUpdateError(
+                    f"{self.path}: partition {partition}: session {session_id} is older than session {current.session_id},"
+                    " which is in force",
+                    advice="start a newer session",
+                )
+            for name, new, old in (
+                ("low-water mark", low_water_mark, current.low_water_mark),
+                ("local low-water mark", local_low_water_mark, current.local_low_water_mark),
+            ):
+                if new < old:
+                    raise MarkWouldFallError(
+                        f"{self.path}: partition {partition}: unable to set the {name} to {new}: it is {old}"
+                    )
+            self._update(
+                partition,
+                session_id=session_id,
+                low_water_mark=low_water_mark,
+                local_low_water_mark=local_low_water_mark,
+            )
+
+    def set_flag(self, partition: int, flag: int, value: bool) -> None:
+        """Set or clear a flag of the released layout, durably; writes also when nothing changes, as the release does.
+
+        Raises ValueError in the documented layout, which has no flags; PartitionQuarantinedError; DiskWriteError.
+        """
+        with self._lock:
+            flags = self._current(partition).flags
+            if flags is None:
+                raise ValueError(f"{self.path}: the documented layout has no flags")
+            self._update(partition, flags=flags | flag if value else flags & ~flag)
+
+    def lower_local_low_water_mark(self, partition: int, mark: int) -> None:
+        """Give the local low-water mark up down to `mark`, after somebody agreed to lose what is above it.
+
+        Raises PartitionQuarantinedError, DiskWriteError.
+        """
+        with self._lock:
+            current = self._current(partition)
+            if mark >= current.local_low_water_mark:
+                return
+            self._update(partition, local_low_water_mark=mark)
+            if self._layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
+                lowered = replace(current, local_low_water_mark=mark).sealed()
+                for number in (1, 2):
+                    if self._infos[partition].structs[number - 1].marks != lowered.marks:
+                        self._write(partition, number, lowered)
+
+    def reset(self, partition: int) -> None:
+        """Write the initial values into both structs, one after the other, each synced.  Raises DiskWriteError.
+
+        Ends with the release's bytes: the struct that was in force gets sequence -1, the other one 0.
+        """
+        with self._lock:
+            info = self.info(partition)
+            if info.stored_partition != partition:
+                raise self._no_struct(partition, f"its info says partition {info.stored_partition}")
+            older, newer = initial_info(self._layout, partition).structs
+            first = 3 - (info.current or 1)
+            present = info.current_struct
+            if present is not None and present.sequence is not None and present.sequence == newer.sequence:
+                # 0 stands in force already: for an instant two structs of sequence 0 would be a tie
+                newer = replace(newer, sequence=1).sealed()
+                older = replace(older, sequence=0).sealed()
+            self._write(partition, first, newer)
+            self._write(partition, 3 - first, older)
+
+    def close(self) -> None:
+        """Close the file; everything is durable already."""
+        self._file.close()
+
+    def __enter__(self) -> OpenControlFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _current(self, partition: int) -> PartitionStruct:
+        info = self.info(partition)
+        if info.stored_partition != partition:
+            raise self._no_struct(partition, f"its info says partition {info.stored_partition}")
+        current = info.current_struct
+        if current is None:
+            raise self._no_struct(partition, f"no struct of its pair is in force ({info.choice})")
+        return current
+
+    def _no_struct(self, partition: int, why: str) -> PartitionQuarantinedError:
+        return PartitionQuarantinedError(
+            f"{self.path}: partition {partition}: {why}",
+            self.findings(partition, self.path.parent),
+            advice="run waltzctl recover",
+        )
+
+    def _update(self, partition: int, **changes: int) -> None:
+        number, written = self._infos[partition].updated(**changes)
+        self._write(partition, number, written)
+
+    def _write(self, partition: int, number: int, written: PartitionStruct) -> None:
+        """Write one struct in one piece and sync; memory follows only then."""
+        if self._failed is not None:
+            raise self._failed
+        self._file.write_at(self._layout.struct_offset(partition, number), written.encode())
+        try:
+            self._file.sync()
+        except SyncFailedError as error:
+            self._failed = error
+            raise
+        self._infos[partition] = self._infos[partition].with_struct(number, written)

@@ -1,0 +1,347 @@
+"""A storage directory, open for reading and writing.
+
+Opening takes the lock of the whole directory, takes back an interrupted repair, finishes an interrupted deletion, and then
+opens every assigned partition; a partition that cannot be opened soundly is quarantined and does not stop the others.
+
+Assignment.  Released layout: the flag in the partition info.  Documented layout: the partition's directory exists.  Taking a
+partition away keeps its session and marks with its files (release 0.13.2 forgets them and then throws the data away when
+the partition comes back); in the documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the
+directory first moves to ``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from engine import disk
+from engine.errors import (
+    DamageError,
+    DiskError,
+    NotAssignedError,
+    NotWaltzError,
+    PartitionQuarantinedError,
+    RefusedError,
+)
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.storage.availability import Availability, availability_path, combine, load_marks, save_marks
+from engine.storage.control_file import OpenControlFile
+from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
+from engine.storage.options import StorageOptions
+from engine.storage.partition import Partition
+from engine.storage.partition_recovery import examine_partition, settle_partition
+from engine.storage.retired import (
+    begin_deletion,
+    check_deletion,
+    check_put_aside,
+    finish_deletions,
+    put_aside,
+    put_aside_path,
+    retired_directories,
+    take_from_aside,
+)
+from engine.storage.segment import create_segment
+from engine.storage.segment_recovery import Place
+from engine.storage.view import view_storage
+from formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionInfo, initial_info
+
+__all__ = ["ClusterResult", "CreatedDirectory", "StorageDirectory", "StorageOptions", "create_cluster"]
+
+
+class StorageDirectory:
+    """A storage directory that this process holds.  A context manager; made by `open`.  Thread-safe."""
+
+    def __init__(self, path: Path, lock: disk.DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
+        self.path = path
+        self._directory_lock = lock
+        self._control = control
+        self._options = options
+        self._partitions: dict[int, Partition] = {}
+        self._findings: list[Finding] = []
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        expected_key: uuid.UUID | None = None,
+        expected_partitions: int | None = None,
+        options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
+    ) -> StorageDirectory:
+        """Open a storage directory and every partition that is assigned.
+
+        Raises NotWaltzError, DirectoryLockedError, MismatchError (key, number of partitions, version), DamageError for a
+        control file that cannot be used, DiskReadError, DiskWriteError.
+        """
+        from engine.repair.quarantine import roll_back_interrupted
+
+        options.check()
+        control_path = path / CONTROL_FILE_NAME
+        if not control_path.is_file():
+            raise _no_control_file(path, control_path)
+        lock = disk.DirectoryLock.acquire(path, control_path)
+        try:
+            _settle(path, control_path)
+            roll_back_interrupted(path)
+            control = OpenControlFile.open(
+                control_path, expected_key=expected_key, expected_partitions=expected_partitions
+            )
+            opened = cls(path, lock, control, options)
+            try:
+                opened._open_partitions()
+            except BaseException:
+                opened.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        return opened
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the control file."""
+        return self._control.layout
+
+    @property
+    def cluster_key(self) -> uuid.UUID:
+        """Key of the cluster."""
+        return self._control.cluster_key
+
+    @property
+    def num_partitions(self) -> int:
+        """Number of partitions of the cluster."""
+        return self._control.num_partitions
+
+    @property
+    def partitions(self) -> Mapping[int, Partition]:
+        """The assigned partitions by number, quarantined ones included."""
+        return MappingProxyType(self._partitions)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found at opening, of the directory and of every partition."""
+        with self._lock:
+            return tuple(self._findings) + tuple(f for p in self._partitions.values() for f in p.findings)
+
+    def partition(self, number: int) -> Partition:
+        """An assigned partition.  Raises NotAssignedError, InvalidRequestError."""
+        self._control.info(number)
+        with self._lock:
+            found = self._partitions.get(number)
+        if found is None:
+            raise NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
+        return found
+
+    def info(self, number: int) -> PartitionInfo:
+        """A partition's place in the control file, assigned or not.  Raises InvalidRequestError."""
+        return self._control.info(number)
+
+    # --- assignment --------------------------------------------------------------------------------------------------
+
+    def assign(self, number: int) -> None:
+        """Give a partition to this node: open the files it left here, or begin an empty one; durable.
+
+        Does nothing for one that is assigned.  Raises InvalidRequestError, PartitionQuarantinedError when the partition's
+        info is damaged, DiskError.
+        """
+        with self._lock:
+            info = self._control.info(number)
+            if number in self._partitions:
+                return
+            if info.current is None or info.stored_partition != number:
+                raise self._info_damaged(number)
+            directory = self.path / str(number)
+            if put_aside_path(self.path, number).is_dir() and not directory.exists():
+                take_from_aside(self.path, number)
+            elif not directory.is_dir():
+                if info.current_struct is not None and info.current_struct.marks != (-1, -1, -1):
+                    self._control.reset(number)  # nothing is left of what the marks speak of
+                disk.make_directory(directory)
+                create_segment(directory, partition=number, first_transaction_id=0, cluster_key=self.cluster_key)
+                disk.sync_directory(self.path)
+            if self.layout is Layout.RELEASED:
+                self._control.set_flag(number, FLAG_ASSIGNED, True)
+            self._partitions[number] = self._open_partition(number)
+
+    def unassign(self, number: int, *, delete_files: bool) -> None:
+        """Take a partition away from this node; durable.
+
+        Without deletion session, marks and files stay, so that a later `assign` goes on where it was.  With deletion the
+        files and then the marks go; that is also possible for a partition which is not assigned any more.  Raises
+        NotAssignedError, RefusedError when unknown files lie in the directory that is to be deleted, DiskError.
+        """
+        with self._lock:
+            info = self._control.info(number)
+            assigned = number in self._partitions
+            leftover = (self.path / str(number)).is_dir() or put_aside_path(self.path, number).is_dir()
+            if not assigned and not (delete_files and leftover):
+                raise NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
+            damaged = info.current is None or info.stored_partition != number
+            if damaged and not delete_files and self.layout is Layout.RELEASED:
+                raise self._info_damaged(number)
+            if delete_files:
+                check_deletion(self.path, number)
+            elif self.layout is Layout.DOCUMENTED:
+                check_put_aside(self.path, number)
+            if assigned:
+                self._partitions.pop(number).close()
+            if assigned and not damaged and self.layout is Layout.RELEASED:
+                self._control.set_flag(number, FLAG_ASSIGNED, False)
+            if delete_files:
+                begin_deletion(self.path, number)
+                finish_deletions(self.path, self._control)
+                marks = load_marks(self.path)
+                if marks.pop(number, None) is not None:
+                    save_marks(self.path, marks)
+            elif self.layout is Layout.DOCUMENTED:
+                put_aside(self.path, number)
+
+    def _info_damaged(self, number: int) -> PartitionQuarantinedError:
+        return PartitionQuarantinedError(
+            f"{self.path}: partition {number}: its info in the control file is damaged",
+            self._control.findings(number, self.path),
+            advice="run waltzctl recover",
+        )
+
+    # --- availability ------------------------------------------------------------------------------------------------
+
+    def availability(self, number: int) -> Availability:
+        """Whether a partition may be read and written.  Raises InvalidRequestError, DamageError, DiskReadError."""
+        self._control.info(number)
+        with self._lock:
+            return combine(self._control.control, load_marks(self.path), number)
+
+    def set_availability(self, number: int, *, readable: bool | None = None, writable: bool | None = None) -> None:
+        """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
+
+        In the released layout the flag follows "readable and writable"; its change is the one durable step.  Raises
+        InvalidRequestError, PartitionQuarantinedError when the partition's info is damaged, DamageError, DiskError.
+        """
+        with self._lock:
+            info = self._control.info(number)
+            if self.layout is Layout.RELEASED and (info.current is None or info.stored_partition != number):
+                raise self._info_damaged(number)
+            marks = load_marks(self.path)
+            before = combine(self._control.control, marks, number)
+            after = Availability(
+                before.readable if readable is None else readable, before.writable if writable is None else writable
+            )
+            released = self.layout is Layout.RELEASED
+            if released and after.available:
+                self._control.set_flag(number, FLAG_AVAILABLE, True)
+            if marks.get(number, Availability()) != after:
+                save_marks(self.path, {**marks, number: after})
+            if released and not after.available and before.available:
+                self._control.set_flag(number, FLAG_AVAILABLE, False)
+
+    # --- opening and closing -----------------------------------------------------------------------------------------
+
+    def _open_partitions(self) -> None:
+        finish_deletions(self.path, self._control)
+        for number in range(self.num_partitions):
+            directory = self.path / str(number)
+            info = self._control.info(number)
+            if self.layout is Layout.DOCUMENTED:
+                assigned = directory.is_dir()
+            else:
+                current = info.current_struct
+                assigned = directory.is_dir() if current is None else bool(current.assigned)
+            if assigned:
+                self._partitions[number] = self._open_partition(number)
+                continue
+            self._findings += self._control.findings(number, self.path)
+            if directory.is_dir():
+                self._findings.append(
+                    make_finding(
+                        Code.PARTITION_NOT_ASSIGNED,
+                        directory,
+                        f"there are files of partition {number}, which is not assigned to this node",
+                        storage_directory=self.path,
+                        partition=number,
+                    )
+                )
+
+    def _open_partition(self, number: int) -> Partition:
+        """Examine and open one partition; whatever stands in the way quarantines it."""
+        directory = self.path / str(number)
+        findings = list(self._control.findings(number, self.path))
+        if not directory.is_dir():
+            findings.append(
+                make_finding(
+                    Code.PARTITION_DIRECTORY_MISSING,
+                    directory,
+                    f"partition {number} is assigned, and its directory does not exist",
+                    storage_directory=self.path,
+                    partition=number,
+                )
+            )
+            return self._quarantined(number, findings)
+        place = Place(self.path, number, self.cluster_key, self._options.max_data_length)
+        current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
+        try:
+            settle_partition(directory, number)
+            examination = examine_partition(directory, place, local_low_water_mark=current.local_low_water_mark)
+            findings += examination.findings
+            if any(f.severity is Severity.DAMAGE for f in self._control.findings(number, self.path)):
+                return Partition(
+                    self.path, self._control, number, self._options, examination, findings, quarantine=True
+                )
+            return Partition(self.path, self._control, number, self._options, examination, findings)
+        except (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError) as error:
+            findings.append(
+                make_finding(Code.READ_ERROR, directory, str(error), storage_directory=self.path, partition=number)
+            )
+            return self._quarantined(number, findings)
+
+    def _quarantined(self, number: int, findings: list[Finding]) -> Partition:
+        return Partition(self.path, self._control, number, self._options, None, findings)
+
+    def close(self) -> None:
+        """Close every partition and let go of the lock; a second call does nothing.  Raises DiskWriteError."""
+        with self._lock:
+            try:
+                for partition in self._partitions.values():
+                    partition.close()
+            finally:
+                self._control.close()
+                self._directory_lock.release()
+
+    def __enter__(self) -> StorageDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _settle(path: Path, control_path: Path) -> None:
+    """Make durable what is about to be read: after a crash of the process alone it may be in the system's memory only.
+
+    Otherwise a directory that was opened, and shown to somebody, could be another one after a power loss.
+    """
+    state = path / disk.STATE_DIRECTORY
+    for file_path in (control_path, availability_path(path)):
+        if file_path.is_file():
+            with disk.WritableFile.open(file_path) as file:
+                file.sync()
+    for directory in (path, state, *retired_directories(path)):
+        if directory.is_dir():
+            disk.sync_directory(directory)
+
+
+def _no_control_file(path: Path, control_path: Path) -> NotWaltzError | DamageError:
+    if path.is_dir():
+        view_storage(path)  # raises NotWaltzError, unless partitions lie here
+        message = "partition directories are here, the control file is not"
+        finding = make_finding(Code.CONTROL_FILE_MISSING, control_path, message, storage_directory=path)
+        return DamageError(
+            f"{path}: {message}", [finding], advice="bring it back from a backup of this node, or salvage"
+        )
+    return NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")

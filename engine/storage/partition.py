@@ -1,0 +1,403 @@
+"""A partition: a log of transactions with consecutive ids, kept in segments of which only the last one grows.
+
+What is promised, and when: `append` returns once the records are durable, `truncate` and `set_low_water_mark` likewise.  Reads
+see durable records only, and each one is checked against both of its checksums.  A failed write leaves memory and, as far
+as the disk allows, the files as they were before; after a failed sync the partition refuses to write until the directory is
+opened again, because nobody can know what the disk holds.
+
+A quarantined partition refuses every write.  Its `max_transaction_id` ends at the first gap, and reading a transaction that
+was lost is an error, never "there is none".
+
+Thread-safe: writers take turns, readers wait for no disk write.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from engine import disk
+from engine.errors import (
+    BelowLowWaterMarkError,
+    ChecksumMismatchError,
+    DiskWriteError,
+    InvalidRequestError,
+    MarkWouldFallError,
+    OutOfOrderError,
+    PartitionQuarantinedError,
+    RefusedError,
+    SyncFailedError,
+)
+from engine.findings import Finding
+from engine.storage.control_file import OpenControlFile
+from engine.storage.options import StorageOptions
+from engine.storage.partition_log import PartitionLog, RecordHeader
+from engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
+from engine.storage.segment import CHECKPOINT_INTERVAL, ActiveSegment, SegmentExtent, create_segment, whole_extent
+from formats.checksums import crc32
+from formats.control import PartitionStruct
+from formats.segment import CHECKSUM, HEADER_SIZE, Record, index_name
+
+
+class Partition:
+    """An assigned partition of an open storage directory.  Made by `StorageDirectory`."""
+
+    def __init__(
+        self,
+        storage: Path,
+        control: OpenControlFile,
+        number: int,
+        options: StorageOptions,
+        examination: Examination | None,
+        findings: Sequence[Finding],
+        *,
+        quarantine: bool = False,
+    ) -> None:
+        """Mend and open an examined partition; on request, without an examination or after a bad one, it is quarantined.
+
+        Raises DiskWriteError, DiskReadError.
+        """
+        self.number = number
+        self.path = storage / str(number)
+        self._storage, self._control, self._options = storage, control, options
+        self._findings = list(findings)
+        self._cluster_key: uuid.UUID = control.cluster_key
+        self._write_lock = threading.RLock()
+        self._active: ActiveSegment | None = None
+        self._failed: DiskWriteError | None = None
+        self._closed = False
+        self._quarantined = quarantine or examination is None or examination.quarantined
+        segments: tuple[SegmentExtent, ...] = ()
+        following, lost_below = 0, None
+        if examination is None:
+            lost_below = UNKNOWN_END
+        elif self._quarantined:
+            segments, following = examination.extents, examination.contiguous_next
+            lost_below = examination.lost_below
+        else:
+            segments = mend(examination)
+            self._active = ActiveSegment.open(segments[-1])
+            following = self._active.next_transaction_id
+        self._log = PartitionLog(self.path, storage, options, segments, following, lost_below=lost_below)
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether writes are refused because of damage; `findings` says why."""
+        return self._quarantined
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found when the partition was opened."""
+        return tuple(self._findings)
+
+    @property
+    def failed(self) -> DiskWriteError | None:
+        """The error after which the partition no longer writes, until the directory is opened again."""
+        return self._failed
+
+    @property
+    def session_id(self) -> int:
+        """Session in which the marks were last set; -1 when never, or unknown."""
+        return self._marks.session_id
+
+    @property
+    def low_water_mark(self) -> int:
+        """High-water mark of the partition when that session began."""
+        return self._marks.low_water_mark
+
+    @property
+    def local_low_water_mark(self) -> int:
+        """This node's last transaction when the marks were set; everything up to it is durable here."""
+        return self._marks.local_low_water_mark
+
+    @property
+    def first_transaction_id(self) -> int:
+        """Id at which the oldest readable segment begins."""
+        segments = self._log.segments
+        return segments[0].first_transaction_id if segments else 0
+
+    @property
+    def max_transaction_id(self) -> int:
+        """The last durable transaction without a gap before it; -1 when there is none."""
+        return self._log.next_transaction_id - 1
+
+    @property
+    def next_transaction_id(self) -> int:
+        """The id that the next record must have."""
+        return self._log.next_transaction_id
+
+    @property
+    def segments(self) -> tuple[SegmentExtent, ...]:
+        """The segments, oldest first."""
+        return self._log.segments
+
+    @property
+    def open_segments(self) -> int:
+        """How many segments are open for reading."""
+        return self._log.open_segments
+
+    @property
+    def _marks(self) -> PartitionStruct:
+        return self._control.info(self.number).current_struct or PartitionStruct()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append records with the next consecutive ids, all or none; durable on return.
+
+        A record's data checksum and record checksum are compared before anything is written.  Raises OutOfOrderError,
+        ChecksumMismatchError, InvalidRequestError for data that is too long, PartitionQuarantinedError, DiskFullError,
+        DiskWriteError (nothing of the batch remains), SyncFailedError (writes are refused from then on).
+        """
+        with self._write_lock:
+            active = self._writable()
+            encoded = self._check_batch(records)
+            before = self.next_transaction_id
+            try:
+                for part in self._split(encoded):
+                    if part is None:
+                        active = self._roll(active)
+                    else:
+                        active.append(part)
+            except SyncFailedError as error:
+                raise self._fail(error) from None
+            except BaseException:
+                self._take_back(before)
+                raise
+            self._log.publish(active.extent)
+
+    def _check_batch(self, records: Sequence[Record]) -> list[bytes]:
+        encoded: list[bytes] = []
+        for expected, record in enumerate(records, self.next_transaction_id):
+            place = f"{self.path}: partition {self.number}, transaction {record.transaction_id}"
+            if record.transaction_id != expected:
+                raise OutOfOrderError(f"{place}: out of order, the next one is {expected}")
+            if len(record.data) > self._options.max_data_length:
+                limit = self._options.max_data_length
+                raise InvalidRequestError(f"{place}: {len(record.data)} bytes of data, and at most {limit} are allowed")
+            try:
+                raw = record.encode()
+            except struct.error as error:
+                raise InvalidRequestError(f"{place}: a field does not fit its place: {error}") from error
+            for name, computed, stored in (
+                ("data", crc32(record.data), record.data_checksum),
+                ("record", crc32(memoryview(raw)[: -CHECKSUM.size]), record.record_checksum),
+            ):
+                if computed != stored:
+                    raise ChecksumMismatchError(
+                        f"{place}: the {name} checksum is {stored:08x}, and the bytes have {computed:08x}",
+                        advice="the record was damaged on its way here; nothing of the batch was written",
+                    )
+            encoded.append(raw)
+        return encoded
+
+    def _split(self, encoded: Sequence[bytes]) -> Iterator[list[bytes] | None]:
+        """The parts of a batch that are written and synced one after another, and None where a new segment begins.
+
+        A segment is closed by the first record that comes when it is already larger than the threshold (release 0.13.2), so
+        it exceeds the threshold by one record at most.  A part also ends at a checkpoint: data and index up to k*1000 - 1
+        are durable before anything of k*1000 is written, so that finding this record proves the checkpoint.
+        """
+        assert self._active is not None
+        size, part = self._active.end, list[bytes]()
+        for following, raw in enumerate(encoded, self.next_transaction_id):
+            if size > self._options.segment_size_threshold and size > HEADER_SIZE:
+                if part:
+                    yield part
+                yield None
+                size, part = HEADER_SIZE, []
+            elif part and following % CHECKPOINT_INTERVAL == 0:
+                yield part
+                part = []
+            part.append(raw)
+            size += len(raw)
+        if part:
+            yield part
+
+    def _roll(self, active: ActiveSegment) -> ActiveSegment:
+        """Close the last segment, durably, and begin the next one."""
+        active.sync()
+        self._set_aside_orphan(active.next_transaction_id)
+        extent = create_segment(
+            self.path,
+            partition=self.number,
+            first_transaction_id=active.next_transaction_id,
+            cluster_key=self._cluster_key,
+        )
+        try:
+            following = ActiveSegment.open(extent)
+        except BaseException:
+            disk.unlink(extent.index_path)
+            disk.unlink(extent.data_path)
+            disk.sync_directory(self.path)
+            raise
+        self._log.extend(active.extent, extent)
+        self._active = following
+        active.close()
+        return following
+
+    def _set_aside_orphan(self, first_transaction_id: int) -> None:
+        """An index without data file where a segment is to begin: keep it if it has entries; else it is written over."""
+        path = self.path / index_name(first_transaction_id)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size > HEADER_SIZE:
+            from engine.repair.quarantine import Remove, apply_edits
+
+            apply_edits(
+                self._storage,
+                [Remove(path)],
+                command="open",
+                arguments=[f"--partition={self.number}"],
+                plan_hash="",
+            )
+
+    def _take_back(self, following: int) -> None:
+        """After a failed write: remove what the batch left, so that `following` is the next id again."""
+        try:
+            self._cut_to(following)
+        except BaseException as error:
+            if isinstance(error, DiskWriteError):
+                self._fail(error)
+            else:
+                cause = OSError("the files could not be brought back to the last acknowledged transaction")
+                self._fail(DiskWriteError(self.path, None, cause, doing="take an append back"))
+            raise
+
+    def set_low_water_mark(self, session_id: int, low_water_mark: int) -> None:
+        """Start a session: make everything durable, then write session, low-water mark, and the last id as local mark.
+
+        A mark above the last id is allowed: this replica is behind.  Raises MarkWouldFallError for one below it or below the
+        present one, ConcurrentUpdateError for an older session, PartitionQuarantinedError, DiskWriteError.
+        """
+        with self._write_lock:
+            active = self._writable()
+            if self.max_transaction_id > low_water_mark:
+                raise MarkWouldFallError(
+                    f"{self.path}: partition {self.number}: low-water mark {low_water_mark} is lower than the max transaction"
+                    f" id {self.max_transaction_id}",
+                    advice="truncate first",
+                )
+            try:
+                active.sync()
+            except SyncFailedError as error:
+                raise self._fail(error) from None
+            self._control.set_low_water_mark(self.number, session_id, low_water_mark, self.max_transaction_id)
+
+    def truncate(self, after: int, *, allow_data_loss: bool = False) -> int:
+        """Remove every transaction behind `after`, durably; return the last one that is left.
+
+        Does nothing when `after` is not below the last transaction.  -1 leaves one empty segment.  Later segments go first,
+        last to first, each durably; then the data is cut, then the index: a crash leaves an unbroken beginning of the log
+        that holds at least `after`.
+
+        Raises BelowLowWaterMarkError below the local low-water mark unless `allow_data_loss`, in which case the mark is
+        lowered first (otherwise the next opening would miss acknowledged transactions); InvalidRequestError,
+        CorruptRecordError when the record to end with cannot be verified, PartitionQuarantinedError, DiskWriteError after
+        which the partition refuses writes until it is opened again.
+        """
+        with self._write_lock:
+            self._writable()
+            if after < -1:
+                raise InvalidRequestError(f"cannot truncate after transaction {after}; -1 removes everything")
+            if after >= self.max_transaction_id:
+                return self.max_transaction_id
+            if after < self.local_low_water_mark and not allow_data_loss:
+                raise BelowLowWaterMarkError(
+                    f"{self.path}: partition {self.number}: truncating after {after} would lose acknowledged transactions:"
+                    f" the local low-water mark is {self.local_low_water_mark}"
+                )
+            self._log.end_after(after)  # verifies the record before anything is changed
+            if after < self.local_low_water_mark:
+                self._control.lower_local_low_water_mark(self.number, after)
+            try:
+                self._cut_to(after + 1)
+            except DiskWriteError as error:
+                raise self._fail(error) from None
+            return after
+
+    def _cut_to(self, following: int) -> None:
+        """Make `following` the next id.  On DiskWriteError memory no longer matches the files."""
+        target, end = self._log.end_after(following - 1)
+        kept = whole_extent(self.number, self.path, target.first_transaction_id, following, end)
+        dropped = self._log.end_with(kept)
+        if dropped and self._active is not None:
+            self._active.close()
+            self._active = None
+        for segment in reversed(dropped):
+            for path in (segment.data_path, segment.index_path):
+                if path.exists():
+                    disk.unlink(path)
+            disk.sync_directory(self.path)
+        if self._active is None:
+            self._active = ActiveSegment.open(kept)
+        self._active.next_transaction_id, self._active.end = following, end
+        self._active.cut_back()
+
+    def _writable(self) -> ActiveSegment:
+        self._check_open()
+        if self._quarantined:
+            raise PartitionQuarantinedError(
+                f"{self.path}: partition {self.number} is quarantined: {self._why()}",
+                self._findings,
+                advice="run waltzctl verify, then recover; every byte was kept",
+            )
+        if self._failed is not None:
+            raise self._failed
+        assert self._active is not None
+        return self._active
+
+    def _why(self) -> str:
+        graver = [finding for finding in self._findings if finding.severity == "damage"]
+        return graver[0].message if graver else "damage was found"
+
+    def _fail(self, error: DiskWriteError) -> DiskWriteError:
+        self._failed = error
+        return error
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, transaction_id: int) -> Record | None:
+        """One record, both checksums verified; None when there is no such transaction (yet).
+
+        Raises CorruptRecordError for one that is damaged or was lost, DiskReadError.
+        """
+        return self._log.read(transaction_id)
+
+    def read_range(self, first: int, count: int, max_bytes: int | None = None) -> list[Record]:
+        """Up to `count` consecutive records from `first`, fewer at the end of the log.
+
+        With `max_bytes` no more than fit into so many bytes on disk, but at least one.  The list also ends in front of a
+        damaged record; when the damaged one is the first, CorruptRecordError names it.  Raises DiskReadError,
+        InvalidRequestError for a negative count.
+        """
+        return self._log.read_range(first, count, max_bytes)
+
+    def read_headers(self, first: int, count: int) -> list[RecordHeader]:
+        """As `read_range`, without the data; the data is verified all the same."""
+        return self._log.read_headers(first, count)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RefusedError(f"{self.path}: partition {self.number} is closed")
+
+    def close(self) -> None:
+        """Make the index durable and let go of all files; a second call does nothing.  Raises DiskWriteError."""
+        with self._write_lock:
+            if self._closed:
+                return
+            try:
+                if self._active is not None and self._failed is None:
+                    self._active.index.sync()
+            finally:
+                self._closed = True
+                self._log.close()
+                if self._active is not None:
+                    self._active.close()

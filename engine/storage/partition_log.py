@@ -1,0 +1,217 @@
+"""Reading the log of a partition across its segments.
+
+A `PartitionLog` knows the segments and the next transaction id as far as they are durable and acknowledged; the partition's
+writer tells it when they change.  Readers hold no lock while they read from the disk.
+
+A log *with gaps* is that of a quarantined partition: whatever can be verified is served, and a transaction that was lost is an
+error, never "there is none".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import CorruptRecordError, InvalidRequestError, RefusedError
+from engine.storage.options import StorageOptions
+from engine.storage.segment import SegmentExtent
+from engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, Record
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """A record without its data."""
+
+    transaction_id: int
+    request_id: RequestId
+    header: int
+
+
+class PartitionLog:
+    """The segments of a partition, oldest first, and what can be read from them.  Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        storage: Path,
+        options: StorageOptions,
+        segments: Iterable[SegmentExtent],
+        next_transaction_id: int,
+        *,
+        lost_below: int | None = None,
+    ) -> None:
+        """`lost_below` makes it a log with gaps: below this id a transaction that is not found was lost."""
+        self._path, self._storage = path, storage
+        self._segments = list(segments)
+        self._next = next_transaction_id
+        self._gaps = lost_below is not None
+        self._lost_below = lost_below or 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._readers = ReaderCache(options.cached_segments, max_data_length=options.max_data_length, storage=storage)
+
+    @property
+    def segments(self) -> tuple[SegmentExtent, ...]:
+        """The segments, oldest first."""
+        with self._lock:
+            return tuple(self._segments)
+
+    @property
+    def next_transaction_id(self) -> int:
+        """The id behind the last transaction without a gap before it."""
+        return self._next
+
+    @property
+    def open_segments(self) -> int:
+        """How many segments are open for reading."""
+        with self._lock:
+            return len(self._readers)
+
+    def extend(self, last: SegmentExtent, *further: SegmentExtent) -> None:
+        """The last segment is now `last`, and `further` ones follow it; the next id stays as it was."""
+        with self._lock:
+            self._segments[-1:] = [last, *further]
+
+    def publish(self, last: SegmentExtent) -> None:
+        """The last segment is now `last`, and readers may see all of it."""
+        with self._lock:
+            self._segments[-1] = last
+            self._next = last.next_transaction_id
+
+    def end_with(self, last: SegmentExtent) -> tuple[SegmentExtent, ...]:
+        """The log now ends with `last`, in the place of the segment of its name; return the segments that are dropped."""
+        with self._lock:
+            self._next = last.next_transaction_id
+            first = last.first_transaction_id
+            dropped = [segment for segment in self._segments if segment.first_transaction_id > first]
+            self._segments = [s for s in self._segments if s.first_transaction_id < first] + [last]
+            for segment in (*dropped, last):
+                self._readers.forget(segment.first_transaction_id)
+        return tuple(dropped)
+
+    def end_after(self, after: int) -> tuple[SegmentExtent, int]:
+        """The segment that will be the last one, and its size, when everything behind `after` is gone.
+
+        Raises CorruptRecordError when the record to end with cannot be verified, DiskReadError.
+        """
+        segments = list(self.segments)
+        while len(segments) > 1 and segments[-1].first_transaction_id > after + 1:
+            segments.pop()
+        last = segments[-1]
+        if after < last.first_transaction_id:
+            return last, HEADER_SIZE
+        if after == last.next_transaction_id - 1:
+            return last, last.end
+        with self._reader(last) as reader:
+            return last, reader.end_of(last, after)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            self._closed = True
+            self._readers.close()
+
+    def read(self, transaction_id: int) -> Record | None:
+        """One record, both checksums verified; None when there is no such transaction (yet).
+
+        Raises CorruptRecordError for one that is damaged or was lost, DiskReadError.
+        """
+        found = self.read_range(transaction_id, 1)
+        return found[0] if found else None
+
+    def read_range(self, first: int, count: int, max_bytes: int | None = None) -> list[Record]:
+        """Up to `count` consecutive records from `first`, fewer at the end of the log.
+
+        With `max_bytes` no more than fit into so many bytes on disk, but at least one.  The list also ends in front of a
+        damaged record; when the damaged one is the first, CorruptRecordError names it.  Raises DiskReadError,
+        InvalidRequestError for a negative count.
+        """
+        if count < 0:
+            raise InvalidRequestError(f"cannot read {count} records")
+        found: list[Record] = []
+        total = 0
+        try:
+            with contextlib.closing(self._records(first, count)) as records:
+                for record in records:
+                    total += record.size
+                    if found and max_bytes is not None and total > max_bytes:
+                        break
+                    found.append(record)
+        except CorruptRecordError:
+            if not found:
+                raise
+        return found
+
+    def read_headers(self, first: int, count: int) -> list[RecordHeader]:
+        """As `read_range`, without the data; the data is verified all the same."""
+        if count < 0:
+            raise InvalidRequestError(f"cannot read {count} records")
+        found: list[RecordHeader] = []
+        try:
+            found.extend(
+                RecordHeader(record.transaction_id, record.request_id, record.header)
+                for record in self._records(first, count)
+            )
+        except CorruptRecordError:
+            if not found:
+                raise
+        return found
+
+    def _records(self, first: int, count: int) -> Generator[Record, None, None]:
+        expected, stop = first, first + count
+        if not self._gaps:
+            stop = min(stop, self._next)  # a batch may be on its way into the files
+        while expected < stop:
+            extent = self._extent_of(expected)
+            if extent is None:
+                return
+            try:
+                with self._reader(extent) as reader:
+                    for record in reader.read_from(extent, expected):
+                        yield record
+                        expected += 1
+                        if expected >= stop:
+                            return
+            except CorruptRecordError:
+                if not self._gaps and expected >= self._next:
+                    return  # a truncation overtook the reader
+                raise
+
+    def _extent_of(self, transaction_id: int) -> SegmentExtent | None:
+        """The segment in whose runs a transaction lies; None when the log does not hold it (yet).
+
+        Raises CorruptRecordError for a transaction that was lost: the log goes on behind it.
+        """
+        with self._lock:
+            self._check_open()
+            if transaction_id < 0 or (not self._gaps and transaction_id >= self._next):
+                return None
+            place = bisect_right(self._segments, transaction_id, key=lambda s: s.first_transaction_id) - 1
+            extent = self._segments[place] if place >= 0 else None
+            if extent is not None and extent.run_of(transaction_id) is not None:
+                return extent
+            end = max((segment.next_transaction_id for segment in self._segments), default=0)
+        if transaction_id >= max(end, self._lost_below):
+            return None
+        raise lost_record(self._path, self._storage, transaction_id, extent)
+
+    @contextlib.contextmanager
+    def _reader(self, extent: SegmentExtent) -> Iterator[SegmentReader]:
+        with self._lock:
+            self._check_open()
+            reader = self._readers.take(extent)
+        try:
+            yield reader
+        finally:
+            with self._lock:
+                self._readers.give_back(reader)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RefusedError(f"{self._path}: the partition is closed")

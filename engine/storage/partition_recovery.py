@@ -1,0 +1,332 @@
+"""Opening a partition: first everything is examined, and only when all of it is understood is anything changed.
+
+What a crash may leave is mended: a torn tail above the local low-water mark, an empty or short data file behind the last
+segment, an index that lags behind, is missing or is stale.  Everything else *quarantines* the partition: damage at or below
+the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, a missing first
+segment, records below the mark that are gone.  A quarantined partition keeps every byte and accepts no write; records whose
+checksums agree can still be read.
+
+Bytes of data files that are cut off, and indexes that are replaced, are kept in the quarantine of the storage directory
+(command *open*) and `undo` brings them back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from engine import disk
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.storage.segment import SegmentExtent, create_segment
+from engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
+from engine.storage.view import FileState, PartitionView, SegmentView, view_partition
+from formats.segment import HEADER_SIZE, entry_position
+
+UNKNOWN_END = 2**63
+"""Above every transaction id: nobody can know where the log ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found in a partition's directory.
+
+    `states` are the segments that stay, in order; `short` is a data file behind them that never got its header.
+    `contiguous_next` is the id up to which every transaction is there.
+    """
+
+    path: Path
+    place: Place
+    view: PartitionView
+    states: tuple[SegmentState, ...]
+    short: SegmentView | None
+    findings: tuple[Finding, ...]
+    quarantined: bool
+    local_low_water_mark: int
+
+    @property
+    def lost_below(self) -> int:
+        """Below this id a transaction that cannot be read was lost: it was acknowledged, or nobody can know."""
+        unreadable = any(state.extent is None for state in self.states)
+        return UNKNOWN_END if unreadable else self.local_low_water_mark + 1
+
+    @property
+    def extents(self) -> tuple[SegmentExtent, ...]:
+        """Segments of which something can be read."""
+        return tuple(state.extent for state in self.states if state.extent is not None)
+
+    @property
+    def contiguous_next(self) -> int:
+        """The first id that is not there, counted from 0."""
+        following = 0
+        for state in self.states:
+            extent = state.extent
+            if extent is None or extent.first_transaction_id != following:
+                break
+            following = extent.contiguous_next
+            if following != extent.next_transaction_id:
+                break
+        return following
+
+
+def examine_partition(directory: Path, place: Place, *, local_low_water_mark: int) -> Examination:
+    """Look at all segments of a partition; changes nothing.  Raises DiskReadError, NotWaltzError without a directory."""
+    view = view_partition(directory, place.partition)
+    findings: list[Finding] = []
+
+    def note(code: Code, path: Path, message: str, **where: int | Severity | None) -> None:
+        found = make_finding(code, path, message, storage_directory=place.storage, partition=place.partition, **where)  # type: ignore[arg-type]
+        findings.append(found)
+
+    present = list(view.data_segments)
+    short: SegmentView | None = None
+    sound = True
+    if present and _is_short(present[-1]):
+        short = present.pop()
+    states: list[SegmentState] = []
+    for number, segment in enumerate(present):
+        if _is_short(segment):
+            sound = False
+            note(
+                Code.SEGMENT_HEADER_SHORT,
+                segment.data_path,
+                "the data file is shorter than its header",
+                segment=segment.first_transaction_id,
+            )
+            states.append(SegmentState(segment, None, trusted=False))
+            continue
+        behind = present[number + 1] if number + 1 < len(present) else short
+        state = examine_segment(
+            segment,
+            place,
+            next_first=behind.first_transaction_id if behind else None,
+            local_low_water_mark=local_low_water_mark,
+        )
+        findings.extend(state.findings)
+        states.append(state)
+        sound = sound and state.trusted
+    followed = [state.view for state in states] + ([short] if short else [])
+    sound = _check_joints(states, followed, note) and sound
+    if short is not None:
+        note(
+            Code.SEGMENT_HEADER_SHORT,
+            short.data_path,
+            "the data file is shorter than its header and holds no record",
+            segment=short.first_transaction_id,
+            severity=Severity.REPAIRABLE if sound else Severity.DAMAGE,
+        )
+    for orphan in (segment for segment in view.segments if segment.data is None):
+        note(
+            Code.INDEX_ORPHAN,
+            orphan.index_path,
+            "an index without a data file",
+            segment=orphan.first_transaction_id,
+        )
+    examination = Examination(
+        directory, place, view, tuple(states), short, tuple(findings), not sound, local_low_water_mark
+    )
+    last = examination.contiguous_next - 1
+    if last < local_low_water_mark:
+        note(
+            Code.ACKNOWLEDGED_MISSING,
+            directory,
+            f"the last transaction that can be relied on is {last}, and everything up to {local_low_water_mark} was"
+            " known to be durable here",
+            transaction_id=last + 1,
+        )
+        sound = False
+    return replace(examination, findings=tuple(findings), quarantined=not sound)
+
+
+def _is_short(segment: SegmentView) -> bool:
+    return segment.data is not None and segment.data.size < HEADER_SIZE
+
+
+def _check_joints(states: Sequence[SegmentState], views: Sequence[SegmentView], note: Callable[..., None]) -> bool:
+    """Whether the partition begins at transaction 0 and every segment where the one before it ends.
+
+    Waltz never drops the beginning of a log, so a first segment that begins later means that one is gone.
+    """
+    joined = True
+    if views and views[0].first_transaction_id != 0:
+        joined = False
+        first = views[0].first_transaction_id
+        note(
+            Code.SEGMENT_GAP,
+            views[0].data_path,
+            f"transactions 0 to {first - 1} are missing: the first segment begins at {first}",
+            segment=first,
+            transaction_id=0,
+        )
+    for number, (_, behind) in enumerate(pairwise(views)):
+        extent = states[number].extent
+        if extent is None:
+            continue
+        following, begins = extent.next_transaction_id, behind.first_transaction_id
+        if following < begins:
+            joined = False
+            if states[number].trusted:  # otherwise the damage at its end says the same
+                note(
+                    Code.SEGMENT_GAP,
+                    behind.data_path,
+                    f"transactions {following} to {begins - 1} are missing in front of it",
+                    segment=begins,
+                    transaction_id=following,
+                )
+        elif following > begins:
+            joined = False
+            note(
+                Code.SEGMENT_OVERLAP,
+                behind.data_path,
+                f"it begins at transaction {begins}, and the segment in front of it ends with {following - 1}",
+                segment=begins,
+                transaction_id=begins,
+            )
+    return joined
+
+
+def mend(examination: Examination) -> tuple[SegmentExtent, ...]:
+    """Change what an examination of a sound partition found to be left by a crash; return the segments, all sound.
+
+    Idempotent: a crash at any point leaves a partition that is examined and mended again.  Raises DiskWriteError,
+    DiskReadError, RefusedError when an interrupted repair waits.
+    """
+    if examination.quarantined:
+        raise ValueError(f"{examination.path}: a quarantined partition is not mended")
+    _apply_kept_edits(examination)
+    for state in examination.states:
+        extent = _sound(state)
+        if state.rebuild_index and state.view.index is None:
+            disk.write_whole(extent.index_path, _index_parts(extent, examination.place))
+        elif state.index_from is not None:
+            _mend_index_tail(state, extent, examination.place)
+    extents = [replace(_sound(state), index_usable=True) for state in examination.states]
+    _remove_empty_orphans(examination)
+    if not extents:
+        place = examination.place
+        return (
+            create_segment(
+                examination.path, partition=place.partition, first_transaction_id=0, cluster_key=place.cluster_key
+            ),
+        )
+    return tuple(extents)
+
+
+def _sound(state: SegmentState) -> SegmentExtent:
+    assert state.extent is not None, "a partition with an unreadable segment is quarantined"
+    return state.extent
+
+
+def _apply_kept_edits(examination: Examination) -> None:
+    """Cut torn tails, remove a short data file, replace stale indexes: what takes bytes away goes through the quarantine."""
+    from engine.repair.quarantine import Cut, Edit, Remove, Replace, apply_edits
+
+    place = examination.place
+    edits: list[Edit] = []
+    for state in examination.states:
+        extent = _sound(state)
+        if state.cut_at is not None:
+            edits.append(Cut(extent.data_path, state.cut_at))
+        if state.rebuild_index and state.view.index is not None:
+            size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
+            edits.append(Replace(extent.index_path, _Parts(extent, place), size))
+    short = examination.short
+    if short is not None:
+        edits.append(Remove(short.data_path))
+        if short.index is not None:
+            edits.append(Remove(short.index_path))
+    # with entries it is what a truncation left, or evidence of a data file that is gone: it is kept
+    edits += [Remove(orphan.path) for orphan in _orphans(examination) if orphan.size > HEADER_SIZE]
+    if not edits:
+        return
+    for edit in edits:  # what is kept of them must be what a power loss would leave of them
+        sync_file(edit.path)
+    disk.sync_directory(examination.path)
+    text = "\n".join(
+        f"{type(edit).__name__} {edit.path.relative_to(place.storage)} {getattr(edit, 'size', '')}" for edit in edits
+    )
+    apply_edits(
+        place.storage,
+        edits,
+        command="open",
+        arguments=[f"--partition={place.partition}"],
+        plan_hash=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Delivers the bytes of a segment's index when they are asked for."""
+
+    extent: SegmentExtent
+    place: Place
+
+    def __call__(self) -> Iterable[bytes]:
+        return _index_parts(self.extent, self.place)
+
+
+def _index_parts(extent: SegmentExtent, place: Place) -> Iterator[bytes]:
+    """A whole index file: the data file's header, then the entries."""
+    yield disk.read_range(extent.data_path, 0, HEADER_SIZE)
+    yield from index_entries(extent, (extent.first_transaction_id, HEADER_SIZE), place.max_data_length)
+
+
+def _mend_index_tail(state: SegmentState, extent: SegmentExtent, place: Place) -> None:
+    """Write the entries behind the last checkpoint that are wrong or missing, and cut what is too much.
+
+    These entries are never durable before the next checkpoint, so nothing is kept of them.
+    """
+    assert state.index_from is not None
+    assert state.scanned_from is not None
+    with disk.WritableFile.open(extent.index_path) as index:
+        number = state.scanned_from[0]
+        for part in index_entries(extent, state.scanned_from, place.max_data_length):
+            skip = min(max(0, state.index_from - number) * 8, len(part))
+            if skip < len(part):
+                index.write_at(entry_position(number, extent.first_transaction_id) + skip, part[skip:])
+            number += len(part) // 8
+        size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
+        if index.size() > size:
+            index.truncate(size)
+        index.sync()
+
+
+def _orphans(examination: Examination) -> Iterator[FileState]:
+    """Indexes without a data file."""
+    for segment in examination.view.segments:
+        if segment.data is None and segment.index is not None:
+            yield segment.index
+
+
+def _remove_empty_orphans(examination: Examination) -> None:
+    """Remove indexes without data file that hold no entry: a crash during roll-over leaves them, and they say nothing."""
+    removed = False
+    for orphan in _orphans(examination):
+        if orphan.size <= HEADER_SIZE and orphan.path.exists():
+            disk.unlink(orphan.path)
+            removed = True
+    if removed:
+        disk.sync_directory(examination.path)
+
+
+def settle_partition(directory: Path, partition: int) -> None:
+    """Make durable what is about to be read of the last segment; the others were synced when they were closed.
+
+    After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
+    to somebody.  Raises DiskWriteError, DiskReadError.
+    """
+    for segment in view_partition(directory, partition).data_segments[-1:]:
+        sync_file(segment.data_path)
+        sync_file(segment.index_path)
+    disk.sync_directory(directory)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file durable as it is, if it is there.  Raises DiskWriteError."""
+    try:
+        with disk.WritableFile.open(path) as file:
+            file.sync()
+    except FileNotFoundError:
+        return

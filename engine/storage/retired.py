@@ -1,0 +1,111 @@
+"""Partitions that were taken away: put aside with everything they have, or deleted.
+
+Both begin with one rename of the partition's directory, into ``.waltzctl/unassigned/`` or ``.waltzctl/deleting/``.  A rename
+happens or does not happen, so a crash never leaves half a partition where a whole one is expected; what was to be deleted is
+deleted at the next opening.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, RefusedError
+from engine.storage.control_file import OpenControlFile
+from engine.storage.view import view_partition
+
+_UNASSIGNED, _DELETING = "unassigned", "deleting"
+
+
+def _place(storage: Path, kind: str, number: int) -> Path:
+    return storage / disk.STATE_DIRECTORY / kind / str(number)
+
+
+def retired_directories(storage: Path) -> tuple[Path, Path]:
+    """Where partitions are that were put aside, and that wait for their deletion."""
+    return storage / disk.STATE_DIRECTORY / _UNASSIGNED, storage / disk.STATE_DIRECTORY / _DELETING
+
+
+def put_aside_path(storage: Path, number: int) -> Path:
+    """Where a partition of the documented layout is while it is not assigned."""
+    return _place(storage, _UNASSIGNED, number)
+
+
+def _move(storage: Path, source: Path, target: Path) -> None:
+    for directory in (target.parent.parent, target.parent):
+        if not directory.is_dir():
+            disk.make_directory(directory)
+            disk.sync_directory(directory.parent)
+    disk.rename(source, target)
+    disk.sync_directory(target.parent)
+    disk.sync_directory(source.parent)
+
+
+def check_put_aside(storage: Path, number: int) -> None:
+    """Raise RefusedError when files of the partition were put aside before."""
+    target = put_aside_path(storage, number)
+    if target.exists():
+        raise RefusedError(
+            f"{target}: files of partition {number} were put aside here before",
+            advice="move one of the two away by hand",
+        )
+
+
+def put_aside(storage: Path, number: int) -> None:
+    """Move a partition's directory out of the way, durably.  Raises RefusedError when one is there already, DiskError."""
+    check_put_aside(storage, number)
+    _move(storage, storage / str(number), put_aside_path(storage, number))
+
+
+def take_from_aside(storage: Path, number: int) -> None:
+    """Bring a partition's directory back, durably.  Raises DiskError."""
+    _move(storage, put_aside_path(storage, number), storage / str(number))
+
+
+def _sources(storage: Path, number: int) -> list[Path]:
+    return [path for path in (storage / str(number), put_aside_path(storage, number)) if path.is_dir()]
+
+
+def check_deletion(storage: Path, number: int) -> None:
+    """Raise RefusedError when there is something in a partition's directories that is not Waltz's."""
+    for source in _sources(storage, number):
+        if unknown := view_partition(source, number).unknown:
+            raise RefusedError(
+                f"{unknown[0]}: not a file of Waltz, so its directory is not deleted", advice="move it away first"
+            )
+
+
+def begin_deletion(storage: Path, number: int) -> None:
+    """Move a partition's directories to where they will be deleted.  Raises RefusedError as `check_deletion`, DiskError."""
+    check_deletion(storage, number)
+    for source in _sources(storage, number):
+        target = _place(storage, _DELETING, number)
+        if target.exists():
+            _delete(target)
+        _move(storage, source, target)
+
+
+def finish_deletions(storage: Path, control: OpenControlFile) -> None:
+    """Delete what waits for it, and forget session and marks of those partitions.  Raises DiskError."""
+    directory = storage / disk.STATE_DIRECTORY / _DELETING
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
+    for name in names:
+        number = int(name)
+        info = control.info(number)
+        forgotten = info.current_struct is not None and info.current_struct.marks == (-1, -1, -1)
+        if not forgotten and info.stored_partition == number and not (storage / name).is_dir():
+            control.reset(number)
+        _delete(directory / name)
+
+
+def _delete(directory: Path) -> None:
+    for name in sorted(os.listdir(directory)):
+        disk.unlink(directory / name)
+    disk.remove_directory(directory)
+    disk.sync_directory(directory.parent)

@@ -1,0 +1,214 @@
+"""Segments: what is known of one, making a new one, and the last one, which grows.
+
+The data file is the truth, the index is derived from it.  So the data is written first and synced before anybody is told, and
+the index is only synced at checkpoints (when the next transaction id is a multiple of 1000), when the segment is closed and
+when a session starts.  The index's bytes are those that release 0.13.2 writes; only the order in which they reach the disk
+differs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DamageError, SyncFailedError
+from engine.findings import Code, make_finding
+from formats.segment import (
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    SegmentHeader,
+    encode_entries,
+    entry_position,
+    index_name,
+    segment_name,
+)
+
+CHECKPOINT_INTERVAL = 1000
+"""Transactions between two syncs of the index (release 0.13.2); ids k*1000 - 1 and below are durable in both files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Believable records back to back: ids ``first`` to ``next - 1`` in the bytes from ``start`` to ``end``."""
+
+    first_transaction_id: int
+    next_transaction_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentExtent:
+    """What is known of a segment that can be read.
+
+    `runs` is in file order; a sound segment has at most one, from its header to its end.  `index_usable` is False when the
+    index file is missing or belongs to something else.
+    """
+
+    partition: int
+    first_transaction_id: int
+    data_path: Path
+    index_path: Path
+    runs: tuple[Run, ...]
+    index_usable: bool = True
+
+    @property
+    def next_transaction_id(self) -> int:
+        """The id behind the last believable record; the first id when there is none."""
+        return self.runs[-1].next_transaction_id if self.runs else self.first_transaction_id
+
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the file to the end of the last believable record."""
+        return self.runs[-1].end if self.runs else HEADER_SIZE
+
+    def run_of(self, transaction_id: int) -> Run | None:
+        """The run in which a transaction lies."""
+        for run in self.runs:
+            if run.first_transaction_id <= transaction_id < run.next_transaction_id:
+                return run
+        return None
+
+    @property
+    def contiguous_next(self) -> int:
+        """The first id that is not there: of the unbroken records from the segment's beginning."""
+        if self.runs and self.runs[0].first_transaction_id == self.first_transaction_id:
+            return self.runs[0].next_transaction_id
+        return self.first_transaction_id
+
+
+def whole_extent(
+    partition: int, directory: Path, first_transaction_id: int, next_transaction_id: int, end: int
+) -> SegmentExtent:
+    """The extent of a sound segment of `end` bytes."""
+    runs = (
+        (Run(first_transaction_id, next_transaction_id, HEADER_SIZE, end),)
+        if next_transaction_id > first_transaction_id
+        else ()
+    )
+    return SegmentExtent(
+        partition,
+        first_transaction_id,
+        directory / segment_name(first_transaction_id),
+        directory / index_name(first_transaction_id),
+        runs,
+    )
+
+
+def create_segment(
+    directory: Path, *, partition: int, first_transaction_id: int, cluster_key: uuid.UUID
+) -> SegmentExtent:
+    """Make an empty segment, durably: data file first, then index, each built under a temporary name.
+
+    An index file of the same name without a data file is replaced; a crash between the two leaves a data file without index,
+    which the next opening mends.  (Release 0.13.2 makes the index first and then refuses for ever to write over it.)
+
+    Raises DamageError when the data file exists, DiskWriteError after which neither file is there.
+    """
+    header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
+    extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
+    if extent.data_path.exists():
+        message = "a segment is to begin here, and its data file exists already"
+        finding = make_finding(Code.SEGMENT_OVERLAP, extent.data_path, message, partition=partition)
+        raise DamageError(f"{extent.data_path}: {message}", [finding], advice="run waltzctl verify")
+    disk.write_whole(extent.data_path, header)
+    try:
+        disk.write_whole(extent.index_path, header)
+    except BaseException:
+        disk.unlink(extent.data_path)
+        disk.sync_directory(directory)
+        raise
+    return extent
+
+
+class ActiveSegment:
+    """The last segment of a partition, open for writing.  Not thread-safe.
+
+    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.
+    """
+
+    def __init__(
+        self,
+        extent: SegmentExtent,
+        data: disk.WritableFile,
+        index: disk.WritableFile,
+        next_transaction_id: int,
+        end: int,
+    ) -> None:
+        self.partition = extent.partition
+        self.first_transaction_id = extent.first_transaction_id
+        self.data = data
+        self.index = index
+        self.next_transaction_id = next_transaction_id
+        self.end = end
+
+    @classmethod
+    def open(cls, extent: SegmentExtent) -> ActiveSegment:
+        """Open both files of a sound segment; changes nothing.  Raises DiskWriteError, FileNotFoundError."""
+        data = disk.WritableFile.open(extent.data_path)
+        try:
+            index = disk.WritableFile.open(extent.index_path)
+        except BaseException:
+            data.close()
+            raise
+        return cls(extent, data, index, extent.next_transaction_id, extent.end)
+
+    @property
+    def extent(self) -> SegmentExtent:
+        """What is durable."""
+        return whole_extent(
+            self.partition, self.data.path.parent, self.first_transaction_id, self.next_transaction_id, self.end
+        )
+
+    def append(self, parts: Sequence[bytes]) -> None:
+        """Write encoded records behind the last one, in one write, and their index entries in one; durable on return.
+
+        Records that reach a checkpoint must end with it: then the index is synced, too.
+
+        Raises DiskWriteError; what was written is then cut off again as far as the disk allows, and `end` is as before.
+        SyncFailedError means that nobody knows what the disk holds: the caller must not write again.
+        """
+        offsets: list[int] = []
+        position = self.end
+        for part in parts:
+            offsets.append(position)
+            position += len(part)
+        following = self.next_transaction_id + len(parts)
+        try:
+            self.data.write_at(self.end, b"".join(parts))
+            self.index.write_at(
+                entry_position(self.next_transaction_id, self.first_transaction_id), encode_entries(offsets)
+            )
+            self.data.sync()
+            if following % CHECKPOINT_INTERVAL == 0:
+                self.index.sync()
+        except SyncFailedError:
+            raise
+        except BaseException:
+            self.cut_back()
+            raise
+        self.next_transaction_id = following
+        self.end = position
+
+    def cut_back(self) -> None:
+        """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError."""
+        for file, size in (
+            (self.data, self.end),
+            (self.index, entry_position(self.next_transaction_id, self.first_transaction_id)),
+        ):
+            if file.size() > size:
+                file.truncate(size)
+            file.sync()
+
+    def sync(self) -> None:
+        """Make both files durable: data, then index.  Raises SyncFailedError."""
+        self.data.sync()
+        self.index.sync()
+
+    def close(self) -> None:
+        """Close both files without syncing; a second call does nothing."""
+        self.data.close()
+        self.index.close()

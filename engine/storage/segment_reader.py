@@ -1,0 +1,294 @@
+"""Reading records from one segment: every record's two checksums are compared before it is handed out.
+
+A record is looked up in the index, and the index is only believed when the record is found where it points.  Where it does
+not, the record is reached from the nearest place that can be believed (an earlier entry, or the beginning of a run), so that
+a damaged index costs time and no record.  Release 0.13.2 compares the transaction id of what it finds and nothing else.
+
+No memory is taken for a length that was not compared with what is left of the file and with a configured bound.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.errors import CorruptRecordError
+from engine.findings import Code, make_finding
+from engine.scan.columns import Damage, DamageCause, RecordView
+from engine.scan.kernel import HEADER_WORDS
+from engine.scan.scanner import read_record_at
+from engine.scan.source import FileSource, read_bytes
+from engine.storage.segment import Run, SegmentExtent
+from formats.checksums import crc32
+from formats.request_id import RequestId
+from formats.segment import (
+    CHECKSUM,
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    INDEX_ENTRY,
+    RECORD_HEADER,
+    RECORD_OVERHEAD,
+    Record,
+    entry_position,
+)
+
+READ_AHEAD = 256 << 10
+"""Bytes read at a time when several records are asked for."""
+
+_CODES = {
+    DamageCause.RECORD_CHECKSUM: Code.RECORD_CHECKSUM,
+    DamageCause.RECORD_LENGTH: Code.RECORD_LENGTH,
+    DamageCause.RECORD_ORDER: Code.RECORD_ORDER,
+    DamageCause.TORN_TAIL: Code.RECORD_LENGTH,
+}
+_WORDS = {
+    Code.RECORD_CHECKSUM: "its checksum is wrong",
+    Code.RECORD_LENGTH: "its length cannot be believed, or the file ends before it",
+    Code.RECORD_ORDER: "another transaction stands in its place",
+    Code.DATA_CHECKSUM: "its data does not agree with the checksum that came with it",
+}
+
+
+def corrupt_record(
+    extent: SegmentExtent, transaction_id: int, code: Code, offset: int | None, length: int | None, storage: Path | None
+) -> CorruptRecordError:
+    """The error for a record that cannot be served."""
+    finding = make_finding(
+        code,
+        extent.data_path,
+        f"transaction {transaction_id}: {_WORDS[code]}",
+        storage_directory=storage,
+        partition=extent.partition,
+        segment=extent.first_transaction_id,
+        transaction_id=transaction_id,
+        offset=offset,
+        length=length,
+    )
+    place = f" at offset {offset}" if offset is not None else ""
+    return CorruptRecordError(
+        f"{extent.data_path}: partition {extent.partition}, transaction {transaction_id}{place}: {_WORDS[code]}",
+        [finding],
+        advice="run waltzctl verify; another replica may have the record",
+    )
+
+
+def lost_record(
+    directory: Path, storage: Path, transaction_id: int, extent: SegmentExtent | None
+) -> CorruptRecordError:
+    """The error for a transaction that was here once and is not found; `extent` is the segment where it should be."""
+    path = directory if extent is None else extent.data_path
+    inside = extent is not None and transaction_id < extent.next_transaction_id
+    message = "it is damaged" if inside else "it is missing"
+    finding = make_finding(
+        Code.RECORD_CHECKSUM if inside else Code.SEGMENT_GAP,
+        path,
+        f"transaction {transaction_id}: {message}",
+        storage_directory=storage,
+        partition=int(directory.name),
+        segment=None if extent is None else extent.first_transaction_id,
+        transaction_id=transaction_id,
+    )
+    return CorruptRecordError(
+        f"{path}: partition {directory.name}, transaction {transaction_id}: {message}",
+        [finding],
+        advice="run waltzctl verify; another replica may have the record",
+    )
+
+
+def record_of(view: RecordView) -> Record:
+    """A record as a value of its own."""
+    request_id = RequestId.from_words(view.request_id_high, view.request_id_low)
+    return Record(
+        view.transaction_id, request_id, view.header, bytes(view.data), view.data_checksum, view.record_checksum
+    )
+
+
+class SegmentReader:
+    """One segment open for reading: two descriptors.  Reading is thread-safe."""
+
+    def __init__(self, extent: SegmentExtent, *, max_data_length: int, storage: Path | None) -> None:
+        """Raises FileNotFoundError, DiskReadError."""
+        self._storage = storage
+        self._max_data_length = max_data_length
+        self._data = FileSource(extent.data_path)
+        try:
+            self._index = FileSource(extent.index_path) if extent.index_usable else None
+        except BaseException:
+            self._data.close()
+            raise
+
+    def close(self) -> None:
+        """Close both files; a second call does nothing."""
+        self._data.close()
+        if self._index is not None:
+            self._index.close()
+
+    def read(self, extent: SegmentExtent, transaction_id: int) -> Record:
+        """One record that lies within a run of `extent`.  Raises CorruptRecordError, DiskReadError."""
+        return record_of(self._view(extent, transaction_id))
+
+    def end_of(self, extent: SegmentExtent, transaction_id: int) -> int:
+        """Offset behind a record, which is verified.  Raises CorruptRecordError, DiskReadError."""
+        return self._view(extent, transaction_id, data_must_agree=False).end
+
+    def read_from(self, extent: SegmentExtent, transaction_id: int) -> Iterator[Record]:
+        """Records from `transaction_id` to the end of its run, read ahead.
+
+        Raises CorruptRecordError at the record that fails, DiskReadError.
+        """
+        run = _run_of(extent, transaction_id)
+        view = self._view(extent, transaction_id)
+        yield record_of(view)
+        position, expected = view.end, transaction_id + 1
+        while expected < run.next_transaction_id:
+            buffer = memoryview(read_bytes(self._data, position, min(READ_AHEAD, run.end - position)))
+            consumed = 0
+            while expected < run.next_transaction_id:
+                record, size = _parse(buffer, consumed, expected)
+                if record is None:
+                    break
+                yield record
+                consumed += size
+                expected += 1
+            position += consumed
+            if not consumed:  # larger than the buffer, or damaged: the careful way tells
+                view = self._view(extent, expected, at=position)
+                yield record_of(view)
+                position, expected = view.end, expected + 1
+
+    def _view(
+        self, extent: SegmentExtent, transaction_id: int, *, at: int | None = None, data_must_agree: bool = True
+    ) -> RecordView:
+        run = _run_of(extent, transaction_id)
+        offset = at if at is not None else self._entry(extent, transaction_id)
+        found = None if offset is None else self._look(offset, transaction_id, run)
+        if not isinstance(found, RecordView):
+            walked = self._walk_to(extent, transaction_id, run)
+            if walked is not None:
+                found = walked
+        if found is None:
+            raise corrupt_record(extent, transaction_id, Code.RECORD_CHECKSUM, None, None, self._storage)
+        if isinstance(found, Damage):
+            raise corrupt_record(extent, transaction_id, _CODES[found.cause], found.offset, found.length, self._storage)
+        if data_must_agree and not found.data_ok:
+            size = len(found.record)
+            raise corrupt_record(extent, transaction_id, Code.DATA_CHECKSUM, found.offset, size, self._storage)
+        return found
+
+    def _look(self, offset: int, transaction_id: int, run: Run) -> RecordView | Damage:
+        return read_record_at(
+            self._data, offset, expected_id=transaction_id, limit=run.end, max_record=self._max_data_length
+        )
+
+    def _entry(self, extent: SegmentExtent, transaction_id: int) -> int | None:
+        """Where the index says that a record is; None when it says nothing that can be."""
+        if self._index is None:
+            return None
+        raw = read_bytes(self._index, entry_position(transaction_id, extent.first_transaction_id), ENTRY_SIZE)
+        if len(raw) < ENTRY_SIZE:
+            return None
+        (offset,) = INDEX_ENTRY.struct.unpack(raw)
+        return offset if HEADER_SIZE <= offset <= extent.end - RECORD_OVERHEAD else None
+
+    def _walk_to(self, extent: SegmentExtent, transaction_id: int, run: Run) -> RecordView | Damage | None:
+        """Reach a record from an earlier one, at distances that double, at last from the beginning of its run."""
+        distance = 1
+        while True:
+            start = transaction_id - distance
+            if start <= run.first_transaction_id:
+                return self._walk(run.first_transaction_id, run.start, transaction_id, run)
+            offset = self._entry(extent, start)
+            found = None if offset is None else self._walk(start, offset, transaction_id, run)
+            if isinstance(found, RecordView):
+                return found
+            distance *= 2
+
+    def _walk(self, start: int, offset: int, transaction_id: int, run: Run) -> RecordView | Damage | None:
+        """Walk records from `start` at `offset`; None when it breaks off before the record that is looked for."""
+        for expected in range(start, transaction_id + 1):
+            found = self._look(offset, expected, run)
+            if isinstance(found, Damage):
+                return found if expected == transaction_id else None
+            offset = found.end
+        return found
+
+
+def _run_of(extent: SegmentExtent, transaction_id: int) -> Run:
+    run = extent.run_of(transaction_id)
+    if run is None:
+        raise ValueError(f"transaction {transaction_id} lies in no run of {extent.data_path}")
+    return run
+
+
+def _parse(buffer: memoryview, position: int, expected: int) -> tuple[Record | None, int]:
+    """The record at `position` and its size; None when it is not wholly in the buffer or not entirely right."""
+    start = position + RECORD_HEADER.size
+    if start + CHECKSUM.size > len(buffer):
+        return None, 0
+    number, high, low, header, length, data_checksum = HEADER_WORDS.unpack_from(buffer, position)
+    end = start + length
+    if number != expected or length < 0 or end + CHECKSUM.size > len(buffer):
+        return None, 0
+    (stored,) = CHECKSUM.struct.unpack_from(buffer, end)
+    if crc32(buffer[start:end]) != data_checksum or crc32(buffer[position:end]) != stored:
+        return None, 0
+    record = Record(number, RequestId.from_words(high, low), header, bytes(buffer[start:end]), data_checksum, stored)
+    return record, RECORD_OVERHEAD + length
+
+
+class ReaderCache:
+    """Segments that are open for reading, the least recently used closed first.  The caller guards it with a lock.
+
+    A reader that somebody uses is closed when the last user is done, so that there are never more open than `capacity` and
+    those in use.
+    """
+
+    def __init__(self, capacity: int, *, max_data_length: int, storage: Path | None) -> None:
+        self._capacity = max(1, capacity)
+        self._max_data_length = max_data_length
+        self._storage = storage
+        self._open: OrderedDict[int, SegmentReader] = OrderedDict()
+        self._users: dict[SegmentReader, int] = {}
+        self._leaving: set[SegmentReader] = set()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._leaving)
+
+    def take(self, extent: SegmentExtent) -> SegmentReader:
+        """A reader of a segment, opened when it is not there; to be given back.  Raises FileNotFoundError, DiskReadError."""
+        reader = self._open.get(extent.first_transaction_id)
+        if reader is None:
+            while len(self._open) >= self._capacity:
+                self._leave(self._open.popitem(last=False)[1])
+            reader = SegmentReader(extent, max_data_length=self._max_data_length, storage=self._storage)
+            self._open[extent.first_transaction_id] = reader
+        self._open.move_to_end(extent.first_transaction_id)
+        self._users[reader] = self._users.get(reader, 0) + 1
+        return reader
+
+    def give_back(self, reader: SegmentReader) -> None:
+        """End a use."""
+        self._users[reader] -= 1
+        if not self._users[reader]:
+            del self._users[reader]
+            if reader in self._leaving:
+                self._leaving.remove(reader)
+                reader.close()
+
+    def forget(self, first_transaction_id: int) -> None:
+        """Close a segment's reader, as soon as nobody uses it."""
+        reader = self._open.pop(first_transaction_id, None)
+        if reader is not None:
+            self._leave(reader)
+
+    def close(self) -> None:
+        """Close them all, those in use when their users are done."""
+        while self._open:
+            self._leave(self._open.popitem()[1])
+
+    def _leave(self, reader: SegmentReader) -> None:
+        if reader in self._users:
+            self._leaving.add(reader)
+        else:
+            reader.close()

@@ -1,0 +1,78 @@
+"""What the tests of the storage engine share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.findings import Finding
+from engine.storage.directory import StorageDirectory, StorageOptions
+from formats.control import Layout
+from formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
+from tests.builders import build_directory, make_records
+
+LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+SMALL = StorageOptions(segment_size_threshold=1000, cached_segments=2)
+
+
+def built(
+    path: Path, count: int, *, layout: Layout = Layout.RELEASED, per_segment: int = 10, mark: int = -1
+) -> list[Record]:
+    """A directory with one partition of `count` records; returns them."""
+    build_directory(path, {0: count}, layout=layout, per_segment=per_segment, local_low_water_mark=mark)
+    return make_records(count)
+
+
+def data_path(path: Path, first: int = 0, partition: int = 0) -> Path:
+    return path / str(partition) / segment_name(first)
+
+
+def index_path(path: Path, first: int = 0, partition: int = 0) -> Path:
+    return path / str(partition) / index_name(first)
+
+
+def offset_of(records: Sequence[Record], transaction_id: int) -> int:
+    """Offset of a record in a data file that holds `records` from its beginning."""
+    return HEADER_SIZE + sum(record.size for record in records if record.transaction_id < transaction_id)
+
+
+def damage(path: Path, offset: int, change: int = 0xFF) -> None:
+    """Flip bits of one byte; a negative offset counts from the end."""
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= change
+    path.write_bytes(raw)
+
+
+def write_at(path: Path, offset: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset : offset + len(data)] = data
+    path.write_bytes(raw)
+
+
+def codes(findings: Sequence[Finding]) -> list[str]:
+    return sorted(str(finding.code) for finding in findings)
+
+
+def entries(path: Path) -> list[int]:
+    raw = path.read_bytes()[HEADER_SIZE:]
+    return list(struct.unpack(f">{len(raw) // 8}q", raw))
+
+
+def expected_data(records: Sequence[Record]) -> bytes:
+    return encode_records(records)[0]
+
+
+def kept_bytes(path: Path) -> bytes:
+    """Everything that lies in the quarantine, so that a test can look for bytes in it."""
+    places = sorted((path / ".waltzctl" / "quarantine").rglob("*"))
+    return b"".join(place.read_bytes() for place in places if place.is_file())
+
+
+@contextmanager
+def opened(path: Path, options: StorageOptions = SMALL) -> Iterator[StorageDirectory]:
+    with StorageDirectory.open(path, options=options) as storage:
+        yield storage
