@@ -1,0 +1,81 @@
+"""Applying a plan: lock, compare, keep, change, verify again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, RefusedError
+from engine.findings import Finding, Severity
+from engine.repair.plan import Repair
+from engine.repair.quarantine import apply_edits, interrupted, roll_back_interrupted
+from formats.control import CONTROL_FILE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What came of a repair.
+
+    `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
+    afterwards of the partitions that were looked at; `exit_status_name` is *clean* or *damage-remains*; `findings` are what
+    is left, without notes.
+    """
+
+    plan_hash: str
+    applied: bool
+    undo_id: str | None
+    quarantine: Path | None
+    status: str
+    exit_status_name: str
+    findings: tuple[Finding, ...]
+
+
+def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
+    """Carry out a repair; whether it is wanted was asked before.  `arguments`: the command line, for the audit journal.
+
+    Raises DirectoryLockedError, StalePlanError when a file changed since the plan was made, DiskFullError before anything is
+    changed, RefusedError, DiskError (what was done is taken back then), DamageError.
+    """
+    storage, plan = repair.storage, repair.plan
+    control = storage / CONTROL_FILE_NAME
+    undo_id = quarantine = None
+    applied = False
+    if repair.edits or repair.roll_back:
+        if not control.is_file():
+            raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
+        with disk.DirectoryLock.acquire(storage, control):
+            if repair.roll_back:
+                applied = bool(roll_back_interrupted(storage))
+            else:
+                if left := interrupted(storage):
+                    raise RefusedError(
+                        f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo"
+                    )
+                roll_back_interrupted(storage)  # clears away what a crash left of a repair that had changed nothing yet
+                repair.check_current()
+                entry = apply_edits(
+                    storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
+                )
+                undo_id, quarantine, applied = entry.id, entry.path, True
+    status, name, findings = verify_again(repair)
+    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings)
+
+
+def verify_again(repair: Repair) -> tuple[str, str, tuple[Finding, ...]]:
+    """Status, exit status name and findings (no notes) of the partitions that a repair looked at."""
+    from engine.inspect.outcome import VerifyOptions, VerifySummary
+    from engine.inspect.verify import verify
+
+    findings: list[Finding] = []
+    status = "damaged"
+    try:
+        for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None)):
+            if isinstance(seen, VerifySummary):
+                status = seen.status
+            elif seen.severity is not Severity.NOTE:
+                findings.append(seen)
+    except DiskReadError:
+        return "damaged", "damage-remains", tuple(findings)
+    return status, "clean" if status == "clean" else "damage-remains", tuple(findings)

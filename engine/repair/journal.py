@@ -1,0 +1,58 @@
+"""The audit journal: ``.waltzctl/journal.jsonl``, one JSON line for every repair, undo and roll-back, appended and synced.
+
+A line: ``schema``, ``type``, ``time`` (RFC 3339, UTC), ``event`` (applied, undone, rolled-back), ``entry``, ``command``,
+``arguments``, ``plan_hash`` and ``files`` with each file's size and SHA-256 before and after the event.  The line of an applied
+repair is written before the repair's last step, so that a crash in between shows as *applied*, then *rolled-back*.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from engine import disk
+from engine.repair.manifest import QuarantineEntry, Stamp
+from formats.adapters import format_time
+
+JOURNAL = "journal.jsonl"
+SCHEMA = "waltzctl.audit/1"
+
+
+def journal_path(storage: Path) -> Path:
+    """Where the journal is."""
+    return storage / disk.STATE_DIRECTORY / JOURNAL
+
+
+def record(storage: Path, event: str, entry: QuarantineEntry) -> None:
+    """Append a line durably.  A torn last line, left by a crash, is ended first.  Raises DiskWriteError."""
+    files = []
+    for one in entry.files:
+        before, after = (one.before, one.after) if event == "applied" else (one.after, one.before)
+        files.append({"path": one.path, "before": _short(before), "after": _short(after)})
+    line = {
+        "schema": SCHEMA,
+        "type": "audit",
+        "time": format_time(disk.now_ms()),
+        "event": event,
+        "entry": entry.id,
+        "command": entry.command,
+        "arguments": list(entry.arguments),
+        "plan_hash": entry.plan_hash,
+        "files": files,
+    }
+    data = json.dumps(line).encode() + b"\n"
+    path = journal_path(storage)
+    try:
+        file = disk.WritableFile.open(path)
+    except FileNotFoundError:
+        file = disk.WritableFile.create(path)
+        disk.sync_directory(path.parent)
+    with file:
+        size = file.size()
+        torn = size > 0 and file.read_at(size - 1, 1) != b"\n"
+        file.write_at(size, b"\n" + data if torn else data)
+        file.sync()
+
+
+def _short(stamp: Stamp | None) -> dict[str, object] | None:
+    return None if stamp is None else {"size": stamp.size, "sha256": stamp.sha256}

@@ -1,0 +1,367 @@
+"""The manifest of a quarantine entry: which files a repair touches, what they were, what was kept and what they became.
+
+``.waltzctl/quarantine/<id>/manifest.json`` is one JSON object: ``schema``, ``type``, ``sha256`` (of everything else, as
+canonical JSON: sorted keys, no spaces, ASCII) and the fields of `QuarantineEntry`.  It is always written whole, by rename.
+Beside it lie
+
+=============  =====================================================================================================
+``range-N``    bytes that an edit in place takes away (a cut tail, an overwritten range), copied before the edit
+``old-N``      a file that was replaced or removed, moved here by rename, so it keeps its time
+``new-N``      a file that is to replace another until it is renamed into place; the bytes that an overwrite writes
+=============  =====================================================================================================
+
+A manifest is read as if somebody hostile had written it: every field is checked, no path leaves the storage directory.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from engine import disk
+from engine.errors import DamageError, RefusedError
+from engine.findings import Code, make_finding
+
+SCHEMA = "waltzctl.quarantine-entry/1"
+TYPE = "quarantine-entry"
+MANIFEST = "manifest.json"
+QUARANTINE = "quarantine"
+_LIMIT = 256 << 20
+_ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
+_KEPT = re.compile(r"(range|old|new)-\d{1,9}")
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+class State(enum.StrEnum):
+    """Where a repair stands.
+
+    PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
+    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final.
+    """
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    APPLIED = "applied"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+    ROLLED_BACK = "rolled-back"
+
+
+INTERRUPTED = (State.PREPARED, State.UNDOING)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file's contents: size in bytes, SHA-256 in hex, time of last change in ns since 1970 (None: not yet known)."""
+
+    size: int
+    sha256: str
+    modified_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRange:
+    """One edit in place: at byte `offset`, `length` bytes went and `written` bytes came.
+
+    `kept` names the copy of the bytes that went, `built` the copy of those that came (None where there are none).
+    """
+
+    offset: int
+    length: int
+    written: int
+    kept: str | None
+    kept_sha256: str | None
+    built: str | None
+    built_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """One file that a repair touches; `path` is relative to the storage directory, with slashes.
+
+    `before` and `after` are None where the file does not exist.  Edits in place have `ranges`; otherwise `kept` names the old
+    file once it is moved away and `built` the new one until it is moved into place.
+    """
+
+    path: str
+    before: Stamp | None
+    after: Stamp | None
+    ranges: tuple[KeptRange, ...] = ()
+    kept: str | None = None
+    built: str | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file stays and only ranges of it change."""
+        return bool(self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
+
+    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory.
+    """
+
+    id: str
+    number: int
+    command: str
+    arguments: tuple[str, ...]
+    created: str
+    plan_hash: str
+    state: State
+    path: Path
+    files: tuple[KeptFile, ...] = ()
+    directories: tuple[str, ...] = ()
+
+    @property
+    def storage(self) -> Path:
+        """The storage directory."""
+        return self.path.parent.parent.parent
+
+
+def check_name(name: str) -> str:
+    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError."""
+    parts = name.split("/")
+    if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
+        raise ValueError(f"path {name!r} does not stay inside the storage directory")
+    if parts[0] == disk.STATE_DIRECTORY:
+        raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
+    return name
+
+
+def locate(storage: Path, name: str) -> Path:
+    """The file of a checked name.  Raises RefusedError when a symbolic link leads out of the storage directory."""
+    path = storage / name
+    if not path.parent.resolve().is_relative_to(storage.resolve()) or path.is_symlink():
+        raise RefusedError(
+            f"{path}: a symbolic link leads out of {storage}", advice="repair works only inside the storage directory"
+        )
+    return path
+
+
+def quarantine_directory(storage: Path) -> Path:
+    """Where the entries are."""
+    return storage / disk.STATE_DIRECTORY / QUARANTINE
+
+
+def entry_name_valid(name: str) -> bool:
+    """Whether a directory's name is that of an entry."""
+    return _ID.fullmatch(name) is not None
+
+
+def write_entry(entry: QuarantineEntry) -> None:
+    """Write an entry's manifest whole and durably.  Raises DiskWriteError."""
+    disk.write_whole(entry.path / MANIFEST, encode_entry(entry))
+
+
+def encode_entry(entry: QuarantineEntry) -> bytes:
+    """The manifest's bytes."""
+    body = {"schema": SCHEMA, "type": TYPE, **_entry_object(entry)}
+    body["sha256"] = _digest(body)
+    return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _stamp_object(stamp: Stamp | None) -> dict[str, Any] | None:
+    return None if stamp is None else {name: getattr(stamp, name) for name in Stamp.__slots__}
+
+
+def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
+    files = [
+        {
+            "path": file.path,
+            "before": _stamp_object(file.before),
+            "after": _stamp_object(file.after),
+            "ranges": [{name: getattr(one, name) for name in KeptRange.__slots__} for one in file.ranges],
+            "kept": file.kept,
+            "built": file.built,
+        }
+        for file in entry.files
+    ]
+    names = ("id", "number", "command", "created", "plan_hash")
+    plain = {name: getattr(entry, name) for name in names}
+    lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
+    return {**plain, **lists, "state": entry.state.value, "files": files}
+
+
+class _InvalidError(ValueError):
+    """A manifest that cannot be what this program wrote."""
+
+
+class _Object:
+    """A JSON object whose every key must be asked for, once, with its kind."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise _InvalidError(f"{where} is no object")
+        self._value = dict(value)
+        self._where = where
+
+    def _fail(self, key: str, what: str) -> NoReturn:
+        raise _InvalidError(f"{self._where}: {key} {what}")
+
+    def _take(self, key: str) -> Any:
+        if key not in self._value:
+            self._fail(key, "is missing")
+        return self._value.pop(key)
+
+    def text(self, key: str, valid: Callable[[str], object] | None = None, *, most: int = 4096) -> str:
+        value = self._take(key)
+        if not isinstance(value, str) or len(value) > most or (valid is not None and not valid(value)):
+            self._fail(key, "is not valid")
+        return value
+
+    def optional_text(self, key: str, valid: Callable[[str], object]) -> str | None:
+        if self._value.get(key, "") is None:
+            del self._value[key]
+            return None
+        return self.text(key, valid)
+
+    def number(self, key: str) -> int:
+        value = self._take(key)
+        if type(value) is not int or not 0 <= value < 2**63:
+            self._fail(key, "is not a valid number")
+        return value
+
+    def optional_number(self, key: str) -> int | None:
+        if self._value.get(key, 0) is None:
+            del self._value[key]
+            return None
+        value = self._take(key)
+        if type(value) is not int or not -(2**63) <= value < 2**63:  # times before 1970 are allowed
+            self._fail(key, "is not a valid number")
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        value = self._take(key)
+        if not isinstance(value, list):
+            self._fail(key, "is no list")
+        return value
+
+    def child(self, key: str) -> _Object | None:
+        value = self._take(key)
+        return None if value is None else _Object(value, f"{self._where}.{key}")
+
+    def finish(self) -> None:
+        if self._value:
+            self._fail(", ".join(sorted(self._value)), "is not known")
+
+
+def _stamp(source: _Object | None) -> Stamp | None:
+    if source is None:
+        return None
+    stamp = Stamp(source.number("size"), source.text("sha256", _HEX.fullmatch), source.optional_number("modified_ns"))
+    source.finish()
+    return stamp
+
+
+def _range(value: Any, where: str) -> KeptRange:
+    source = _Object(value, where)
+    one = KeptRange(
+        source.number("offset"),
+        source.number("length"),
+        source.number("written"),
+        source.optional_text("kept", _KEPT.fullmatch),
+        source.optional_text("kept_sha256", _HEX.fullmatch),
+        source.optional_text("built", _KEPT.fullmatch),
+        source.optional_text("built_sha256", _HEX.fullmatch),
+    )
+    source.finish()
+    if bool(one.length) != (one.kept is not None) or bool(one.written) != (one.built is not None):
+        raise _InvalidError(f"{where}: lengths and copies do not agree")
+    if (one.kept is None) != (one.kept_sha256 is None) or (one.built is None) != (one.built_sha256 is None):
+        raise _InvalidError(f"{where}: copies and checksums do not agree")
+    return one
+
+
+def _file(value: Any, where: str) -> KeptFile:
+    source = _Object(value, where)
+    name = check_name(source.text("path"))
+    before, after = _stamp(source.child("before")), _stamp(source.child("after"))
+    ranges = tuple(_range(one, f"{where}.ranges[{n}]") for n, one in enumerate(source.items("ranges")))
+    kept = source.optional_text("kept", _KEPT.fullmatch)
+    built = source.optional_text("built", _KEPT.fullmatch)
+    source.finish()
+    if ranges:
+        if before is None or after is None or kept or built:
+            raise _InvalidError(f"{where}: an edit in place needs a file before and after")
+        taken = sorted((one.offset, one.offset + max(one.length, one.written)) for one in ranges)
+        if any(end > start for (_, end), (start, _) in itertools.pairwise(taken)):
+            raise _InvalidError(f"{where}: ranges overlap")
+        if any(one.offset + one.length > before.size for one in ranges):
+            raise _InvalidError(f"{where}: a range lies beyond the file")
+    elif (before is None) != (kept is None) or (after is None) != (built is None) or not (before or after):
+        raise _InvalidError(f"{where}: states and copies do not agree")
+    return KeptFile(name, before, after, ranges, kept, built)
+
+
+def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
+    """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
+    try:
+        body = json.loads(data)
+    except RecursionError as error:
+        raise _InvalidError("nested too deeply") from error
+    source = _Object(body, "manifest")
+    source.text("schema", SCHEMA.__eq__)
+    source.text("type", TYPE.__eq__)
+    stored = source.text("sha256", _HEX.fullmatch)
+    if _digest({key: value for key, value in body.items() if key != "sha256"}) != stored:
+        raise _InvalidError("its SHA-256 is not that of its contents")
+    arguments, directories = source.items("arguments"), source.items("directories")
+    if not all(isinstance(one, str) for one in (*arguments, *directories)):
+        raise _InvalidError("arguments and directories must be texts")
+    entry = QuarantineEntry(
+        source.text("id", path.name.__eq__),
+        source.number("number"),
+        source.text("command", re.compile(r"[a-z][a-z-]{0,40}").fullmatch),
+        tuple(arguments),
+        source.text("created", most=40),
+        source.text("plan_hash", most=200),
+        State(source.text("state")),
+        path,
+        tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
+        tuple(check_name(name) for name in directories),
+    )
+    source.finish()
+    copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]
+    if len({file.path for file in entry.files}) < len(entry.files) or len(set(copies)) < len(copies):
+        raise _InvalidError("a file or a copy is named twice")
+    return entry
+
+
+def read_entry(path: Path) -> QuarantineEntry | None:
+    """The entry in directory `path`; None for an empty directory, which a crash right after making it leaves.
+
+    Raises DamageError when the manifest is missing, torn or not what this program writes; DiskReadError.
+    """
+    try:
+        data = disk.read_range(path / MANIFEST, 0, _LIMIT)
+        return decode_entry(data, path)
+    except FileNotFoundError:
+        # An entry begins with its manifest; the first write of one may have left its temporary file.
+        if all(one.name == MANIFEST + disk.TEMPORARY_SUFFIX for one in path.iterdir()):
+            return None
+        raise unusable(path, "the manifest is missing") from None
+    except ValueError as error:
+        raise unusable(path, str(error)) from error
+
+
+def unusable(path: Path, why: str) -> DamageError:
+    """The error for an entry that must not be touched: what is wrong with it, and what to do."""
+    message = f"{path / MANIFEST}: not a usable manifest: {why}"
+    finding = make_finding(Code.REPAIR_INTERRUPTED, path, message)
+    advice = (
+        "nothing there was touched; bring the manifest back, or move the directory away once nothing in it is needed"
+    )
+    return DamageError(message, (replace(finding, remedy=None),), advice=advice)

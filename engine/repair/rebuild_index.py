@@ -1,0 +1,228 @@
+"""Rebuilding indexes from the data alone: the same bytes as the release writes, and only what differs is replaced.
+
+What an index holds:
+
+- The header: the present one where version, cluster key, partition and first transaction id are right (its creation time
+  differs from the data file's by a moment, which only it knows), otherwise one made from the data file's header.
+- For each record its offset, up to the last believable record.  Nothing beyond a torn tail is ever indexed.
+- For records in the middle that cannot be read: entries are found by place, so there must be one.  The first lost record of
+  a damaged span stands at the span's start.  Where the others begin only the old index knows: its entry is kept when it lies
+  inside the span and rises; otherwise the entry is the span's last byte.  Whoever reads there finds no record with that id.
+- For ids that are skipped between two intact records: the offset of the record behind them, which has another id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DamageError, DiskReadError, RefusedError
+from engine.findings import Code, Finding, make_finding
+from engine.repair.content import Content
+from engine.repair.edits import Replace
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.survey import begins_at, check_jump, open_hint
+from engine.scan.columns import Damage, DamageCause
+from engine.scan.scanner import summarise_records
+from engine.scan.source import ByteSource, read_bytes
+from engine.storage.view import (
+    FileState,
+    SegmentView,
+    TargetKind,
+    check_partitions,
+    read_segment_header,
+    resolve,
+    view_storage,
+)
+from formats.control import ControlFile
+from formats.segment import (
+    ENTRY_SIZE,
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    MAX_DATA_LENGTH,
+    RECORD_OVERHEAD,
+    SegmentHeader,
+    encode_entries,
+    entry_position,
+)
+
+COMMAND = "rebuild-index"
+_CHUNK = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
+
+    `hint` is the present index, for the scanner and for entries inside damaged spans.
+    """
+
+    path: Path
+    content: Content
+    begins: int
+    header: bytes
+    hint: Path | None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of the index.  Raises DiskReadError, DamageError when a part of the data was given up unread."""
+        yield self.header
+        source = None if self.hint is None else open_hint(self.hint)
+        try:
+            yield from self._entries(source)
+        finally:
+            if source is not None:
+                source.close()
+
+    def _entries(self, hint: ByteSource | None) -> Iterator[bytes]:
+        following, span = self.begins, None
+        name, size = self.content.name, self.content.size()
+        for item in summarise_records(
+            self.content, first_transaction_id=self.begins, index=hint, max_record=MAX_DATA_LENGTH
+        ):
+            if isinstance(item, Damage):
+                if item.proof == "budget":
+                    raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
+                span = item
+                continue
+            lost = item.first_transaction_id - following
+            if lost and span is not None:
+                check_jump(name, following, item.first_transaction_id, size)
+                yield from self._lost(span, following, lost, hint)
+            yield item.offset.astype(">i8").tobytes()
+            following, span = item.first_transaction_id + len(item), None
+
+    def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
+        """Entries for `count` records from `first` on, which are lost in a span."""
+        inside = span.cause is not DamageCause.RECORD_ORDER
+        before = span.offset
+        for at in range(0, count, _CHUNK):
+            wanted = min(_CHUNK, count - at)
+            known: list[int] = []
+            if hint is not None and inside:
+                raw = read_bytes(hint, entry_position(first + at, self.begins), wanted * ENTRY_SIZE)
+                known = np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE).tolist()
+            entries = []
+            for place in range(wanted):
+                entry = span.offset
+                if inside and at + place:
+                    old = known[place] if place < len(known) else -1
+                    entry = old if before < old < span.end else max(span.offset, span.end - 1)
+                before = entry
+                entries.append(entry)
+            yield encode_entries(entries)
+
+    def differs(self, index: FileState | None) -> str | None:
+        """Why the present index is not this one; None when it is.  Goes through the whole data file.  Raises as `chunks`."""
+        present = Content(str(self.path), ()) if index is None else Content.of_file(index.path, index.size)
+        position, wrong, first, header = 0, 0, None, None
+        for part in self.chunks():
+            found = present.read(position, len(part))
+            if position == 0 and found != part:
+                header = "the index header is wrong" if len(found) == len(part) else "the index header is short"
+            if position and found != part[: len(found)]:
+                whole = len(found) // ENTRY_SIZE
+                differ = np.frombuffer(found, ">i8", whole) != np.frombuffer(part, ">i8", whole)
+                if first is None and differ.any():
+                    first = self.begins + (position - HEADER_SIZE) // ENTRY_SIZE + int(np.argmax(differ))
+                wrong += int(differ.sum())
+            position += len(part)
+        if index is None:
+            return "the index is missing"
+        if header is not None:
+            return header
+        if wrong:
+            return f"{wrong} entries from transaction {first} on are wrong"
+        if index.size < position:
+            return f"{-(-(position - index.size) // ENTRY_SIZE)} entries are missing"
+        if index.size > position:
+            return f"{index.size - position} bytes are there beyond the last record"
+        return None
+
+    def replacement(self) -> Replace:
+        """The edit that puts this index in place."""
+        most = HEADER_SIZE + ENTRY_SIZE * (self.content.size() // RECORD_OVERHEAD)
+        return Replace(self.path, self.chunks, most)
+
+
+def index_header(
+    data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int | None, begins: int
+) -> bytes:
+    """The header that an index should have: the present one where it is right, else the data file's with what is known."""
+    key = data.cluster_key if control is None else control.header.cluster_key
+    number = data.partition if partition is None else partition
+    right = (FORMAT_VERSION, key, number, begins)
+    if index is not None and (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right:
+        return index.encode()
+    return SegmentHeader(FORMAT_VERSION, data.created, key, number, begins).encode()
+
+
+def plan_rebuild_index(path: Path, *, partitions: Collection[int] | None = None, everything: bool = False) -> Repair:
+    """Plan to rebuild the indexes of a storage directory, of one of its partitions or of one segment.
+
+    Only indexes that differ from what the data gives are replaced, or all with `everything`.  What cannot be read is left,
+    and stands in `undecided`.  Read-only.
+
+    Raises NotWaltzError, RefusedError outside of a storage directory or when a repair was interrupted, InvalidRequestError
+    for a partition that cannot be, DiskReadError.
+    """
+    target = resolve(path)
+    if target.storage is None or target.kind is TargetKind.CONTROL:
+        raise RefusedError(
+            f"{path}: not in a storage directory", advice="indexes are rebuilt inside one: its lock protects the files"
+        )
+    if target.partition is not None:
+        partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    only = Path(path).stem if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX) else None
+    view = view_storage(target.storage, partitions)
+    if partitions is not None and view.control is not None:
+        check_partitions(view.control, partitions)
+    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
+    draft.refuse_interrupted()
+    for number, partition in view.partitions.items():
+        draft.partitions.add(number)
+        for segment in partition.data_segments:
+            if only is None or segment.data_path.stem == only:
+                _plan_segment(draft, number, segment, view.control, everything=everything)
+    return draft.finish()
+
+
+def _plan_segment(
+    draft: Draft, partition: int, segment: SegmentView, control: ControlFile | None, *, everything: bool
+) -> None:
+    name = segment.first_transaction_id
+    try:
+        header = read_segment_header(segment.data)
+        if header is None or segment.data is None:
+            said = "the data file is shorter than its header: nothing tells what its index should be"
+            draft.undecided.append(_finding(draft, Code.SEGMENT_HEADER_SHORT, segment, said))
+            return
+        content = Content.of_file(segment.data.path, segment.data.size)
+        begins = begins_at(content, name, header.first_transaction_id)
+        head = index_header(header, read_segment_header(segment.index), control, partition, begins)
+        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path)
+        why = wanted.differs(segment.index)
+    except DiskReadError as error:
+        draft.undecided.append(_finding(draft, Code.READ_ERROR, segment, str(error)))
+        return
+    except DamageError as error:
+        draft.undecided.append(_finding(draft, Code.RECORD_ORDER, segment, str(error)))
+        return
+    if why is None and everything:
+        why = "it is as it should be; rebuilt because all are"
+    if why is not None:
+        draft.step("rebuild-index", segment.index_path, partition, why)
+        draft.edits.append(wanted.replacement())
+
+
+def _finding(draft: Draft, code: Code, segment: SegmentView, message: str) -> Finding:
+    return make_finding(
+        code,
+        segment.data_path,
+        message,
+        storage_directory=draft.storage,
+        partition=segment.partition,
+        segment=segment.first_transaction_id,
+    )

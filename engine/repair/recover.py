@@ -1,0 +1,96 @@
+"""Recovery: what can be proven is restored, what a crash leaves is cleared, and what is lost is named.
+
+The plan for a storage directory consists of the control file's repair (`engine.repair.recover_control`) and, for each
+partition, of headers, losses, indexes and left-overs (`engine.repair.recover_partition`).  All of it is one entry of the
+quarantine, so that one undo brings everything back.
+
+Nothing is ever papered over: a lost record stays a finding until a replica gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from engine.errors import DiskReadError, NotWaltzError
+from engine.findings import Code, make_finding
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.quarantine import interrupted
+from engine.repair.recover_control import plan_control
+from engine.repair.recover_partition import plan_partition
+from engine.repair.replicas import open_replicas
+from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
+from formats.control import ControlFile, Layout
+
+COMMAND = "recover"
+
+
+def plan_recover(
+    path: Path,
+    *,
+    partitions: Collection[int] | None = None,
+    replicas: Sequence[Path] = (),
+    allow_data_loss: bool = False,
+) -> Repair:
+    """Plan the recovery of a storage directory, or of one of its partitions.  Read-only.
+
+    `replicas`: storage directories of other replicas, from which damaged and missing records are restored.
+    `allow_data_loss`: split segments around what is lost, give up what cannot be decided.
+
+    Raises NotWaltzError, InvalidRequestError for a partition that cannot be, MismatchError for a replica of another
+    cluster, DiskReadError.
+    """
+    target = resolve(path)
+    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
+        raise NotWaltzError(
+            f"{path}: not a storage directory", advice="recover works on a whole one, or on its partitions"
+        )
+    if target.partition is not None:
+        partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    arguments = Arguments.of(partitions, replicas=tuple(str(one) for one in replicas), allow_data_loss=allow_data_loss)
+    draft = Draft(COMMAND, path, target.storage, arguments)
+    if left := interrupted(target.storage):
+        return _roll_back(draft, [entry.id for entry in left], [file.path for entry in left for file in entry.files])
+    view = view_storage(target.storage, partitions)
+    control = plan_control(draft, view, partitions, allow_data_loss=allow_data_loss)
+    if control is None:
+        return draft.finish()
+    if partitions is not None:
+        check_partitions(control, partitions)
+    others = open_replicas(replicas, target.storage, control)
+    for number in _numbers(view, control, partitions):
+        found = view.partitions.get(number)
+        try:
+            plan_partition(
+                draft, control, found, number,
+                assigned=_assigned(view, control, number), replicas=others, allow_data_loss=allow_data_loss,
+            )  # fmt: skip
+        except DiskReadError as error:
+            where = draft.storage / str(number)
+            finding = make_finding(
+                Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number
+            )
+            draft.undecided.append(finding)
+    return draft.finish()
+
+
+def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int] | None) -> list[int]:
+    known = range(len(control.partitions)) if partitions is None else partitions
+    return sorted({*known, *view.partitions})
+
+
+def _assigned(view: StorageView, control: ControlFile, partition: int) -> bool:
+    if control.layout is Layout.DOCUMENTED or not 0 <= partition < len(control.partitions):
+        return partition in view.partitions
+    current = control.partitions[partition].current_struct
+    return bool(current and current.assigned)
+
+
+def _roll_back(draft: Draft, entries: Sequence[str], files: Sequence[str]) -> Repair:
+    """An interrupted repair comes first: its files are neither old nor new, so that nothing else can be planned."""
+    draft.roll_back = True
+    for entry in entries:
+        draft.step("roll-back", draft.storage, None, f"the repair {entry} was interrupted; then run recover again")
+    numbers = {int(name.split("/")[0]) for name in files if name.split("/")[0].isdigit()}
+    draft.partitions |= numbers
+    return draft.finish()

@@ -1,0 +1,213 @@
+"""Mending the control file: what its own redundancy proves is restored, everything else is left for a person.
+
+An invalid struct becomes a copy of the valid one beside it; in the released layout with the sequence number before it, so that
+the valid one stays in force.  A stored partition id that is not its place is written anew when the pair beside it is
+valid.  The number of partitions follows from the file's length when every info that fits in reads well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from engine.findings import Code, Finding, make_finding
+from engine.repair.edits import Cut, Overwrite
+from engine.repair.plan import Draft
+from engine.storage.view import StorageView
+from formats.control import (
+    CONTROL_HEADER,
+    CONTROL_VERSION,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    Choice,
+    ControlFile,
+    Layout,
+    PartitionInfo,
+    PartitionStruct,
+    decode_control,
+    initial_info,
+)
+
+
+def plan_control(
+    draft: Draft, view: StorageView, partitions: Collection[int] | None, *, allow_data_loss: bool
+) -> ControlFile | None:
+    """Plan the repair of the control file; return it as it will be, or None when nothing can be done without it."""
+    path, control = view.control_path, view.control
+    if view.control_state is None:
+        said = "there is no control file: sessions, marks and assignment are unknown"
+        draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_MISSING, said))
+        return None
+    if control is None:
+        said = f"the file has {view.control_state.size} bytes, its header alone has {CONTROL_HEADER.size}"
+        draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_SIZE, said))
+        return None
+    mender = _Mender(draft, view, control, allow_data_loss=allow_data_loss)
+    if not control.size_fits and not mender.mend_size():
+        return None
+    if control.header.version != CONTROL_VERSION:
+        mender.mend_version()
+    for info in mender.control.partitions:
+        if partitions is None or info.partition in partitions:
+            mender.mend_info(info)
+    if mender.cut is not None:
+        draft.edits.append(Cut(path, mender.cut))
+    draft.edits += mender.writes
+    return mender.control
+
+
+class _Mender:
+    """Edits a copy of the control file in memory."""
+
+    def __init__(self, draft: Draft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
+        from engine import disk
+
+        self.draft = draft
+        self.view = view
+        self.path = view.control_path
+        self.allow = allow_data_loss
+        self.data = bytearray(disk.read_range(self.path, 0, control.size))
+        self.control = decode_control(self.data)
+        self.writes: list[Overwrite] = []
+        self.cut: int | None = None
+
+    def _write(self, offset: int, data: bytes) -> None:
+        self.data[offset : offset + len(data)] = data
+        self.writes.append(Overwrite(self.path, offset, data))
+        self.control = decode_control(self.data)
+
+    def mend_size(self) -> bool:
+        """Make header and length agree, when only one reading of the file makes sense."""
+        control, stated = self.control, self.control.header.num_partitions
+        layout, held = control.layout, len(self.control.partitions)
+        offset, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
+        if layout.file_size(held) == control.size and held and all(map(_sound, control.partitions)):
+            self.draft.step(
+                "write-num-partitions", self.path, None,
+                f"the header says {stated} partitions, the file holds the sound infos of exactly {held}",
+                offset=offset, length=size,
+            )  # fmt: skip
+            self._write(offset, held.to_bytes(size, "big", signed=True))
+            return True
+        if 0 < stated <= held and layout.file_size(stated) < control.size:
+            excess = control.partitions[stated:]
+            if all(map(_sound, control.partitions[:stated])) and not any(s.valid for i in excess for s in i.structs):
+                self.cut = layout.file_size(stated)
+                self.draft.step(
+                    "cut-control-file", self.path, None, f"bytes behind the infos of {stated} partitions, which are sound",
+                    offset=self.cut, length=control.size - self.cut,
+                )  # fmt: skip
+                del self.data[self.cut :]
+                self.control = decode_control(self.data)
+                return True
+        said = (
+            f"{control.size} bytes fit neither layout for {stated} partitions, and the infos do not tell what is right"
+        )
+        self.draft.undecided.append(_finding(self.draft, self.view, Code.CONTROL_FILE_SIZE, said))
+        return False
+
+    def mend_version(self) -> None:
+        """Restore the version when the rest of the file reads well."""
+        offset, size = CONTROL_HEADER.offset_of("version"), CONTROL_HEADER.size_of("version")
+        version = self.control.header.version
+        if any(struct.valid for info in self.control.partitions for struct in info.structs):
+            reason = f"the version is {version}, but everything else is as in version {CONTROL_VERSION}"
+            self.draft.step("write-version", self.path, None, reason, offset=offset, length=size)
+            self._write(offset, CONTROL_VERSION.to_bytes(size, "big", signed=True))
+        else:
+            said = f"format version {version}; nothing in the file reads as version {CONTROL_VERSION}"
+            self.draft.undecided.append(_finding(self.draft, self.view, Code.UNKNOWN_VERSION, said))
+
+    def mend_info(self, info: PartitionInfo) -> None:
+        """Mend one partition's info."""
+        partition, layout = info.partition, self.control.layout
+        if info.choice is Choice.NONE_VALID:
+            self._pair_lost(info)
+            return
+        if info.choice is Choice.TIE:
+            self._tie(info)
+        elif info.current is not None and not info.structs[2 - info.current].valid:
+            self._copy_struct(
+                info, info.current, "write-control-struct", f"struct {3 - info.current} has a wrong checksum"
+            )
+        if info.stored_partition != partition:
+            size = layout.info_schema.size_of("partition")
+            reason = f"the id {info.stored_partition} is stored; the pair beside it is valid, its place is that of {partition}"
+            self.draft.step(
+                "write-partition-id", self.path, partition, reason, offset=layout.info_offset(partition), length=size
+            )
+            self._write(layout.info_offset(partition), partition.to_bytes(size, "big", signed=True))
+
+    def _copy_struct(self, info: PartitionInfo, keep: int, action: str, why: str, *, loses_data: bool = False) -> None:
+        layout, kept = self.control.layout, info.structs[keep - 1]
+        older = _before(kept)
+        offset = layout.struct_offset(info.partition, 3 - keep)
+        reason = f"{why}; it becomes a copy of struct {keep}, which is in force: session {kept.session_id}"
+        self.draft.step(
+            action, self.path, info.partition, reason, offset=offset, length=layout.struct_schema.size,
+            loses_data=loses_data,
+        )  # fmt: skip
+        self._write(offset, older.encode())
+
+    def _tie(self, info: PartitionInfo) -> None:
+        if not self.allow:
+            said = "both structs are valid and nothing tells which one is newer"
+            self._undecided(info, Code.CONTROL_PAIR_TIE, said)
+            return
+        first, second = info.structs
+        keep = 1 if _marks(first) >= _marks(second) else 2
+        self._copy_struct(
+            info, keep, "decide-control-tie", f"nothing tells which struct is newer; {keep} has the higher marks",
+            loses_data=True,
+        )  # fmt: skip
+
+    def _pair_lost(self, info: PartitionInfo) -> None:
+        partition, layout = info.partition, self.control.layout
+        if not self.allow:
+            self._undecided(info, Code.CONTROL_PAIR_CHECKSUM, "neither struct is valid: session and marks are lost")
+            return
+        written = initial_info(layout, partition)
+        found = self.view.partitions.get(partition)
+        if layout is Layout.RELEASED and found is not None and found.segments:
+            flags = FLAG_AVAILABLE | FLAG_ASSIGNED
+            pair = tuple(replace(one, flags=flags).sealed() for one in written.structs)
+            written = replace(written, structs=(pair[0], pair[1]))
+        self.draft.step(
+            "reset-control-pair", self.path, partition,
+            "neither struct is valid: session and marks begin anew at -1; the records stay",
+            offset=layout.info_offset(partition), length=layout.info_schema.size, loses_data=True,
+        )  # fmt: skip
+        self._write(layout.info_offset(partition), written.encode())
+
+    def _undecided(self, info: PartitionInfo, code: Code, said: str) -> None:
+        layout = self.control.layout
+        self.draft.undecided.append(
+            make_finding(
+                code,
+                self.path,
+                f"partition {info.partition}: {said}",
+                storage_directory=self.draft.storage,
+                partition=info.partition,
+                offset=layout.struct_offset(info.partition, 1),
+                length=2 * layout.struct_schema.size,
+            )
+        )
+
+
+def _sound(info: PartitionInfo) -> bool:
+    return info.stored_partition == info.partition and any(struct.valid for struct in info.structs)
+
+
+def _marks(struct: PartitionStruct) -> tuple[int, int, int]:
+    return struct.local_low_water_mark, struct.low_water_mark, struct.session_id
+
+
+def _before(struct: PartitionStruct) -> PartitionStruct:
+    """The same values with the sequence number before, which wraps at 2^31."""
+    if struct.sequence is None:
+        return struct
+    return replace(struct, sequence=(struct.sequence - 1 + 2**31) % 2**32 - 2**31)
+
+
+def _finding(draft: Draft, view: StorageView, code: Code, message: str) -> Finding:
+    return make_finding(code, view.control_path, message, storage_directory=draft.storage)

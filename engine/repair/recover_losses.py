@@ -1,0 +1,286 @@
+"""What is done about each loss of records in a partition: restored from a replica, cut, split off, or left to a person.
+
+Losses come in four kinds: inside a segment, at the end of a segment that is not the last, between two segments (gap), and at
+the end of the partition.  Positions are those in the file as it is, so losses of one segment are handled from its end to its
+beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.findings import Code, Severity
+from engine.repair.content import Content, Literal, Piece
+from engine.repair.recover_parts import Ground, Part
+from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
+from engine.repair.survey import Loss
+from engine.scan.columns import RecordView
+from engine.scan.scanner import read_record_at
+from engine.storage.view import FileState
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
+
+
+@dataclass(slots=True)
+class LossPlanner:
+    """Decides about losses; adds steps, findings and changed contents to the ground."""
+
+    ground: Ground
+    replicas: Sequence[Replica]
+
+    def inner(self, part: Part, loss: Loss) -> None:
+        """A loss in front of intact records of the same segment."""
+        assert loss.stop is not None
+        assert part.content is not None
+        found: Proven | Refusal
+        if loss.unread:
+            found = Refusal("the place was built to be expensive to search; it was given up")
+        elif loss.stop == loss.first:
+            found = Refusal("no transaction is missing there")
+        else:
+            found = self._prove(loss.first, loss.stop, self._around(part, loss))
+        if isinstance(found, Proven):
+            self._restored(part, loss, found)
+            spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
+            part.shifted |= len(found) != loss.end - loss.offset
+            part.content = part.content.spliced(loss.offset, loss.end, spans)
+        elif self.ground.allow_data_loss and not loss.record_ok and not loss.unread:
+            self._split(part, loss)
+        else:
+            self._undecided(part, loss, found.why)
+
+    def _around(self, part: Part, loss: Loss) -> Neighbours:
+        """The records on either side of a loss, in this segment or, at its ends, in the ones next to it."""
+        before, after = record_at(part, loss.before), record_at(part, loss.end)
+        if loss.offset == HEADER_SIZE:
+            before = self._last_record(self._joined(part, behind=False))
+        if part.original is not None and loss.end == part.original.size():
+            following = self._joined(part, behind=True)
+            after = None if following is None else self._first_record(following)
+        return Neighbours(before, after)
+
+    def _joined(self, part: Part, *, behind: bool) -> Part | None:
+        """The segment that ends where this one begins, or begins where this one ends; None where there is none."""
+        for other in self.ground.parts:
+            first, second = (part, other) if behind else (other, part)
+            if other is not part and first.survey is not None and second.survey is not None:
+                empty = first.survey.next_id == first.first
+                if first.survey.next_id == second.first and first.survey.tail is None and not empty:
+                    return other
+        return None
+
+    def _restored(self, part: Part, loss: Loss, found: Proven) -> None:
+        assert loss.stop is not None
+        self.ground.draft.step(
+            "restore-record", part.data_path, self.ground.partition,
+            f"{loss.cause}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
+            ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
+        )  # fmt: skip
+
+    def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
+        found = find_proven(self.replicas, self.ground.partition, first, stop, neighbours)
+        if isinstance(found, Proven):
+            self.ground.draft.sources |= {run.span.path for run in found.runs}
+        return found
+
+    def _split(self, part: Part, loss: Loss) -> None:
+        """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
+        ground, content = self.ground, part.content
+        assert content is not None
+        assert part.header is not None
+        assert loss.stop is not None
+        length = loss.end - loss.offset
+        if loss.stop == loss.first:
+            ground.draft.step(
+                "remove-bytes", part.data_path, ground.partition, "records out of order; no transaction is missing there",
+                offset=loss.offset, length=length, loses_data=True,
+            )  # fmt: skip
+            part.content = content.spliced(loss.offset, loss.end, ())
+            part.shifted = True
+            return
+        path = ground.directory / segment_name(loss.stop)
+        if FileState.of(path) is not None:
+            self._undecided(part, loss, f"the segment cannot be split: {path.name} exists")
+            return
+        ids = (loss.first, loss.stop - 1)
+        ground.draft.step(
+            "split-segment", part.data_path, ground.partition,
+            f"{loss.cause}: transactions {ids[0]} to {ids[1]} are lost; what follows moves to {path.name}",
+            ids=ids, offset=loss.offset, length=length, loses_data=True,
+        )  # fmt: skip
+        header = replace(part.header, first_transaction_id=loss.stop)
+        index = FileState.of(ground.directory / index_name(loss.stop))
+        behind = Part(loss.stop, path, ground.directory / index_name(loss.stop), None, index, header)
+        pieces = (Literal(header.encode()), *content.part(loss.end, content.size()))
+        behind.content = Content(str(path), pieces)
+        behind.shifted = True
+        ground.parts.append(behind)
+        part.content = content.spliced(loss.offset, content.size(), ())
+
+    def _undecided(self, part: Part, loss: Loss, why: str) -> None:
+        assert loss.stop is not None
+        many = "is" if loss.stop - loss.first == 1 else f"to {loss.stop - 1} are"
+        said = f"transaction {loss.first} {many} lost ({loss.cause}): {why}"
+        if loss.stop == loss.first:
+            said = f"{loss.end - loss.offset} bytes in front of transaction {loss.first} do not belong there: {why}"
+        elif loss.record_ok:
+            said = f"transaction {loss.first}: the record is intact, its data is not what was sent: {why}"
+        self.ground.find(
+            loss.cause, part.data_path, said,
+            segment=part.first, transaction_id=loss.first, offset=loss.offset, length=loss.end - loss.offset,
+        )  # fmt: skip
+
+    def gap(self, part: Part | None, first: int, following: Part) -> None:
+        """Ids `first` to `following.first` - 1 are missing between two segments; `part` (or nothing) is in front.
+
+        `part` may end in a torn record, which belongs to what is missing.
+        """
+        stop = following.first
+        tail = None if part is None or part.survey is None else part.survey.tail
+        neighbours = Neighbours(self._last_record(part), self._first_record(following))
+        found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
+        if isinstance(found, Proven):
+            self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
+            return
+        if tail is not None and part is not None:
+            if self.ground.allow_data_loss and not tail.unread:
+                self._cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
+            else:
+                said = f"transaction {tail.first} and what followed in this segment are lost: {found.why}"
+                self.ground.find(
+                    Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
+                    segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
+                )  # fmt: skip
+        self.ground.find(
+            Code.SEGMENT_GAP, following.data_path, f"transactions {first} to {stop - 1} are missing: {found.why}",
+            segment=following.first, transaction_id=first,
+        )  # fmt: skip
+
+    def end(self, part: Part | None, first: int, mark: int | None, evidence: int) -> int:
+        """The end of the partition: `first` is the next id; up to `mark` transactions are known to be durable.
+
+        `mark` None: not known.  `evidence`: a file without records shows that ids below it have been here.  Returns the
+        next id after what was restored.
+        """
+        tail = None if part is None or part.survey is None else part.survey.tail
+        wanted = max(evidence, 0 if mark is None else mark + 1)
+        if wanted > first:
+            before = Neighbours(self._last_record(part), None)
+            found = self._prove(first, wanted, before)
+            if isinstance(found, Refusal) and mark is not None and first < mark + 1 < wanted:
+                found = self._prove(first, mark + 1, before)
+            if isinstance(found, Proven):
+                self._restore_behind(part, found, f"acknowledged up to {mark}" if mark is not None else "lost tail")
+                return found.runs[-1].stop
+            self._end_lost(part, tail, first, mark, found.why)
+        elif tail is not None and part is not None:
+            self._torn(part, tail, mark)
+        return first
+
+    def _end_lost(self, part: Part | None, tail: Loss | None, first: int, mark: int | None, why: str) -> None:
+        ground = self.ground
+        if tail is not None and part is not None:
+            if ground.allow_data_loss and not tail.unread:
+                self._cut_tail(part, tail, f"at or below the local low-water mark {mark}", loses=True)
+            else:
+                ground.find(
+                    Code.TORN_TAIL, part.data_path, f"transaction {tail.first} was acknowledged and is damaged: {why}",
+                    severity=Severity.DAMAGE, segment=part.first, transaction_id=tail.first, offset=tail.offset,
+                    length=tail.end - tail.offset,
+                )  # fmt: skip
+        if mark is not None and first <= mark:
+            path = ground.directory if part is None else part.data_path
+            said = f"transactions {first} to {mark} are acknowledged (local low-water mark {mark}) and missing: {why}"
+            ground.find(Code.ACKNOWLEDGED_MISSING, path, said, transaction_id=first)
+
+    def _torn(self, part: Part, tail: Loss, mark: int | None) -> None:
+        """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
+        ground = self.ground
+        whole = self._whole_tail(part, tail)
+        if whole is not None:
+            self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
+            assert part.content is not None
+            part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
+        elif tail.unread:
+            ground.find(
+                Code.TORN_TAIL, part.data_path, "what follows was given up unread; salvage can look closer",
+                severity=Severity.DAMAGE, segment=part.first, transaction_id=tail.first, offset=tail.offset,
+            )  # fmt: skip
+        elif tail.doubtful and not ground.allow_data_loss:
+            said = (
+                f"transaction {tail.first} looks torn, but there are records behind its beginning: they may be its data, or its"
+                " length is damaged and they would be lost"
+            )
+            ground.find(
+                Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
+                segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
+            )  # fmt: skip
+        elif mark is None and not ground.allow_data_loss:
+            said = f"transaction {tail.first} is torn; the local low-water mark is unknown, so it may be acknowledged"
+            ground.find(
+                Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
+                segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
+            )  # fmt: skip
+        else:
+            above = "local low-water mark unknown" if mark is None else f"above the local low-water mark {mark}"
+            self._cut_tail(part, tail, above, loses=mark is None or tail.doubtful)
+
+    def _whole_tail(self, part: Part, tail: Loss) -> Proven | None:
+        """The last record or records from a replica, when they were written here in full and only their bits changed."""
+        neighbours = Neighbours(self._last_record(part), None)
+        if not self.replicas or neighbours.before is None:
+            return None
+        found = self._prove(tail.first, tail.first + 1, neighbours)
+        if isinstance(found, Proven) and len(found) == tail.end - tail.offset:
+            return found
+        return None
+
+    def _cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
+        assert part.content is not None
+        self.ground.draft.step(
+            "cut-torn-tail", part.data_path, self.ground.partition, f"the end is torn; {why}",
+            ids=(tail.first, tail.first), offset=tail.offset, length=tail.end - tail.offset, loses_data=loses,
+        )  # fmt: skip
+        part.content = part.content.spliced(tail.offset, part.content.size(), ())
+
+    def _restore_behind(self, part: Part | None, found: Proven, why: str) -> None:
+        """Put records behind a segment: into it, or into segments of their own where the replica has it so."""
+        target = part
+        if part is not None and part.content is not None and part.survey is not None:
+            tail = part.survey.tail
+            if tail is not None:
+                part.content = part.content.spliced(tail.offset, part.content.size(), ())
+        for run in found.runs:
+            own = target is None or (run.first == run.begins and target.has_records)
+            if own or target is None:
+                target = self.ground.new_part(run.first, run.created)
+            assert target.content is not None
+            action = "restore-segment" if own else "restore-record"
+            self.ground.draft.step(
+                action, target.data_path, self.ground.partition,
+                f"{why}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
+                ids=(run.first, run.stop - 1), offset=target.content.size(), length=len(run.span),
+            )  # fmt: skip
+            target.content = target.content.spliced(target.content.size(), target.content.size(), (run.span,))
+
+    def _last_record(self, part: Part | None) -> bytes | None:
+        if part is None or part.survey is None:
+            return None
+        tail = part.survey.tail
+        if part.survey.next_id == part.first:  # nothing stands in it: the segment in front has the last record
+            return self._last_record(self._joined(part, behind=False))
+        return record_at(part, tail.before if tail is not None else part.survey.last)
+
+    @staticmethod
+    def _first_record(part: Part) -> bytes | None:
+        found = part.survey
+        damaged = found is None or any(loss.offset == HEADER_SIZE for loss in found.losses)
+        return None if damaged else record_at(part, HEADER_SIZE)
+
+
+def record_at(part: Part, offset: int | None) -> bytes | None:
+    """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
+    if offset is None or part.original is None:
+        return None
+    found = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+    return bytes(found.record) if isinstance(found, RecordView) else None

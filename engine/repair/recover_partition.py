@@ -1,0 +1,171 @@
+"""Planning the recovery of one partition: segment by segment, from the first transaction to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.findings import Code, Severity
+from engine.repair.edits import Remove
+from engine.repair.plan import Draft
+from engine.repair.recover_losses import LossPlanner
+from engine.repair.recover_parts import Ground, Part, open_part, plan_files
+from engine.repair.replicas import Replica
+from engine.storage.view import PartitionView
+from formats.control import ControlFile
+
+
+def plan_partition(
+    draft: Draft,
+    control: ControlFile,
+    view: PartitionView | None,
+    partition: int,
+    *,
+    assigned: bool,
+    replicas: Sequence[Replica],
+    allow_data_loss: bool,
+) -> None:
+    """Add what can be done for a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError."""
+    directory = draft.storage / str(partition) if view is None else view.path
+    ground = Ground(draft, control, partition, directory, allow_data_loss)
+    draft.partitions.add(partition)
+    if view is None and not assigned:
+        return
+    before = len(draft.undecided)
+    ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
+    walk = _Walk(ground, LossPlanner(ground, replicas), _mark(control, partition))
+    walk.run()
+    if view is None and len(ground.parts) == 0:
+        del draft.undecided[before:]
+        ground.find(
+            Code.PARTITION_DIRECTORY_MISSING, directory, "assigned here, but its directory does not exist, and no replica"
+            " gives its records",
+        )  # fmt: skip
+    for part in sorted(ground.parts, key=lambda part: part.first):
+        plan_files(ground, part)
+    _leftovers(ground, walk.expected)
+
+
+def _mark(control: ControlFile, partition: int) -> int | None:
+    """The local low-water mark; None when neither struct is in force."""
+    if not 0 <= partition < len(control.partitions):
+        return -1
+    current = control.partitions[partition].current_struct
+    return None if current is None else current.local_low_water_mark
+
+
+class _Walk:
+    """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it)."""
+
+    def __init__(self, ground: Ground, losses: LossPlanner, mark: int | None) -> None:
+        self.ground = ground
+        self.losses = losses
+        self.mark = mark
+        self.expected: int | None = 0
+
+    def run(self) -> None:
+        parts = sorted(self.ground.parts, key=lambda part: part.first)
+        before: Part | None = None
+        for part in parts:
+            if part.data is None or part.short:
+                continue
+            if part.survey is None:
+                self.expected, before = None, None
+                continue
+            self._join(before, part)
+            before = part
+        self._end(before, parts)
+        for part in parts:
+            if part.survey is not None:
+                for loss in reversed(part.survey.inner):
+                    self.losses.inner(part, loss)
+
+    def _join(self, before: Part | None, part: Part) -> None:
+        """From the end of one segment to the beginning of the next."""
+        assert part.survey is not None
+        tail = None if before is None or before.survey is None else before.survey.tail
+        if self.expected is not None and part.first > self.expected:
+            self.losses.gap(before, self.expected, part)
+        elif self.expected is not None and part.first < self.expected:
+            self.ground.find(
+                Code.SEGMENT_OVERLAP, part.data_path,
+                f"begins with transaction {part.first}, but the segment in front of it goes on to {self.expected - 1}",
+                segment=part.first, transaction_id=part.first,
+            )  # fmt: skip
+        elif tail is not None and before is not None:
+            self._junk(before)
+        found = part.survey
+        self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)
+
+    def _junk(self, before: Part) -> None:
+        """Bytes behind the last record of a segment whose successor begins with the very next id: nothing is missing."""
+        assert before.survey is not None
+        tail = before.survey.tail
+        assert tail is not None
+        assert before.content is not None
+        if tail.unread or tail.doubtful:
+            return
+        ground = self.ground
+        ground.draft.step(
+            "cut-torn-tail", before.data_path, ground.partition, "the next segment holds what belongs behind it",
+            offset=tail.offset, length=tail.end - tail.offset,
+        )  # fmt: skip
+        before.content = before.content.spliced(tail.offset, before.content.size(), ())
+
+    def _end(self, last: Part | None, parts: Sequence[Part]) -> None:
+        if self.expected is None:
+            return
+        evidence = [part.first + part.index_entries for part in parts if part.data is None or part.short]
+        self.expected = self.losses.end(last, self.expected, self.mark, max(evidence, default=0))
+
+
+def _leftovers(ground: Ground, expected: int | None) -> None:
+    """Indexes without data and data files that end inside their header, unless something took their place."""
+    for part in list(ground.parts):
+        if part.content is not None or (part.data is not None and not part.short):
+            continue
+        entries = part.index_entries
+        if entries:
+            harmless = part.data is None and _covered(ground, part.first, part.first + entries)
+        else:
+            harmless = expected is not None and expected >= part.first and (part.data is None or _is_last(ground, part))
+        if harmless or ground.allow_data_loss:
+            _remove(ground, part, loses=not harmless)
+        elif part.data is None:
+            ground.find(
+                Code.INDEX_ORPHAN, part.index_path,
+                f"an index with {entries} entries for transaction {part.first} on, but no data file, and transactions up to there"
+                " are missing: records were lost",
+                severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
+            )  # fmt: skip
+        else:
+            ground.find(
+                Code.SEGMENT_HEADER_SHORT, part.data_path,
+                f"shorter than its header; what it held (index: {entries} records), or what was in front of it, is lost",
+                segment=part.first, transaction_id=part.first,
+            )  # fmt: skip
+
+
+def _covered(ground: Ground, first: int, stop: int) -> bool:
+    """Whether intact or at least known records with ids `first` to `stop` - 1 are in other segments."""
+    for part in sorted(ground.parts, key=lambda part: part.first):
+        if part.survey is not None and part.survey.begins <= first:
+            first = max(first, part.survey.next_id)
+    return first >= stop
+
+
+def _is_last(ground: Ground, part: Part) -> bool:
+    return all(other.data is None or other.first <= part.first for other in ground.parts)
+
+
+def _remove(ground: Ground, part: Part, *, loses: bool) -> None:
+    files: list[tuple[str, Path, int, str]] = []
+    if part.data is not None:
+        why = "shorter than its header; it holds no record"
+        files.append(("remove-empty-segment", part.data.path, part.data.size, why))
+    if part.index is not None:
+        why = "an index without a data file" if part.data is None else "belongs to the data file"
+        files.append(("remove-orphan-index", part.index.path, part.index.size, why))
+    for action, path, size, why in files:
+        ground.draft.step(action, path, ground.partition, why, offset=0, length=size, loses_data=loses)
+        ground.draft.edits.append(Remove(path))

@@ -1,0 +1,160 @@
+"""The segments of a partition while its recovery is planned: what each file is, and what it will become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.errors import DamageError, DiskReadError
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.repair.content import Content, Literal
+from engine.repair.plan import Draft
+from engine.repair.rebuild_index import IndexPlan, index_header
+from engine.repair.recover_headers import mend_header
+from engine.repair.survey import Survey, open_hint, survey
+from engine.storage.view import FileState, SegmentView, read_segment_header
+from formats.control import ControlFile
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, index_name, segment_name
+
+
+@dataclass(slots=True)
+class Part:
+    """One segment.  `content` is what its data file will hold; `original` what it holds, with its header mended.
+
+    `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
+    they stood, so that the present index is no hint any more.  `damaged`: a loss in it was left as it is.
+    """
+
+    first: int
+    data_path: Path
+    index_path: Path
+    data: FileState | None
+    index: FileState | None
+    header: SegmentHeader | None = None
+    original: Content | None = None
+    content: Content | None = None
+    survey: Survey | None = None
+    shifted: bool = False
+
+    @property
+    def short(self) -> bool:
+        """Whether the data file is shorter than its header."""
+        return self.data is not None and self.data.size < HEADER_SIZE
+
+    @property
+    def index_entries(self) -> int:
+        """Whole entries of the present index."""
+        return 0 if self.index is None else max(0, (self.index.size - HEADER_SIZE) // ENTRY_SIZE)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the data file will hold anything behind its header."""
+        return self.content is not None and self.content.size() > HEADER_SIZE
+
+
+@dataclass(slots=True)
+class Ground:
+    """What every part of a partition's recovery needs: the plan in the making and where it belongs."""
+
+    draft: Draft
+    control: ControlFile
+    partition: int
+    directory: Path
+    allow_data_loss: bool
+    parts: list[Part] = field(default_factory=list)
+
+    def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
+        """Add a finding that a person must decide about."""
+        finding = make_finding(
+            code,
+            path,
+            message,
+            storage_directory=self.draft.storage,
+            partition=self.partition,
+            **place,  # type: ignore[arg-type]  # the keys say which is which
+        )
+        self.draft.undecided.append(finding)
+        return finding
+
+    def new_part(self, first: int, created: int) -> Part:
+        """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
+        present = next((part for part in self.parts if part.first == first), None)
+        data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
+        data, index = FileState.of(data_path), FileState.of(index_path)
+        found = None if index is None else read_segment_header(index)
+        header = SegmentHeader(0, created, self.control.header.cluster_key, self.partition, first)
+        if found is not None and found.first_transaction_id == first and found.cluster_key == header.cluster_key:
+            header = SegmentHeader(0, found.created, header.cluster_key, self.partition, first)
+        part = Part(first, data_path, index_path, data, index, header)
+        part.content = Content(str(data_path), (Literal(header.encode()),))
+        part.shifted = True
+        if present is not None:
+            self.parts.remove(present)
+        self.parts.append(part)
+        return part
+
+
+def open_part(ground: Ground, view: SegmentView) -> Part:
+    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
+    part = Part(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
+    if view.data is None or part.short:
+        return part
+    try:
+        _open(ground, part)
+    except DiskReadError as error:
+        ground.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
+    except DamageError as error:
+        ground.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+    return part
+
+
+def _open(ground: Ground, part: Part) -> None:
+    assert part.data is not None
+    found = read_segment_header(part.data)
+    assert found is not None  # not short
+    content = Content.of_file(part.data.path, part.data.size)
+    index = read_segment_header(part.index)
+    verdict = mend_header(found, index, ground.control, ground.partition, part.first, content)
+    if verdict.header is None:
+        for code in verdict.codes:
+            said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
+            ground.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
+        return
+    part.header = verdict.header
+    if verdict.codes:
+        named = ", ".join(verdict.codes)
+        ground.draft.step(
+            "write-segment-header", part.data_path, ground.partition, f"{named}: {verdict.why}",
+            offset=0, length=HEADER_SIZE,
+        )  # fmt: skip
+        content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
+    hint = open_hint(part.index_path)
+    try:
+        part.survey = survey(content, part.first, hint)
+    finally:
+        if hint is not None:
+            hint.close()
+    part.original = part.content = content
+
+
+def plan_files(ground: Ground, part: Part) -> None:
+    """Turn what a segment is to become into edits: data file first, then its index."""
+    content, header = part.content, part.header
+    if content is None or header is None:
+        return
+    draft = ground.draft
+    draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
+    if content is part.original and part.survey is not None and part.survey.doubtful:
+        return  # where the records end is for a person to decide, so the index is as well
+    present = read_segment_header(part.index)
+    head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
+    hint = None if part.shifted else part.index_path
+    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint)
+    try:
+        why = wanted.differs(part.index)
+    except DamageError as error:
+        ground.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+        return
+    if why is not None:
+        draft.step("rebuild-index", part.index_path, ground.partition, why)
+        draft.edits.append(wanted.replacement())

@@ -1,0 +1,239 @@
+"""Other replicas of a partition as a source of records: only read, and believed only with proof.
+
+A run of records is taken from a replica when its cluster key, partition and ids are right, both checksums of every record
+agree, and the records that stand on either side of the loss here are byte for byte the same there.  When two replicas can both
+prove a run and their bytes differ, nothing is taken from either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
+from engine.repair.content import Span
+from engine.repair.restore import read_chunks
+from engine.repair.survey import open_hint
+from engine.scan.columns import Damage, RecordView
+from engine.scan.scanner import read_record_at, summarise_records
+from engine.scan.source import FileSource, read_bytes
+from engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
+from formats.control import ControlFile
+from formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, MAX_DATA_LENGTH, entry_position
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The records here on either side of a loss, whole; None where there is none to compare."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records `first` to `stop` - 1 of one segment of a replica; `begins` and `created` stand in that segment's header."""
+
+    first: int
+    stop: int
+    span: Span
+    begins: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Runs that follow one another and replace a loss, and the replica they come from."""
+
+    runs: tuple[Run, ...]
+    replica: Path
+
+    def __len__(self) -> int:
+        return sum(len(run.span) for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing is taken from the replicas, in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    first: int
+    path: Path
+    index: Path
+    size: int
+    created: int
+
+
+class Replica:
+    """The segments of a replica whose headers are right."""
+
+    def __init__(self, path: Path, key: uuid.UUID) -> None:
+        self.path = path
+        self._key = key
+        self._segments: dict[int, list[_Segment]] = {}
+
+    def segments(self, partition: int) -> list[_Segment]:
+        """Of a partition, in order.  Raises DiskReadError."""
+        if partition not in self._segments:
+            directory = view_storage(self.path, (partition,)).partitions.get(partition)
+            found = directory.data_segments if directory is not None else ()
+            usable = (self._usable(segment, partition) for segment in found)
+            self._segments[partition] = [one for one in usable if one is not None]
+        return self._segments[partition]
+
+    def _usable(self, view: SegmentView, partition: int) -> _Segment | None:
+        header = read_segment_header(view.data)
+        first = view.first_transaction_id
+        if header is None or view.data is None:
+            return None
+        if (header.version, header.cluster_key, header.partition) != (FORMAT_VERSION, self._key, partition):
+            return None
+        if header.first_transaction_id != first:
+            return None
+        return _Segment(first, view.data.path, view.index_path, view.data.size, header.created)
+
+    def _holding(self, partition: int, transaction_id: int) -> tuple[_Segment, int | None] | None:
+        """The segment that should hold an id, and where the next one begins."""
+        segments = self.segments(partition)
+        place = sum(segment.first <= transaction_id for segment in segments) - 1
+        if place < 0:
+            return None
+        return segments[place], segments[place + 1].first if place + 1 < len(segments) else None
+
+    def record(self, partition: int, transaction_id: int) -> bytes | None:
+        """One record's bytes when both of its checksums are right, else None.  Raises DiskReadError."""
+        held = self._holding(partition, transaction_id)
+        if held is None:
+            return None
+        with FileSource(held[0].path) as source:
+            offset = _offset(source, held[0], transaction_id)
+            if offset is None:
+                return None
+            found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
+        return bytes(found.record) if isinstance(found, RecordView) and found.data_ok else None
+
+    def runs(self, partition: int, first: int, stop: int) -> list[Run] | None:
+        """Records `first` to `stop` - 1, all intact, one run for each segment; None when not all are.  Raises DiskReadError."""
+        runs: list[Run] = []
+        while first < stop:
+            held = self._holding(partition, first)
+            if held is None:
+                return None
+            segment, following = held
+            last = stop if following is None else min(stop, following)
+            run = _run(segment, first, last)
+            if run is None:
+                return None
+            runs.append(run)
+            first = last
+        return runs
+
+
+def _offset(source: FileSource, segment: _Segment, transaction_id: int) -> int | None:
+    """Where a record begins: as the index says when that proves right, else by a scan."""
+    hint = open_hint(segment.index)
+    if hint is not None:
+        with hint:
+            raw = read_bytes(hint, entry_position(transaction_id, segment.first), ENTRY_SIZE)
+        if len(raw) == ENTRY_SIZE:
+            (offset,) = INDEX_ENTRY.struct.unpack(raw)
+            if HEADER_SIZE <= offset < segment.size:
+                found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
+                if isinstance(found, RecordView):
+                    return int(offset)
+    for item in summarise_records(source, first_transaction_id=segment.first, max_record=MAX_DATA_LENGTH):
+        if not isinstance(item, Damage):
+            place = transaction_id - item.first_transaction_id
+            if 0 <= place < len(item):
+                return int(item.offset[place])
+    return None
+
+
+def _run(segment: _Segment, first: int, stop: int) -> Run | None:
+    with FileSource(segment.path) as source:
+        start = _offset(source, segment, first)
+        if start is None:
+            return None
+        following = first
+        for item in summarise_records(source, first_transaction_id=first, start=start, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, Damage) or item.first_transaction_id != following:
+                return None
+            wanted = min(len(item), stop - following)
+            if not item.data_ok[:wanted].all():
+                return None
+            following += wanted
+            if following == stop:
+                end = int(item.offset[wanted]) if wanted < len(item) else item.end
+                return Run(first, stop, Span(segment.path, start, end), segment.first, segment.created)
+    return None
+
+
+def open_replicas(paths: Iterable[Path], storage: Path, control: ControlFile) -> tuple[Replica, ...]:
+    """Check that each path is another replica of the same cluster.
+
+    Raises MismatchError for another cluster key or number of partitions, InvalidRequestError for the directory itself,
+    NotWaltzError, DiskReadError.
+    """
+    replicas: list[Replica] = []
+    for path in paths:
+        target = resolve(path)
+        if target.kind is not TargetKind.STORAGE:
+            raise NotWaltzError(f"{path}: a {target.kind}, not the storage directory of a replica")
+        if path.resolve() == storage.resolve():
+            raise InvalidRequestError(f"{path}: this is the directory to repair; name another replica")
+        other = view_storage(path, ()).control
+        if other is None:
+            raise NotWaltzError(f"{path}: no usable control file, so that nothing proves which cluster it belongs to")
+        wanted, found = control.header, other.header
+        if found.cluster_key != wanted.cluster_key:
+            raise MismatchError(
+                f"{path}: the cluster key is {found.cluster_key}, not {wanted.cluster_key}",
+                advice="a replica of another cluster holds none of these records",
+            )
+        if found.num_partitions != wanted.num_partitions:
+            raise MismatchError(f"{path}: {found.num_partitions} partitions, not {wanted.num_partitions}")
+        replicas.append(Replica(path, wanted.cluster_key))
+    return tuple(replicas)
+
+
+def find_proven(
+    replicas: Sequence[Replica], partition: int, first: int, stop: int, neighbours: Neighbours
+) -> Proven | Refusal:
+    """The records `first` to `stop` - 1 from the first replica that proves them, if no other proves different ones."""
+    if not replicas:
+        return Refusal("no replica was named (recover --from)")
+    proven: list[Proven] = []
+    reasons: list[str] = []
+    for replica in replicas:
+        try:
+            runs = replica.runs(partition, first, stop)
+            why = None if runs is not None else "does not hold all of these records intact"
+            for what, number, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
+                if why is None and here is not None and replica.record(partition, number) != here:
+                    why = f"has another record {number} {what} the loss, or none"
+        except DiskReadError as error:
+            runs, why = None, f"cannot be read: {error}"
+        if runs is None or why is not None:
+            reasons.append(f"{replica.path} {why}")
+        else:
+            proven.append(Proven(tuple(runs), replica.path))
+    if len({_digest(one) for one in proven}) > 1:
+        return Refusal(
+            "the replicas disagree: " + ", ".join(str(one.replica) for one in proven) + " hold different records"
+        )
+    return proven[0] if proven else Refusal("; ".join(reasons))
+
+
+def _digest(proven: Proven) -> str:
+    digest = hashlib.sha256()
+    for run in proven.runs:
+        for part in read_chunks(run.span.path, run.span.start, run.span.stop):
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,210 @@
+"""Bringing files back from a quarantine entry: first prove that it can be done, then do it, as often as needed.
+
+A repair may have been interrupted anywhere, and somebody may have changed a file since.  So nothing is put back unless
+what is there now is the original, the repair's result, or a mixture of the two that a crash can leave; anything else is
+somebody's newer data and is never overwritten.  The same holds when the roll-back itself was interrupted.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DamageError
+from engine.findings import Code, make_finding
+from engine.repair.manifest import KeptFile, KeptRange, QuarantineEntry, Stamp, locate
+from engine.storage.view import FileState
+
+CHUNK = 1 << 20
+
+
+class Way(enum.Enum):
+    """What brings one file back."""
+
+    NOTHING = "as it was"
+    RANGES = "write the kept ranges back"
+    MOVE = "move the kept file back"
+    REMOVE = "remove the file that the repair made"
+
+
+def read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    """Bytes `start` to `stop` of a file, in pieces; fewer when the file is shorter.  Raises DiskReadError."""
+    while start < stop:
+        part = disk.read_range(path, start, min(CHUNK, stop - start))
+        if not part:
+            return
+        yield part
+        start += len(part)
+
+
+def stamp(path: Path) -> Stamp | None:
+    """Size, SHA-256 and time of a file; None when there is none.  Raises DiskReadError."""
+    state = FileState.of(path)
+    if state is None:
+        return None
+    digest = hashlib.sha256()
+    for part in read_chunks(path, 0, state.size):
+        digest.update(part)
+    return Stamp(state.size, digest.hexdigest(), state.modified_ns)
+
+
+def same_contents(first: Stamp | None, second: Stamp | None) -> bool:
+    """Whether two states hold the same bytes (or are both no file); times do not count."""
+    if first is None or second is None:
+        return first is second
+    return (first.size, first.sha256) == (second.size, second.sha256)
+
+
+def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
+    """How a file can be brought back.  Changes nothing.
+
+    Raises DamageError when what is there now is neither the original nor anything that this repair can have left.
+    """
+    path = locate(entry.storage, file.path)
+    if file.in_place:
+        return _way_back_in_place(entry, file, path)
+    now = stamp(path)
+    if file.kept is not None:
+        if not _present(entry, file.kept):
+            if now is None:
+                raise _refuse(entry, path, "neither the file nor its kept copy is there")
+            return Way.NOTHING  # never moved away, or moved back before
+        if now is not None and not same_contents(now, file.before) and not same_contents(now, file.after):
+            raise _refuse(entry, path, "somebody changed the file after the repair")
+        if not same_contents(stamp(entry.path / file.kept), file.before):
+            raise _refuse(entry, entry.path / file.kept, "the kept copy is not what the manifest says")
+        return Way.MOVE
+    if now is None:
+        return Way.NOTHING
+    if same_contents(now, file.after):
+        return Way.REMOVE  # even if the built copy is still here: after a crash the same file may have both names
+    if file.built is not None and _present(entry, file.built):
+        return Way.NOTHING  # the repair had not made it yet, so it is somebody else's
+    raise _refuse(entry, path, "somebody changed the file after the repair made it")
+
+
+def _present(entry: QuarantineEntry, name: str) -> bool:
+    path = entry.path / name
+    return path.is_file() and not path.is_symlink()
+
+
+def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Way:
+    before, after = file.before, file.after
+    assert before is not None
+    assert after is not None  # an edit in place has both
+    state = FileState.of(path)
+    if state is None:
+        raise _refuse(entry, path, "the file is missing")
+    now = stamp(path)
+    if same_contents(now, before):
+        return Way.NOTHING
+    shortest, longest = sorted((before.size, after.size))
+    if not shortest <= state.size <= longest:
+        raise _refuse(entry, path, f"it has {state.size} bytes now, which this repair does not explain")
+    for one in file.ranges:
+        if not _explained(entry, one, path, state.size, shortest):
+            raise _refuse(entry, path, f"the bytes at offset {one.offset} are neither the old nor the new ones")
+    digest = hashlib.sha256()
+    for part in _as_before(entry, file, path, before.size):
+        digest.update(part)
+    if digest.hexdigest() != before.sha256:
+        raise _refuse(entry, path, "somebody changed it outside of the places that the repair touched")
+    return Way.RANGES
+
+
+def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, size: int) -> Iterator[bytes]:
+    """The file with every kept range put back over it: what restoring would give."""
+    position = 0
+    for one in sorted(file.ranges, key=lambda one: one.offset):
+        if one.kept is not None:
+            yield from read_chunks(path, position, one.offset)
+            yield from read_chunks(entry.path / one.kept, 0, one.length)
+            position = one.offset + one.length
+    yield from read_chunks(path, position, size)
+
+
+def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, shortest: int) -> bool:
+    """Whether every byte of a range is the old one, the new one, or a zero where the file's end was being moved."""
+    stop = min(size, one.offset + max(one.length, one.written))
+    for start in range(one.offset, stop, CHUNK):
+        end = min(stop, start + CHUNK)
+        now = disk.read_range(path, start, end - start)
+        old = _piece(entry, one.kept, start - one.offset, end - one.offset)
+        new = _piece(entry, one.built, start - one.offset, end - one.offset)
+        if now in (old, new) or (start >= shortest and not any(now)):
+            continue
+        for place, byte in enumerate(now):
+            allowed = [copy[place] for copy in (old, new) if place < len(copy)]
+            if byte not in allowed and not (byte == 0 and start + place >= shortest):
+                return False
+    return True
+
+
+def _piece(entry: QuarantineEntry, name: str | None, start: int, stop: int) -> bytes:
+    return b"" if name is None else disk.read_range(entry.path / name, start, stop - start)
+
+
+def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
+    """Bring one file back, durably.  Raises DiskWriteError; it may be repeated after that.
+
+    A file that needs nothing is synced all the same: a process that died may have put it back without getting that far.
+    """
+    path = entry.storage / file.path
+    if way is Way.MOVE:
+        assert file.kept is not None
+        if not path.parent.is_dir():
+            disk.make_directory(path.parent)
+            disk.sync_directory(path.parent.parent)
+        disk.rename(entry.path / file.kept, path)
+        disk.sync_directory(path.parent)  # the new name first: between the two syncs the file has both, never neither
+        disk.sync_directory(entry.path)
+    elif way is Way.REMOVE:
+        disk.unlink(path)
+        disk.sync_directory(path.parent)
+    elif way is Way.RANGES:
+        assert file.before is not None
+        with disk.WritableFile.open(path) as target:
+            if target.size() > file.before.size:
+                target.truncate(file.before.size)
+            for one in sorted(file.ranges, key=lambda one: one.offset):
+                if one.kept is None:
+                    continue
+                position = one.offset
+                for part in read_chunks(entry.path / one.kept, 0, one.length):
+                    target.write_at(position, part)
+                    position += len(part)
+            target.sync()
+    elif file.in_place:
+        with disk.WritableFile.open(path) as target:
+            target.sync()
+    elif path.parent.is_dir():
+        disk.sync_directory(path.parent)
+        disk.sync_directory(entry.path)
+    if file.in_place and file.before is not None:  # a file that was moved has kept its time
+        _put_time_back(path, file.before)
+
+
+def _put_time_back(path: Path, before: Stamp) -> None:
+    state = FileState.of(path)
+    if state is not None and before.modified_ns is not None and state.modified_ns != before.modified_ns:
+        disk.set_times(path, before.modified_ns)
+
+
+def remove_made_directories(entry: QuarantineEntry) -> None:
+    """Remove the directories that the repair made, where they are empty again."""
+    for name in reversed(entry.directories):
+        path = locate(entry.storage, name)
+        if path.is_dir() and not os.listdir(path):
+            disk.remove_directory(path)
+        disk.sync_directory(path.parent)
+
+
+def _refuse(entry: QuarantineEntry, path: Path, why: str) -> DamageError:
+    message = f"{path}: the repair {entry.id} cannot be taken back: {why}"
+    finding = make_finding(Code.REPAIR_INTERRUPTED, path, message, storage_directory=entry.storage)
+    advice = f"nothing was changed; everything that the repair took away is in {entry.path}"
+    return DamageError(message, (finding,), advice=advice)

@@ -1,0 +1,341 @@
+"""To which cluster and partition carved runs of records belong, and which runs cannot be trusted.  Values only, no files.
+
+A record carries neither cluster key nor partition number of its own, so there are witnesses:
+
+1. *header*: the run stands in the file of a segment header: right behind it, or behind other runs of the same file with
+   no more ids missing than the bytes in between can have held (40 bytes each at least).
+2. *request id*: its third part is the partition for which a client made it.  Clients may put anything there, so this
+   witness is heard only when it agrees with the headers wherever both speak, or when there is no header at all.
+3. *continuation*: the run's first id follows the last one of exactly one partition.
+4. *caller*: the partition that was asked for.
+
+A damaged record may hold bytes that look like records.  Runs of that kind stand behind a record that cannot be believed but
+whose id is the next one and whose length, if nothing speaks against it, says that they are its data; they are doubtful.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from uuid import UUID
+
+from engine.repair.salvage_runs import FoundHeader, HeaderKind, Run
+from formats.segment import RECORD_OVERHEAD
+
+FAR = 1 << 20
+"""Bytes beyond which a header alone does not speak for a run behind a gap."""
+LINK_WINDOW = 256
+"""Runs that are looked back over when runs are joined to a file; more damage than that in one place ends a chain."""
+PLACES = 16
+"""Places that are tried as the end of a damaged record."""
+NEAR_KEY = 4
+"""Cluster keys that differ in so few bits are one key and damage: keys are random, so two of them never come as close."""
+TRUSTED_SHARE = 0.99
+"""Share of records behind a header whose request id must name the header's partition for request ids to be a witness."""
+TRUSTED_SHARE_OF_MANY = 0.9
+"""The same when request ids and headers agree about several partitions, which they cannot do by accident."""
+
+
+class Witness(enum.StrEnum):
+    """Why a run is taken for a partition's, the strongest first."""
+
+    HEADER = "header"
+    REQUEST_ID = "request-id"
+    CONTINUATION = "continuation"
+    CALLER = "caller"
+
+
+RANK = {witness: -place for place, witness in enumerate(Witness)}
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """Runs of one file, in order; `header` is that file's, if it was found."""
+
+    header: FoundHeader | None
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """How many records stand together here."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def request_partition(self) -> int | None:
+        """The partition that all request ids name, if they agree."""
+        named = {run.request_partition for run in self.runs}
+        return named.pop() if len(named) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attributed:
+    """A run and whose it is; `support` is the number of records that stand together with it."""
+
+    run: Run
+    cluster_key: UUID | None
+    partition: int
+    witness: Witness
+    support: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Doubt:
+    """A run that is not used, and why."""
+
+    run: Run
+    reason: str
+
+
+class Evidence(Protocol):
+    """What the bytes of a source say about a damaged record.  Both methods may raise DiskReadError."""
+
+    def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
+        """Where the record at `offset` ends by its own length; None unless it carries that id and a possible length."""
+
+    def closes(self, source: int, offset: int, transaction_id: int, end: int) -> bool:
+        """Whether the record's checksums prove that it ends at `end`, whatever its length says."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """What lies between two headers: `header` in front (None at the start of a source), `runs`, and where it ends."""
+
+    header: FoundHeader | None
+    runs: list[Run]
+    end: int
+    source_size: int
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the source is nothing but a data file."""
+        return self.header is not None and self.header.offset == 0 and self.end == self.source_size
+
+
+def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[Run]) -> bool | None:
+    """Whether request ids name the partition of the header in front of them; None when no run stands behind a header."""
+    behind = {(header.source, header.end): header for header in headers}
+    agreeing: Counter[int] = Counter()
+    total = 0
+    for run in runs:
+        header = behind.get((run.source, run.start))
+        if header is not None:
+            total += len(run)
+            agreeing[header.number] += len(run) * (run.request_partition == header.number)
+    share = TRUSTED_SHARE_OF_MANY if len(+agreeing) > 1 else TRUSTED_SHARE
+    return agreeing.total() >= total * share if total else None
+
+
+def join_keys(headers: Sequence[FoundHeader], named: UUID | None = None) -> dict[UUID, UUID]:
+    """For each key that was found, the one that it is when a few damaged bits are forgiven.
+
+    That is `named`, the key that the caller asked for, or the most frequent one nearby.
+    """
+    counts = Counter(header.cluster_key for header in headers)
+    result: dict[UUID, UUID] = {} if named is None else {named: named}
+    for key, _ in counts.most_common():
+        near = (known for known in dict.fromkeys(result.values()) if (known.int ^ key.int).bit_count() <= NEAR_KEY)
+        result[key] = next(near, key)
+    return result
+
+
+def _fits(run: Run, last_id: int, end: int, *, far: bool) -> bool:
+    """Whether a run can stand behind the id `last_id` that ends at `end`: room for what is missing, and not too far."""
+    missing, room = run.first - last_id - 1, run.start - end
+    return missing >= 0 and (room == 0 or missing * RECORD_OVERHEAD <= room) and (far or room <= FAR)
+
+
+class _Joiner:
+    """Puts the runs of one stretch together."""
+
+    def __init__(self, stretch: Stretch, trusted: bool, evidence: Evidence) -> None:
+        self._stretch = stretch
+        self._trusted = trusted
+        self._evidence = evidence
+        self._boundaries = {stretch.end, *(run.start for run in stretch.runs)}
+        self._sorted = sorted(self._boundaries)
+        self._whole = any(run.end == stretch.end for run in stretch.runs)
+
+    def _spoken_for(self, run: Run, partition: int | None) -> bool | None:
+        """What the request ids say about a run being of a partition: yes, no, or nothing."""
+        if not self._trusted or partition is None or run.request_partition is None:
+            return None
+        return run.request_partition == partition
+
+    def inside(self, run: Run, last_id: int, end: int) -> bool:
+        """Whether a run lies inside a damaged record that stands at `end`, behind the id `last_id`.
+
+        What stands there may be several damaged records, each with the right id and a length that leads to the next.
+        A run is inside when such a length leads beyond its start to a place where something begins, or when a record's
+        checksums prove that it ends at such a place; never when they prove that it ends where the run begins.  A length
+        that leads out of the stretch is believed only in a lone data file that does not end with an intact record: in an
+        image, files lie in fragments.
+        """
+        expected = last_id + 1
+        while end < run.start:
+            claimed = self._evidence.claim(run.source, end, expected)
+            if claimed is None or claimed > run.start:
+                if self._evidence.closes(run.source, end, expected, run.start):
+                    return False
+                return (claimed is not None and self._believed(run.source, claimed, expected)) or any(
+                    self._evidence.closes(run.source, end, expected, place) for place in self._places(run.start, end)
+                )
+            end, expected = claimed, expected + 1
+        return False
+
+    def _believed(self, source: int, claimed: int, transaction_id: int) -> bool:
+        """Whether a damaged record's own length leads to a place where it may end."""
+        if claimed > self._stretch.end:
+            return self._stretch.is_file and not self._whole
+        return claimed in self._boundaries or self._evidence.claim(source, claimed, transaction_id + 1) is not None
+
+    def _places(self, behind: int, start: int) -> Sequence[int]:
+        """The next few offsets where something begins, not too far from a record's start."""
+        at = bisect.bisect_right(self._sorted, behind)
+        return [place for place in self._sorted[at : at + PLACES] if place - start <= FAR]
+
+    def _joins(self, run: Run, last_id: int, end: int, said: bool | None) -> bool:
+        if said is False or not _fits(run, last_id, end, far=bool(said)):
+            return False
+        return not self.inside(run, last_id, end)
+
+    def best(self, runs: Sequence[Run], header: FoundHeader | None) -> list[Run]:
+        """The runs that fit together in one file and hold the most records; behind `header`, if there is one."""
+        partition = header.number if header is not None else None
+        weights: list[int] = []  # of the best chain that ends with each run; -1: none does
+        highest: list[int] = []  # the largest of the weights so far
+        previous: list[int | None] = []
+        for place, run in enumerate(runs):
+            said = self._spoken_for(run, partition)
+            best, link = 0 if header is None else -1, None
+            if header is not None and self._joins(run, header.first - 1, header.end, said):
+                best = 0
+            for earlier in range(place - 1, max(-1, place - 1 - LINK_WINDOW), -1):
+                if highest[earlier] <= best:
+                    break
+                before = runs[earlier]
+                about = said if header is not None else self._spoken_for(run, before.request_partition)
+                if weights[earlier] > best and self._joins(run, before.last, before.end, about):
+                    best, link = weights[earlier], earlier
+            weights.append(best + len(run) if best >= 0 else -1)
+            highest.append(max(weights[-1], highest[-1] if highest else -1))
+            previous.append(link)
+        at: int | None = max(range(len(runs)), key=weights.__getitem__)
+        if at is None or weights[at] < 0:
+            return []
+        chain: list[Run] = []
+        while at is not None:
+            chain.append(runs[at])
+            at = previous[at]
+        return chain[::-1]
+
+    def within(self, run: Run, chain: Chain) -> bool:
+        """Whether a run that does not belong to a chain lies inside a damaged record of it."""
+        before = [one for one in chain.runs if one.end <= run.start]
+        if before:
+            return self.inside(run, before[-1].last, before[-1].end)
+        header = chain.header
+        return header is not None and self.inside(run, header.first - 1, header.end)
+
+
+def _stretches(headers: Sequence[FoundHeader], runs: Sequence[Run], sizes: Sequence[int]) -> list[Stretch]:
+    """Each header with the runs up to the next one.  Control file headers stand in front of no records."""
+    items: list[FoundHeader | Run] = [*headers, *runs]
+    items.sort(key=lambda item: (item.source, item.offset if isinstance(item, FoundHeader) else item.start))
+    result: list[Stretch] = []
+    source = None
+    for item in items:
+        if isinstance(item, FoundHeader):
+            if result and item.source == source:
+                result[-1] = replace(result[-1], end=item.offset)
+            header = item if item.kind is not HeaderKind.CONTROL else None
+            result.append(Stretch(header, [], sizes[item.source], sizes[item.source]))
+        else:
+            if item.source != source:
+                result.append(Stretch(None, [], sizes[item.source], sizes[item.source]))
+            result[-1].runs.append(item)
+        source = item.source
+    return result
+
+
+def find_chains(
+    headers: Sequence[FoundHeader], runs: Sequence[Run], sizes: Sequence[int], trusted: bool, evidence: Evidence
+) -> tuple[list[Chain], list[Doubt]]:
+    """Put runs together into the files that they stood in, and tell those that lie inside damaged records.
+
+    `sizes`: bytes of each source; `trusted`: whether request ids agree with headers.  May raise DiskReadError.
+    """
+    chains: list[Chain] = []
+    doubts: list[Doubt] = []
+    for stretch in _stretches(headers, runs, sizes):
+        joiner = _Joiner(stretch, trusted, evidence)
+        left, root = stretch.runs, stretch.header
+        while left:
+            best = joiner.best(left, root)
+            if not best and root is None:
+                raise AssertionError("a run without a header always makes a chain of its own")
+            chosen = set(map(id, best))
+            chain = Chain(root, best)
+            root = None  # what does not fit the header stands on its own
+            if best:
+                chains.append(chain)
+            within = {id(run) for run in left if id(run) not in chosen and joiner.within(run, chain)}
+            doubts += [Doubt(run, "lies inside a damaged record") for run in left if id(run) in within]
+            left = [run for run in left if id(run) not in chosen | within]
+    return chains, doubts
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is known from elsewhere: the keys that were found (joined), and what the caller named."""
+
+    keys: dict[UUID, UUID]
+    cluster_key: UUID | None
+    partition: int | None
+    trusted: bool | None
+    """Whether request ids agree with headers; None when nothing could be compared."""
+
+
+def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attributed], list[Doubt]]:
+    """Whose each chain is.  `cluster_key` None in a result: the only cluster's, whichever that turns out to be."""
+    settled: list[Attributed] = []
+    open_chains: list[Chain] = []
+    for chain in chains:
+        if chain.header is None:
+            open_chains.append(chain)
+            continue
+        key = question.keys[chain.header.cluster_key]
+        settled += _all(chain, key, chain.header.number, Witness.HEADER)
+    keys = {one.cluster_key for one in settled} or set(question.keys.values())
+    only = next(iter(keys), question.cluster_key) if len(keys) <= 1 else None
+    single = len(keys) <= 1 and question.cluster_key in (None, only)
+    named = {run.request_partition for chain in chains for run in chain.runs}
+    heard = question.trusted or (question.trusted is None and question.partition in {None, *named})
+    ends: dict[int, set[tuple[UUID | None, int]]] = {}
+    for one in settled:
+        ends.setdefault(one.run.last, set()).add((one.cluster_key, one.partition))
+    doubts: list[Doubt] = []
+    for chain in sorted(open_chains, key=lambda chain: chain.runs[0].first):
+        spoken = chain.request_partition if heard else None
+        found: tuple[UUID | None, int, Witness] | None = None
+        before = {end for end in ends.get(chain.runs[0].first - 1, ()) if spoken in (None, end[1])}
+        if single and spoken is not None and spoken >= 0:
+            found = only, spoken, Witness.REQUEST_ID
+        elif len(before) == 1:
+            found = *next(iter(before)), Witness.CONTINUATION
+        elif single and question.partition is not None and spoken is None:
+            found = only, question.partition, Witness.CALLER
+        if found is None:
+            reason = "no header and no request id tells its partition" if single else "no header tells its cluster"
+            doubts += [Doubt(run, reason) for run in chain.runs]
+            continue
+        settled += _all(chain, *found)
+        ends.setdefault(chain.runs[-1].last, set()).add(found[:2])
+    return settled, doubts
+
+
+def _all(chain: Chain, key: UUID | None, partition: int, witness: Witness) -> list[Attributed]:
+    return [Attributed(run, key, partition, witness, chain.records) for run in chain.runs]

@@ -1,0 +1,251 @@
+"""Writing what was salvaged: a clean storage directory, built beside its name and renamed as a whole.
+
+The marks of every partition are the initial ones (session, low-water mark and local low-water mark -1), since no record tells
+them; a Waltz server that is given the directory as it is would therefore truncate it.  It is made for reading, comparing
+and for filling gaps of another replica.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+
+from engine import disk
+from engine.errors import DamageError, DiskError, InvalidRequestError, write_error
+from engine.repair.salvage_selection import Piece
+from engine.scan.columns import Damage
+from engine.scan.scanner import scan_records
+from engine.scan.source import ByteSource, FileSource
+from formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    Layout,
+    PartitionInfo,
+    initial_control,
+)
+from formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
+
+SEGMENT_SIZE_THRESHOLD = 1_000_000_000
+"""Bytes of a data file above which the next record begins a new one (default of release 0.13.2)."""
+BLOCK = 1 << 20
+SPARE = 1 << 20
+"""Bytes left free beside what is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A segment as written: ids of its first and last record, number of records, bytes of its data file."""
+
+    first: int
+    last: int
+    size: int
+
+    @property
+    def records(self) -> int:
+        """Number of records; their ids are consecutive."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the written directory is: its control file's values, and the time for its headers in ms since 1970 (UTC)."""
+
+    cluster_key: UUID
+    num_partitions: int
+    layout: Layout
+    created: int
+
+
+class _SegmentWriter:
+    """One data file and its index, being written."""
+
+    def __init__(self, directory: Path, partition: int, first: int, described: Description) -> None:
+        header = SegmentHeader(FORMAT_VERSION, described.created, described.cluster_key, partition, first).encode()
+        self.first, self.next, self.size = first, first, HEADER_SIZE
+        self._data = disk.WritableFile.create(directory / segment_name(first))
+        try:
+            self._index = disk.WritableFile.create(directory / index_name(first))
+        except BaseException:
+            self._data.close()
+            raise
+        self._data.write_at(0, header)
+        self._index.write_at(0, header)
+
+    def add(self, piece: Piece, source: ByteSource, copied: Callable[[int], None]) -> None:
+        """Copy a piece behind what is there.  Raises DiskReadError, DiskWriteError, DamageError."""
+        offsets = piece.offsets()
+        entries = offsets[:-1] - offsets[0] + self.size
+        self._index.write_at(HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, entries.astype(">i8").tobytes())
+        position, stop = int(offsets[0]), int(offsets[-1])
+        buffer = memoryview(bytearray(min(BLOCK, stop - position)))
+        while position < stop:
+            part = buffer[: min(BLOCK, stop - position)]
+            if source.read_into(position, part) < len(part):
+                raise DamageError(f"{source.name}: became shorter while it was read", advice="salvage a copy of it")
+            self._data.write_at(self.size, part)
+            self.size += len(part)
+            position += len(part)
+            copied(len(part))
+        self.next = piece.last + 1
+
+    def finish(self) -> WrittenSegment:
+        """Make both files durable and close them."""
+        self._data.sync()
+        self._index.sync()
+        self.close()
+        return WrittenSegment(self.first, self.next - 1, self.size)
+
+    def close(self) -> None:
+        self._data.close()
+        self._index.close()
+
+
+def _cut(pieces: Iterable[Piece], threshold: int) -> Iterable[tuple[bool, Piece]]:
+    """The pieces, cut where a segment is full; with each, whether it begins a segment.  A gap always begins one."""
+    size, expected = 0, None
+    for piece in pieces:
+        rest: Piece | None = piece
+        fresh = piece.first != expected
+        while rest is not None:
+            if fresh or size > threshold:
+                fresh, size = True, HEADER_SIZE
+            offsets = rest.offsets()
+            reach = offsets - offsets[0] + size  # where each record would begin in the data file
+            count = int(np.searchsorted(reach[:-1], threshold, side="right")) or 1
+            last = min(rest.first + count - 1, rest.last)
+            taken = replace(rest, last=last)
+            yield fresh, taken
+            fresh = False
+            size = int(reach[last - rest.first + 1])
+            rest = replace(rest, first=last + 1) if last < rest.last else None
+        expected = piece.last + 1
+
+
+def _write_partition(
+    directory: Path,
+    partition: int,
+    pieces: Sequence[Piece],
+    sources: Sequence[ByteSource],
+    described: Description,
+    threshold: int,
+    copied: Callable[[int], None],
+) -> list[WrittenSegment]:
+    disk.make_directory(directory)
+    segments: list[WrittenSegment] = []
+    writer: _SegmentWriter | None = None
+    try:
+        for fresh, piece in _cut(pieces, threshold):
+            if fresh:
+                if writer is not None:
+                    segments.append(writer.finish())
+                writer = _SegmentWriter(directory, partition, piece.first, described)
+            assert writer is not None
+            writer.add(piece, sources[piece.run.source], copied)
+        if writer is not None:
+            segments.append(writer.finish())
+    finally:
+        if writer is not None:
+            writer.close()
+    disk.sync_directory(directory)
+    for segment in segments:
+        _check(directory, segment)
+    return segments
+
+
+def _check(directory: Path, segment: WrittenSegment) -> None:
+    """Read a written segment back: what was carved must have arrived."""
+    path = directory / segment_name(segment.first)
+    with FileSource(path) as source:
+        records = 0
+        for part in scan_records(source, first_transaction_id=segment.first):
+            if isinstance(part, Damage):
+                raise DamageError(
+                    f"{path}: transaction {part.transaction_id} at offset {part.offset} did not arrive as it was found",
+                    advice="the source changed while it was read, or a disk fails: salvage a copy of the source",
+                )
+            records += len(part)
+    if records != segment.records:
+        raise DamageError(f"{path}: holds {records} records, {segment.records} were written", advice="check the disk")
+
+
+def _control(described: Description, partitions: Iterable[int]) -> bytes:
+    """A control file with initial marks; in the released layout the written partitions are assigned."""
+    control = initial_control(described.layout, described.cluster_key, described.num_partitions, described.created)
+    infos: list[PartitionInfo] = list(control.partitions)
+    if described.layout is Layout.RELEASED:
+        for number in partitions:
+            infos[number] = infos[number].with_struct(*infos[number].updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
+    return replace(control, partitions=tuple(infos)).encode()
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a directory that was being built, with all that is in it."""
+    for place, directories, files in os.walk(path, topdown=False):
+        for name in files:
+            disk.unlink(Path(place, name))
+        for name in directories:
+            disk.remove_directory(Path(place, name))
+    disk.remove_directory(path)
+
+
+def check_target(to: Path) -> None:
+    """Refuse a target that holds something, or that cannot be made.  Raises InvalidRequestError."""
+    if not to.parent.is_dir():
+        raise InvalidRequestError(f"{to}: its parent directory does not exist", advice="make it first")
+    if to.is_symlink() or (to.exists() and not to.is_dir()):
+        raise InvalidRequestError(f"{to}: exists and is not a directory", advice="name a new directory")
+    if to.is_dir() and any(to.iterdir()):
+        raise InvalidRequestError(f"{to}: the directory is not empty", advice="name a new directory")
+
+
+def write_directory(
+    to: Path,
+    described: Description,
+    selected: Mapping[int, Sequence[Piece]],
+    sources: Sequence[ByteSource],
+    *,
+    threshold: int = SEGMENT_SIZE_THRESHOLD,
+    copied: Callable[[int], None] = lambda amount: None,
+) -> dict[int, list[WrittenSegment]]:
+    """Write a storage directory as a whole or not at all, durably; return the segments of each partition.
+
+    `selected`: the pieces of each partition in the order of their ids; `copied` hears of each block's bytes.  Raises
+    DiskFullError before anything is written when it would not fit, DiskReadError, DiskWriteError, DamageError.
+    """
+    beside = to.with_name(to.name + disk.TEMPORARY_SUFFIX)
+    needed = described.layout.file_size(described.num_partitions) + SPARE
+    for pieces in selected.values():
+        for piece in pieces:
+            offsets = piece.offsets()
+            needed += int(offsets[-1] - offsets[0]) + ENTRY_SIZE * (len(offsets) - 1) + 2 * HEADER_SIZE
+    free = disk.free_bytes(to.parent)
+    if needed > free:
+        cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
+        raise write_error(to, None, cause)
+    if beside.is_dir():
+        _remove_tree(beside)  # left by a salvage that was interrupted
+    try:
+        disk.make_directory(beside)
+        written = {
+            number: _write_partition(beside / str(number), number, pieces, sources, described, threshold, copied)
+            for number, pieces in selected.items()
+        }
+        with disk.WritableFile.create(beside / CONTROL_FILE_NAME) as file:
+            file.write_at(0, _control(described, selected))
+            file.sync()
+        disk.sync_directory(beside)
+        disk.rename(beside, to)
+    except BaseException:
+        with contextlib.suppress(DiskError):
+            _remove_tree(beside)
+        raise
+    disk.sync_directory(to.parent)
+    return written

@@ -1,0 +1,244 @@
+"""What a stream of bytes of any origin holds: runs of records, and the headers between them.
+
+A run is a row of records back to back with consecutive ids, each with a right record checksum.  Headers are looked for only
+between runs, since what lies inside an intact record is some client's data.  A header carries no checksum, so it is
+believed for its shape (128 bytes: version 0, a key, a partition, a first id, zeros) and for what follows it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.scan.carve import carve_records
+from engine.scan.columns import RecordBatch
+from engine.scan.source import ByteSource, read_bytes
+from formats.control import MAX_PARTITIONS, Layout, PartitionInfo
+from formats.segment import (
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    INDEX_ENTRY,
+    RECORD_HEADER,
+    RECORD_OVERHEAD,
+    SEGMENT_HEADER,
+    SegmentHeader,
+)
+
+WINDOW = 1 << 20
+_RESERVED = bytes(SEGMENT_HEADER.size_of("reserved"))
+_NOT_ZERO = re.compile(rb"[^\0]")
+_FRONT = struct.Struct(">iq")
+_PLAUSIBLE_TIMES = range(1_000_000_000_000, 5_000_000_000_000)
+"""Milliseconds: 2001 to 2128."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Records back to back with consecutive ids.  `start` and `end` are byte offsets in source number `source`."""
+
+    source: int
+    start: int
+    end: int
+    first: int
+    sizes: npt.NDArray[np.uint32]
+    """Bytes of each record."""
+    request_partition: int | None
+    """The partition in the request ids, when it is the same in all of them."""
+    data_damaged: tuple[int, ...] = ()
+    """Ids of the records whose data disagrees with its own checksum."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def last(self) -> int:
+        """Id of the last record."""
+        return self.first + len(self.sizes) - 1
+
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Offset of each record, and the run's end behind them."""
+        result = np.empty(len(self.sizes) + 1, np.int64)
+        result[0] = self.start
+        np.cumsum(self.sizes, out=result[1:])
+        result[1:] += self.start
+        return result
+
+
+class HeaderKind(enum.StrEnum):
+    """What a header stands in front of."""
+
+    SEGMENT = "segment"
+    """Records: a run begins right behind it, or the id of its first record stands there."""
+    INDEX = "index"
+    CONTROL = "control"
+    ALONE = "alone"
+    """Nothing that would confirm it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHeader:
+    """A header.  `number` is the partition, or the number of partitions in a control file's header.
+
+    Both kinds of header have their number in the same place.
+    """
+
+    source: int
+    offset: int
+    kind: HeaderKind
+    cluster_key: UUID
+    number: int
+    first: int
+
+    @property
+    def end(self) -> int:
+        """Offset behind the header."""
+        return self.offset + HEADER_SIZE
+
+
+class _Builder:
+    """Joins batches that continue each other."""
+
+    def __init__(self, source: int, batch: RecordBatch) -> None:
+        self.source = source
+        self.start, self.first = int(batch.offset[0]), int(batch.transaction_id[0])
+        self.end, self.next = self.start, self.first
+        self._sizes: list[npt.NDArray[np.uint32]] = []
+        self._damaged: list[int] = []
+        self._partition: int | None = int(batch.request_id_low[0]) >> 32
+        self.add(batch)
+
+    def continues(self, batch: RecordBatch) -> bool:
+        return int(batch.offset[0]) == self.end and int(batch.transaction_id[0]) == self.next
+
+    def add(self, batch: RecordBatch) -> None:
+        self._sizes.append((batch.data_length + RECORD_OVERHEAD).astype(np.uint32))
+        self._damaged += batch.transaction_id[~batch.data_ok].tolist()
+        if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():
+            self._partition = None
+        self.end, self.next = batch.end, int(batch.transaction_id[-1]) + 1
+
+    def run(self) -> Run:
+        sizes = np.concatenate(self._sizes)
+        return Run(self.source, self.start, self.end, self.first, sizes, self._partition, tuple(self._damaged))
+
+
+def find_runs(source: ByteSource, number: int) -> Iterator[Run]:
+    """The runs of a source, in file order.  Raises DiskReadError."""
+    current: _Builder | None = None
+    for batch in carve_records(source):
+        if current is not None and current.continues(batch):
+            current.add(batch)
+            continue
+        if current is not None:
+            yield current.run()
+        current = _Builder(number, batch)
+    if current is not None:
+        yield current.run()
+
+
+def find_headers(source: ByteSource, number: int, runs: Iterable[Run]) -> Iterator[FoundHeader]:
+    """The headers between the runs of a source, in file order.  Raises DiskReadError."""
+    position = 0
+    for run in runs:
+        yield from _between(source, number, position, run.start, run)
+        position = run.end
+    yield from _between(source, number, position, source.size(), None)
+
+
+def _between(source: ByteSource, number: int, start: int, stop: int, run: Run | None) -> Iterator[FoundHeader]:
+    """Headers of ``[start, stop)``; `run`, if any, begins at `stop`."""
+    own = _own_header(source, number, start, run) if run is not None else None
+    seen = start
+    for offset in _candidates(source, start, stop if own is None else own.offset):
+        found = _judge(source, number, offset) if offset >= seen else None
+        if found is not None:
+            seen = found.end
+            yield found
+    if own is not None:
+        yield own
+
+
+def _own_header(source: ByteSource, number: int, start: int, run: Run) -> FoundHeader | None:
+    """The header right in front of a run, not before `start`."""
+    offset = run.start - HEADER_SIZE
+    if offset < start:
+        return None
+    header = SegmentHeader.decode(read_bytes(source, offset, HEADER_SIZE))
+    if not _right_in_front(header, run):
+        return None
+    return FoundHeader(
+        number, offset, HeaderKind.SEGMENT, header.cluster_key, header.partition, header.first_transaction_id
+    )
+
+
+def _right_in_front(header: SegmentHeader, run: Run) -> bool:
+    """Whether the 128 bytes in front of a run are its header; one damaged field beside key and partition is forgiven."""
+    oddities = (
+        header.version != FORMAT_VERSION,
+        header.created not in _PLAUSIBLE_TIMES,
+        header.first_transaction_id != run.first,
+        header.reserved.count(0) < len(_RESERVED),
+    )
+    return sum(oddities) <= 1 and header.cluster_key.int != 0 and 0 <= header.partition < MAX_PARTITIONS
+
+
+def _candidates(source: ByteSource, start: int, stop: int) -> Iterator[int]:
+    """Offsets in ``[start, stop - 128]`` where version, time and reserved bytes are those of a header."""
+    base = start
+    while base + HEADER_SIZE <= stop:
+        window = bytes(read_bytes(source, base, min(WINDOW, stop - base)))
+        if len(window) < HEADER_SIZE:
+            return
+        position = 0
+        while (zeros := window.find(_RESERVED, position)) >= 0:
+            behind = _NOT_ZERO.search(window, zeros + len(_RESERVED))
+            end = behind.start() if behind else len(window)
+            # the bytes in front of the zeros are the header's last that are not zero, somewhere in its first 40
+            for place in range(max(zeros - SEGMENT_HEADER.offset_of("reserved"), 0), min(zeros, end - HEADER_SIZE + 1)):
+                version, created = _FRONT.unpack_from(window, place)
+                if version == FORMAT_VERSION and created in _PLAUSIBLE_TIMES:
+                    yield base + place
+            position = end
+        if len(window) < WINDOW:
+            return
+        base += len(window) - HEADER_SIZE + 1
+
+
+def _judge(source: ByteSource, number: int, offset: int) -> FoundHeader | None:
+    """What the 128 bytes at `offset`, with zeros in the right places, are."""
+    raw = bytes(read_bytes(source, offset, HEADER_SIZE + max(layout.info_schema.size for layout in Layout)))
+    header, behind = SegmentHeader.decode(raw), raw[HEADER_SIZE:]
+    if header.cluster_key.int == 0 or not 0 <= header.partition <= MAX_PARTITIONS or header.first_transaction_id < 0:
+        return None
+    return FoundHeader(
+        number, offset, _kind(header, behind), header.cluster_key, header.partition, header.first_transaction_id
+    )
+
+
+def _kind(header: SegmentHeader, behind: bytes) -> HeaderKind:
+    if header.first_transaction_id == 0 and header.partition > 0 and _is_pair(behind):
+        return HeaderKind.CONTROL
+    if len(behind) >= RECORD_HEADER.size:
+        number, *_, length, _ = RECORD_HEADER.struct.unpack_from(behind)
+        if number == header.first_transaction_id and length >= 0:
+            return HeaderKind.SEGMENT
+    if len(behind) >= INDEX_ENTRY.size and INDEX_ENTRY.struct.unpack_from(behind)[0] == HEADER_SIZE:
+        return HeaderKind.INDEX
+    return HeaderKind.ALONE
+
+
+def _is_pair(data: bytes) -> bool:
+    """Whether the first partition info of a control file stands here."""
+    for layout in Layout:
+        if len(data) >= layout.info_schema.size:
+            info = PartitionInfo.decode(layout, 0, data)
+            if any(one.valid for one in info.structs):
+                return True
+    return False

@@ -1,0 +1,185 @@
+"""What stands in a segment's data file: how far its records reach, and every place where one is lost or doubtful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DamageError
+from engine.findings import Code, make_finding
+from engine.repair.content import Content
+from engine.scan.carve import carve_records
+from engine.scan.columns import Damage, RecordView
+from engine.scan.scanner import read_record_at, summarise_records
+from engine.scan.source import ByteSource, FileSource
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+
+MAX_PLACES = 100_000
+"""Damaged places of one segment beyond which nothing is planned for it."""
+SKIPPED_ALLOWANCE = 1_000_000
+"""Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Ids `first` to `stop` - 1 have no believable record in ``[offset, end)``.
+
+    `stop` None: nothing believable follows (the end of the file).  `before` is the offset of the intact record of `first` - 1
+    that ends at `offset`.  `record_ok`: the record is intact, but its data does not agree with the data's checksum.
+    `doubtful`: it looks like a record cut off by the end of the file, but there are records inside; they may be its data, or
+    its length may be what is damaged.
+    """
+
+    cause: Code
+    offset: int
+    end: int
+    first: int
+    stop: int | None
+    before: int | None
+    unread: bool = False
+    record_ok: bool = False
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A data file's records: ids `begins` to `next_id` - 1 as far as they are not lost; they end at byte `end`.
+
+    `last` is the offset of the last record when it is intact and ends at `end`.
+    """
+
+    begins: int
+    next_id: int
+    end: int
+    size: int
+    records: int
+    last: int | None
+    losses: tuple[Loss, ...]
+
+    @property
+    def tail(self) -> Loss | None:
+        """The loss that reaches to the end of the file."""
+        return self.losses[-1] if self.losses and self.losses[-1].stop is None else None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it cannot be told for sure where the records end."""
+        return any(loss.doubtful for loss in self.losses)
+
+    @property
+    def inner(self) -> tuple[Loss, ...]:
+        """The losses in front of intact records."""
+        return tuple(loss for loss in self.losses if loss.stop is not None)
+
+
+def open_hint(path: Path) -> FileSource | None:
+    """An index file as a hint for the scanner; None when there is none."""
+    try:
+        return FileSource(path)
+    except FileNotFoundError:
+        return None
+
+
+def begins_at(content: Content, named: int, header_first: int) -> int:
+    """Id of the first record: the name's, unless the first record proves that only the header's is right."""
+    if header_first != named:
+        found = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
+        if isinstance(found, RecordView) and found.transaction_id == header_first:
+            return header_first
+    return named
+
+
+def survey(content: Content, begins: int, hint: ByteSource | None = None, *, start: int = HEADER_SIZE) -> Survey:
+    """Scan a data file from `start`, where the record `begins` is expected, to its end.
+
+    Raises DiskReadError; DamageError when it is damaged in more places than can be handled.
+    """
+    found = _scan(content, begins, hint, start)
+    tail = found.tail
+    return found if tail is None or tail.unread else _look_behind(content, found, tail)
+
+
+def _scan(content: Content, begins: int, hint: ByteSource | None, start: int) -> Survey:
+    losses: list[Loss] = []
+    next_id, end, records, last = begins, start, 0, None
+    size = content.size()
+    for item in summarise_records(
+        content, first_transaction_id=begins, start=start, index=hint, max_record=MAX_DATA_LENGTH
+    ):
+        if isinstance(item, Damage):
+            if losses and losses[-1].stop is None:  # what follows nothing believable belongs to it
+                losses[-1] = replace(losses[-1], end=item.end, stop=item.next_transaction_id)
+            else:
+                losses.append(_loss(item, last if last is not None and end == item.offset else None))
+            stop = item.next_transaction_id
+            if stop is not None:
+                check_jump(content.name, item.transaction_id, stop, size)
+                next_id, end, last = stop, item.end, None
+            continue
+        if losses and losses[-1].stop is None:
+            losses[-1] = replace(losses[-1], stop=item.first_transaction_id)
+        ends = np.append(item.offset[1:], item.end)
+        previous = last
+        for place in np.flatnonzero(~item.data_ok) if item.data_damaged else ():
+            number = item.first_transaction_id + int(place)
+            before = int(item.offset[place - 1]) if place else previous
+            span = int(item.offset[place]), int(ends[place])
+            losses.append(Loss(Code.DATA_CHECKSUM, *span, number, number + 1, before, record_ok=True))
+            _check_count(content.name, losses)
+        next_id, end, last = item.first_transaction_id + len(item), item.end, int(item.offset[-1])
+        records += len(item)
+        _check_count(content.name, losses)
+    return Survey(begins, next_id, end, size, records, last, tuple(losses))
+
+
+def _look_behind(content: Content, found: Survey, tail: Loss) -> Survey:
+    """Look into a torn end before anybody cuts it, for records with the ids that would follow.
+
+    The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
+    flipped bit in the length gives the same picture.  When records go on from some place to the very end of the file,
+    the length was wrong; when there are some, but they do not, it stays open.
+    """
+    highest = tail.first + tail.end - tail.offset
+    for batch in carve_records(
+        content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH
+    ):
+        start, first = int(batch.offset[0]), int(batch.transaction_id[0])
+        rest = _scan(content, first, None, start)
+        if rest.tail is not None:
+            return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=True)))
+        loss = replace(tail, cause=Code.RECORD_LENGTH, end=start, stop=first, doubtful=True)
+        losses = (*found.losses[:-1], loss, *rest.losses)
+        return replace(
+            found, next_id=rest.next_id, end=rest.end, records=found.records + rest.records, last=rest.last, losses=losses
+        )  # fmt: skip
+    return found
+
+
+def _loss(damage: Damage, before: int | None) -> Loss:
+    return Loss(
+        Code(damage.cause.value),
+        damage.offset,
+        damage.end,
+        damage.transaction_id,
+        damage.next_transaction_id,
+        before,
+        unread=damage.proof == "budget",
+    )
+
+
+def check_jump(name: str, first: int, stop: int, size: int) -> None:
+    """Raises DamageError when more ids are missing than can have been lost."""
+    if stop - first > size // RECORD_OVERHEAD + SKIPPED_ALLOWANCE or stop < first:
+        raise _too_much(name, f"transaction {stop} follows where {first} is expected; this is no loss of records")
+
+
+def _check_count(name: str, losses: list[Loss]) -> None:
+    if len(losses) > MAX_PLACES:
+        raise _too_much(name, f"it is damaged in more than {MAX_PLACES} places")
+
+
+def _too_much(name: str, why: str) -> DamageError:
+    finding = make_finding(Code.RECORD_ORDER, Path(name), f"{name}: {why}")
+    return DamageError(f"{name}: {why}", (finding,), advice="salvage its records into a new directory")

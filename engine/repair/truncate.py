@@ -1,0 +1,200 @@
+"""Truncating a partition: everything behind one transaction is cut, offline, and kept in the quarantine.
+
+What remains is byte for byte what was there when that transaction was the last one: later segments go away whole (the last
+one first, data file before index), then the data file is cut, then its index.  A segment that begins with the transaction
+behind the last one kept stays and is empty, as in the release.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
+from engine.repair.content import Content, Literal
+from engine.repair.edits import Cut, Remove
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.survey import begins_at, open_hint, survey
+from engine.scan.columns import Damage
+from engine.scan.scanner import summarise_records
+from engine.storage.view import SegmentView, TargetKind, check_partitions, read_segment_header, resolve, view_storage
+from formats.control import ControlFile
+from formats.segment import (
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    MAX_DATA_LENGTH,
+    SegmentHeader,
+    entry_position,
+    index_name,
+    segment_name,
+)
+
+COMMAND = "truncate"
+
+
+def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bool = False) -> Repair:
+    """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing stands behind it.
+
+    Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
+    one, where a damaged place leaves open what would be cut, or when a repair was interrupted, BelowLowWaterMarkError
+    when acknowledged transactions would go and `allow_data_loss` is not given, NotWaltzError, DiskReadError.
+    """
+    target = resolve(path)
+    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
+        raise RefusedError(f"{path}: not in a storage directory", advice="name the storage directory")
+    if after < -1:
+        raise InvalidRequestError(f"transaction {after}: the first one is 0; -1 removes everything")
+    view = view_storage(target.storage, (partition,))
+    if view.control is None:
+        raise RefusedError(f"{view.control_path}: no usable control file", advice="its marks must be known; run verify")
+    check_partitions(view.control, (partition,))
+    draft = Draft(
+        COMMAND, path, target.storage, Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
+    )
+    draft.refuse_interrupted()
+    draft.partitions.add(partition)
+    if partition not in view.partitions:
+        raise NotWaltzError(f"{target.storage / str(partition)}: no such directory")
+    segments = view.partitions[partition].segments
+    data = [segment for segment in segments if segment.data is not None]
+    last = _last(data)
+    if after > last:
+        raise RefusedError(f"{target.storage}: partition {partition} ends at transaction {last}, before {after}")
+    if after == last:
+        return draft.finish()
+    _check_marks(draft, view.control, partition, after, last, allow_data_loss=allow_data_loss)
+    kept = _kept(data, after, target.storage / str(partition))
+    for segment in reversed(segments):
+        if kept is None or segment.first_transaction_id > kept.first_transaction_id:
+            _remove(draft, segment, after)
+    if kept is None:
+        _begin_anew(draft, view.control, partition)
+    else:
+        _cut(draft, kept, after, last)
+    return draft.finish()
+
+
+def _last(data: list[SegmentView]) -> int:
+    """The last transaction that can be read, -1 when there is none."""
+    for segment in reversed(data):
+        header = read_segment_header(segment.data)
+        if header is None or segment.data is None:
+            continue
+        content = Content.of_file(segment.data.path, segment.data.size)
+        begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
+        hint = open_hint(segment.index_path)
+        try:
+            found = survey(content, begins, hint)
+        finally:
+            if hint is not None:
+                hint.close()
+        if found.records:
+            return found.next_id - 1
+        if found.begins == 0:
+            return -1
+    return data[0].first_transaction_id - 1 if data else -1
+
+
+def _check_marks(
+    draft: Draft, control: ControlFile, partition: int, after: int, last: int, *, allow_data_loss: bool
+) -> None:
+    if allow_data_loss:
+        return
+    current = control.partitions[partition].current_struct
+    if current is None:
+        raise BelowLowWaterMarkError(
+            f"{draft.storage}: partition {partition}: neither struct of its pair is in force, so that the low-water mark is"
+            " unknown",
+            advice="repair the control file first, or add --allow-data-loss",
+        )
+    mark = current.local_low_water_mark
+    if after < mark:
+        raise BelowLowWaterMarkError(
+            f"{draft.storage}: partition {partition}: transactions {after + 1} to {min(mark, last)} are at or below the local"
+            f" low-water mark {mark}: they are acknowledged",
+            advice="add --allow-data-loss to remove them all the same",
+        )
+
+
+def _kept(data: list[SegmentView], after: int, directory: Path) -> SegmentView | None:
+    """The segment that becomes the last one; None when none remains (after -1, and no segment begins at 0)."""
+    kept = [segment for segment in data if segment.first_transaction_id <= after + 1]
+    if kept:
+        return kept[-1]
+    if after == -1:
+        return None
+    raise RefusedError(f"{directory}: begins with transaction {data[0].first_transaction_id}, so {after} is not here")
+
+
+def _remove(draft: Draft, segment: SegmentView, after: int) -> None:
+    first = segment.first_transaction_id
+    for state in (segment.data, segment.index):
+        if state is not None:
+            action = "remove-segment" if state is segment.data else "remove-index"
+            reason = f"begins behind transaction {after}"
+            loses = state is segment.data and state.size > HEADER_SIZE
+            draft.step(
+                action, state.path, segment.partition, reason, ids=(first, first), offset=0, length=state.size, loses_data=loses
+            )  # fmt: skip
+            draft.edits.append(Remove(state.path))
+
+
+def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
+    header = SegmentHeader(FORMAT_VERSION, control.header.created, control.header.cluster_key, partition, 0).encode()
+    for name in (segment_name(0), index_name(0)):
+        path = draft.storage / str(partition) / name
+        action = "create-segment" if name == segment_name(0) else "create-index"
+        draft.step(action, path, partition, "a partition has at least one segment", offset=0, length=HEADER_SIZE)
+        draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
+
+
+def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
+    assert segment.data is not None
+    size = segment.data.size
+    header = read_segment_header(segment.data)
+    if header is None:
+        raise RefusedError(f"{segment.data.path}: shorter than its header", advice="recover it first")
+    content = Content.of_file(segment.data.path, size)
+    begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
+    offset = _offset_behind(content, begins, after, segment)
+    if offset < size:
+        reason = f"transaction {after} becomes the last one"
+        ids = (after + 1, last)
+        draft.step(
+            "cut-segment", segment.data.path, segment.partition, reason, ids=ids, offset=offset, length=size - offset,
+            loses_data=True,
+        )  # fmt: skip
+        draft.edits.append(Cut(segment.data.path, offset))
+    end = entry_position(after + 1, begins)
+    if segment.index is not None and segment.index.size > end:
+        length = segment.index.size - end
+        draft.step("cut-index", segment.index.path, segment.partition, "follows the data", offset=end, length=length)
+        draft.edits.append(Cut(segment.index.path, end))
+
+
+def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView) -> int:
+    """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
+    hint = open_hint(segment.index_path)
+    try:
+        for item in summarise_records(content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, Damage):
+                if item.transaction_id == after + 1:
+                    return item.offset
+                if item.next_transaction_id is None or item.next_transaction_id > after + 1:
+                    break
+                continue
+            place = after + 1 - item.first_transaction_id
+            if 0 <= place < len(item):
+                return int(item.offset[place])
+            if place == len(item):
+                return item.end
+    finally:
+        if hint is not None:
+            hint.close()
+    if begins == after + 1:
+        return HEADER_SIZE
+    if content.size() == HEADER_SIZE:
+        raise DamageError(f"{content.name}: transaction {after} is missing")
+    raise RefusedError(
+        f"{content.name}: transaction {after} is in a damaged place, so that nothing tells where the one behind it begins",
+        advice="truncate after another one, or recover first",
+    )

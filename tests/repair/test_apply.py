@@ -1,0 +1,238 @@
+"""Plans are bound to the files they were made for, and nothing is applied to others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import disk
+from engine.errors import (
+    DirectoryLockedError,
+    DiskFullError,
+    InvalidRequestError,
+    RefusedError,
+    StalePlanError,
+    WaltzError,
+)
+from engine.repair import journal
+from engine.repair.apply import apply
+from engine.repair.plan import Repair, load_plan, plan_object
+from engine.repair.quarantine import interrupted, list_entries, undo
+from engine.repair.rebuild_index import plan_rebuild_index
+from engine.repair.recover import plan_recover
+from engine.repair.truncate import plan_truncate
+from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
+from tests.repair.trees import Crash, crashing_at, recording, snapshot
+
+
+def plans(scene: Scene) -> list[Repair]:
+    scene.idx(0).unlink()
+    scene.flip(60)
+    return [
+        plan_rebuild_index(scene.root),
+        plan_truncate(scene.root, partition=0, after=120),
+        plan_recover(scene.root, replicas=[scene.replica]),
+    ]
+
+
+def save(repair: Repair, path: Path) -> Path:
+    path.write_text(json.dumps(plan_object(repair.plan)))
+    return path
+
+
+def test_a_saved_plan_is_made_again_and_is_the_same(scene: Scene, tmp_path: Path) -> None:
+    for repair in plans(scene):
+        again = load_plan(save(repair, tmp_path / "plan"))
+        assert (again.plan, again.edits == () or len(again.edits)) == (repair.plan, len(repair.edits))
+
+
+def test_the_plan_object_has_the_keys_of_the_contract(scene: Scene) -> None:
+    for repair in plans(scene):
+        found = plan_object(repair.plan)
+        assert {"schema", "type", "hash", "command", "path", "steps", "undecided"} <= set(found)
+        assert (found["schema"], found["type"]) == ("waltzctl.plan/1", "plan")
+        for step in found["steps"]:
+            assert list(step) == [
+                "action",
+                "path",
+                "partition",
+                "from_transaction_id",
+                "to_transaction_id",
+                "offset",
+                "length",
+                "reason",
+                "loses_data",
+            ]
+
+
+@pytest.mark.parametrize("what", ["touched", "neighbour", "control", "new-file", "removed", "time", "replica"])
+def test_a_stale_plan_is_refused_and_names_the_file(scene: Scene, tmp_path: Path, what: str) -> None:
+    repair = plans(scene)[2]
+    saved = save(repair, tmp_path / "plan")
+    if what == "touched":
+        state = scene.seg(50).stat()
+        flip(scene.seg(50), 1000)
+        os.utime(scene.seg(50), ns=(state.st_mtime_ns, state.st_mtime_ns))
+    elif what == "neighbour":
+        with scene.seg(100).open("ab") as file:
+            file.write(b"x")
+    elif what == "control":
+        flip(scene.control, 127)
+    elif what == "new-file":
+        scene.seg(500).write_bytes(b"")
+    elif what == "removed":
+        scene.idx(100).unlink()
+    elif what == "time":
+        os.utime(scene.seg(50))
+    else:
+        flip(scene.replica / "0" / scene.seg(50).name, 5000 - 1000)
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError) as caught:
+        apply(repair, arguments=[])
+    named = {
+        "touched": scene.seg(50),
+        "neighbour": scene.seg(100),
+        "control": scene.control,
+        "new-file": scene.seg(500),
+    }
+    if what in named:
+        assert named[what].name in str(caught.value)
+    with pytest.raises(WaltzError):
+        load_plan(saved)
+    assert snapshot(scene.root) == before
+    assert list_entries(scene.root) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"schema": "waltzctl.plan/1"}',
+        '{"schema":"waltzctl.plan/1","type":"plan","hash":1,"command":"recover","path":"x","arguments":{}}',
+        '{"schema":"waltzctl.plan/1","type":"plan","hash":"1","command":"shell","path":"x","arguments":{}}',
+        '{"schema":"waltzctl.plan/1","type":"plan","hash":"1","command":"recover","path":"x","arguments":{"more":1}}',
+        '{"schema":"waltzctl.plan/1","type":"plan","hash":"1","command":"recover","path":"x","arguments":{"partitions":["a"]}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_plan_is_a_usage_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan").write_text(text)
+    with pytest.raises(InvalidRequestError):
+        load_plan(tmp_path / "plan")
+    with pytest.raises(InvalidRequestError):
+        load_plan(tmp_path / "missing")
+
+
+def test_the_hash_covers_the_arguments(scene: Scene) -> None:
+    hashes = {
+        plan_recover(scene.root).plan.hash,
+        plan_recover(scene.root, allow_data_loss=True).plan.hash,
+        plan_recover(scene.root, partitions=[0]).plan.hash,
+        plan_recover(scene.root, replicas=[scene.replica]).plan.hash,
+        plan_rebuild_index(scene.root).plan.hash,
+    }
+    assert len(hashes) == 5
+
+
+def test_the_same_directory_by_another_name_has_the_same_plan(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.idx(0).unlink()
+    absolute = plan_rebuild_index(scene.root).plan.hash
+    monkeypatch.chdir(scene.root.parent)
+    assert plan_rebuild_index(Path("root")).plan.hash == absolute
+    result = apply(plan_rebuild_index(Path("root")), arguments=[])
+    assert result.exit_status_name == "clean"
+    undo(Path("root"), None)
+    assert not scene.idx(0).exists()
+
+
+def test_a_held_directory_is_refused(scene: Scene) -> None:
+    repair = plans(scene)[0]
+    with disk.DirectoryLock.acquire(scene.root, scene.control), pytest.raises(DirectoryLockedError):
+        apply(repair, arguments=[])
+
+
+def test_a_full_disk_is_noticed_before_anything_changes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for repair in plans(scene):
+        before = snapshot(scene.root)
+        monkeypatch.setattr(disk, "free_bytes", lambda path: 100)
+        with pytest.raises(DiskFullError, match="nothing was changed"):
+            apply(repair, arguments=[])
+        monkeypatch.undo()
+        assert snapshot(scene.root) == before
+        assert list_entries(scene.root) == ()
+
+
+def test_the_audit_line_has_the_arguments_the_plan_and_both_states(scene: Scene) -> None:
+    repair = plans(scene)[0]
+    result = apply(repair, arguments=["rebuild-index", "somewhere"])
+    (line,) = journal.journal_path(scene.root).read_text().splitlines()
+    found = json.loads(line)
+    assert found["arguments"] == ["rebuild-index", "somewhere"]
+    assert found["plan_hash"] == repair.plan.hash == result.plan_hash
+    assert found["entry"] == result.undo_id
+    assert found["files"][0]["before"] is None
+    assert found["files"][0]["after"]["size"] == scene.idx(0).stat().st_size
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(scene: Scene, tmp_path: Path, which: int) -> None:
+    """And recover itself takes an interrupted repair back, as its first and only step."""
+    first = plans(scene)[which]
+    before = snapshot(scene.root)
+    change = 0
+    while True:
+        work = copy(scene, tmp_path / f"work{change}")
+        repair = remade(first, work)
+        try:
+            with crashing_at(change):
+                apply(repair, arguments=[])
+            break
+        except Crash:
+            pass
+        if interrupted(work.root):
+            for planner in (plan_rebuild_index, lambda root: plan_truncate(root, partition=0, after=120)):
+                with pytest.raises(RefusedError, match="interrupted"):
+                    planner(work.root)
+            rescue = plan_recover(work.root)
+            assert set(actions(rescue)) == {"roll-back"}
+            result = apply(rescue, arguments=[])
+            assert result.applied
+            assert result.undo_id is None
+        if [entry.state for entry in list_entries(work.root)] == ["applied"]:
+            undo(work.root, None)
+        assert snapshot(work.root) == before, change
+        change += 1
+    assert change > 10
+
+
+def remade(repair: Repair, scene: Scene) -> Repair:
+    from engine.repair.plan import make
+
+    return make(repair.plan.command, scene.root, repair.plan.arguments)
+
+
+def test_one_undo_takes_a_whole_recovery_back(scene: Scene) -> None:
+    for partition in (0, 1):
+        scene.idx(0, partition).unlink()
+    flip(scene.control, 3)
+    scene.flip(60)
+    before = snapshot(scene.root)
+    result = apply(plan_recover(scene.root, replicas=[scene.replica]), arguments=[])
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+    assert len(list_entries(scene.root)) == 1
+    undo(scene.root, None)
+    assert snapshot(scene.root) == before
+
+
+def test_applying_an_empty_plan_changes_nothing_not_even_a_lock(scene: Scene) -> None:
+    with recording() as changes:
+        result = apply(plan_recover(scene.root), arguments=[])
+    assert (changes, result.applied, result.exit_status_name) == ([], False, "clean")
+    assert not (scene.root / ".waltzctl").exists()

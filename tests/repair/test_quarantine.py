@@ -1,0 +1,426 @@
+"""The quarantine keeps what a repair takes away, and gives it back byte for byte, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import disk
+from engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    DiskFullError,
+    InvalidRequestError,
+    RefusedError,
+    StalePlanError,
+)
+from engine.repair import journal, quarantine
+from engine.repair.quarantine import (
+    Cut,
+    Overwrite,
+    Remove,
+    Replace,
+    apply_edits,
+    interrupted,
+    list_entries,
+    roll_back_interrupted,
+    undo,
+)
+from tests.repair.trees import (
+    Crash,
+    contents,
+    crashing_at,
+    expected,
+    make_tree,
+    plain,
+    random_edits,
+    recording,
+    snapshot,
+)
+
+SEEDS = st.integers(0, 2**32)
+
+
+def run(root: Path, edits: list[quarantine.Edit]) -> quarantine.QuarantineEntry:
+    return apply_edits(root, edits, command="recover", arguments=["recover", str(root)], plan_hash="0" * 64)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "storage"
+    (root / "0").mkdir(parents=True)
+    (root / "waltz-storage.ctl").write_bytes(b"c" * 280)
+    (root / "0" / "a.seg").write_bytes(bytes(range(200)))
+    (root / "0" / "b.seg").write_bytes(b"b" * 50)
+    return root
+
+
+@given(seed=SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        source = random.Random(seed)
+        root = make_tree(Path(name) / "s", source)
+        edits = random_edits(root, source)
+        before, files = snapshot(root), plain(root)
+        entry = run(root, edits)
+        assert plain(root) == expected(files, root, edits)
+        assert entry.state == "applied"
+        assert list_entries(root) == (entry,)
+        undo(root, None)
+        assert snapshot(root) == before
+        assert [one.state for one in list_entries(root)] == ["undone"]
+        assert roll_back_interrupted(root) == ()
+        assert snapshot(root) == before
+
+
+@given(seed=SEEDS)
+@settings(max_examples=12, deadline=None)
+def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        source = random.Random(seed)
+        root = make_tree(Path(name) / "s", source)
+        edits = random_edits(root, source)
+        before = snapshot(root)
+        work = Path(name) / "work"
+        moved = [_moved(edit, root, work) for edit in edits]
+        change = 0
+        while True:
+            shutil.rmtree(work, ignore_errors=True)
+            shutil.copytree(root, work)
+            try:
+                with crashing_at(change):
+                    run(work, moved)
+                break
+            except Crash:
+                pass
+            applied = [one.state for one in list_entries(work)] == ["applied"]
+            prepared = bool(interrupted(work))
+            if not prepared and not applied:
+                assert snapshot(work) == before, change
+            roll_back_interrupted(work)
+            if applied:  # the manifest was renamed into place, only its directory's sync was not seen to end
+                undo(work, None)
+            assert snapshot(work) == before, change
+            with recording() as again:
+                assert roll_back_interrupted(work) == ()
+            assert again == [], "a second roll-back changes nothing"
+            change += 1
+        assert change > 8
+
+
+@given(seed=SEEDS)
+@settings(max_examples=8, deadline=None)
+def test_a_roll_back_and_an_undo_may_be_interrupted_at_every_change(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        source = random.Random(seed)
+        root = make_tree(Path(name) / "s", source)
+        edits = random_edits(root, source)
+        before = snapshot(root)
+        done = Path(name) / "done"
+        shutil.copytree(root, done)
+        with recording() as changes:
+            run(done, [_moved(edit, root, done) for edit in edits])
+        half = Path(name) / "half"
+        shutil.copytree(root, half)
+        with pytest.raises(Crash), crashing_at(source.randrange(len(changes) // 2, len(changes) - 1)):
+            run(half, [_moved(edit, root, half) for edit in edits])
+        for start, resume in ((done, undo_latest), (half, roll_back_interrupted)):
+            change = 0
+            while True:
+                work = Path(name) / "work"
+                shutil.rmtree(work, ignore_errors=True)
+                shutil.copytree(start, work)
+                try:
+                    with crashing_at(change):
+                        resume(work)
+                    break
+                except Crash:
+                    pass
+                roll_back_interrupted(work)
+                if list_entries(work) and list_entries(work)[0].state == "applied":  # before the undo had begun
+                    undo(work, None)
+                assert snapshot(work) == before, (start, change)
+                change += 1
+
+
+def undo_latest(root: Path) -> None:
+    undo(root, None)
+
+
+def _moved(edit: quarantine.Edit, old: Path, new: Path) -> quarantine.Edit:
+    path = new / edit.path.relative_to(old)
+    if isinstance(edit, Cut):
+        return Cut(path, edit.size)
+    if isinstance(edit, Overwrite):
+        return Overwrite(path, edit.offset, edit.data)
+    return Replace(path, edit.parts) if isinstance(edit, Replace) else Remove(path)
+
+
+def test_a_torn_overwrite_or_a_half_restored_tail_is_still_restored(tree: Path) -> None:
+    """What a power loss makes of un-synced writes: sectors old, new, or zero where the file grows."""
+    path = tree / "0" / "a.seg"
+    original = path.read_bytes()
+    for state in (
+        original[:50] + b"N" * 10 + original[60:],
+        original[:50] + b"N" * 4 + original[54:],
+        original[:50] + b"N" * 10 + original[60:150],
+        original[:150] + bytes(50),
+        original[:150] + original[150:170] + bytes(5),
+    ):
+        path.write_bytes(original)
+        with recording() as changes:
+            pass
+        with pytest.raises(Crash), crashing_at(_first(tree, "write", "a.seg")) as changes:
+            run(tree, [Overwrite(path, 50, b"N" * 10), Cut(path, 150)])
+        assert changes
+        path.write_bytes(state)
+        roll_back_interrupted(tree)
+        assert path.read_bytes() == original
+        shutil.rmtree(tree / disk.STATE_DIRECTORY)
+
+
+def _first(tree: Path, kind: str, name: str) -> int:
+    """The place of the first change of a kind to a file outside our state, in the repair of the test above."""
+    copy = tree.with_name("probe")
+    shutil.copytree(tree, copy)
+    with recording() as changes:
+        run(copy, [Overwrite(copy / "0" / "a.seg", 50, b"N" * 10), Cut(copy / "0" / "a.seg", 150)])
+    shutil.rmtree(copy)
+    return next(n for n, one in enumerate(changes) if one.kind == kind and one.path == copy / "0" / name)
+
+
+@pytest.mark.parametrize("change", ["appended", "elsewhere", "inside", "recreated"])
+def test_newer_data_of_somebody_else_is_never_rolled_back_over(tree: Path, change: str) -> None:
+    """A released node may start on a directory whose repair was interrupted: what it writes is not ours to remove."""
+    data, other = tree / "0" / "a.seg", tree / "0" / "b.seg"
+    probe = shutil.copytree(tree, tree.with_name("probe"))
+    with recording() as changes:
+        run(probe, [Cut(probe / "0" / "a.seg", 100), Remove(probe / "0" / "b.seg")])
+    last = max(n for n, one in enumerate(changes) if one.kind == "rename" and one.path.name == "b.seg")
+    with pytest.raises(Crash), crashing_at(last):
+        run(tree, [Cut(data, 100), Remove(other)])
+    assert not other.exists()
+    if change == "appended":
+        data.write_bytes(data.read_bytes() + b"new record" * 10)
+    elif change == "elsewhere":
+        data.write_bytes(b"X" + data.read_bytes()[1:])
+    elif change == "inside":
+        data.write_bytes(data.read_bytes() + b"Z" * 5)
+    else:
+        other.write_bytes(b"made anew")
+    before = contents(tree)
+    with pytest.raises(DamageError, match="cannot be taken back"):
+        roll_back_interrupted(tree)
+    assert contents(tree) == before, "nothing at all was changed"
+    assert len(interrupted(tree)) == 1
+
+
+def test_a_failure_of_the_system_half_way_is_taken_back_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(tree)
+    real = disk.WritableFile.truncate
+
+    def failing(self: disk.WritableFile, size: int) -> None:
+        real(self, size)
+        raise disk.write_error(self.path, size, OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr(disk.WritableFile, "truncate", failing)
+    with pytest.raises(disk.DiskError):
+        run(tree, [Overwrite(tree / "0" / "b.seg", 3, b"X"), Cut(tree / "0" / "a.seg", 10)])
+    assert snapshot(tree) == before
+    assert [one.state for one in list_entries(tree)] == ["rolled-back"]
+
+
+def test_too_little_space_is_refused_before_anything_changes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda path: quarantine.MANIFEST_ALLOWANCE + 99)
+    with recording() as changes, pytest.raises(DiskFullError, match="nothing was changed"):
+        run(tree, [Cut(tree / "0" / "a.seg", 100)])
+    assert changes == []
+    with pytest.raises(DiskFullError):
+        run(tree, [Replace(tree / "0" / "c.seg", lambda: [b"x" * 100], size=100)])
+    run(tree, [Cut(tree / "0" / "a.seg", 101)])
+
+
+def test_a_disk_that_fills_up_while_copies_are_made_leaves_nothing(tree: Path) -> None:
+    """A real limit of the system on file sizes, in a process of its own, stands for the full disk."""
+    before = snapshot(tree)
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+from engine.errors import DiskWriteError
+from engine.repair.quarantine import Cut, Replace, apply_edits
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+root = Path({str(tree)!r})
+try:
+    apply_edits(root, [Cut(root / "0/a.seg", 3), Replace(root / "0/b.seg", lambda: [b"x" * 30000])],
+                command="recover", arguments=[], plan_hash="")
+except DiskWriteError as error:
+    sys.exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 7
+    assert snapshot(tree) == before
+    assert list_entries(tree) == ()
+    assert list((tree / disk.STATE_DIRECTORY / "quarantine").iterdir()) == []
+
+
+def test_undo_refuses_a_file_that_is_not_as_the_repair_left_it(tree: Path) -> None:
+    run(tree, [Cut(tree / "0" / "a.seg", 100)])
+    (tree / "0" / "a.seg").write_bytes(b"appended since")
+    before = contents(tree)
+    with pytest.raises(StalePlanError, match=r"a\.seg"):
+        undo(tree, None)
+    assert contents(tree) == before
+    assert list_entries(tree)[0].state == "applied"
+
+
+def test_undo_demands_that_later_repairs_of_the_same_file_go_first(tree: Path) -> None:
+    before = snapshot(tree)
+    first = run(tree, [Cut(tree / "0" / "a.seg", 100)])
+    second = run(tree, [Cut(tree / "0" / "a.seg", 50)])
+    third = run(tree, [Cut(tree / "0" / "b.seg", 5)])
+    with pytest.raises(StalePlanError, match=f"undo {second.id} first"):
+        undo(tree, first.id)
+    assert undo(tree, second.id).entry.id == second.id
+    assert undo(tree, first.id).files == (tree / "0" / "a.seg",)
+    assert undo(tree, None).entry.id == third.id
+    assert snapshot(tree) == before
+    with pytest.raises(RefusedError, match="nothing to undo"):
+        undo(tree, None)
+    with pytest.raises(RefusedError, match="already"):
+        undo(tree, first.id)
+
+
+def test_ids_within_one_second_differ_and_stay_in_order(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "now_ms", lambda: 1_700_000_000_123)
+    ids = [run(tree, [Cut(tree / "0" / "a.seg", 199 - n)]).id for n in range(12)]
+    assert ids[0] == "20231114T221320Z-recover"
+    assert ids[11] == "20231114T221320Z-recover-12"
+    assert [entry.id for entry in list_entries(tree)] == ids
+
+
+def test_undo_of_an_interrupted_repair_takes_that_one_back(tree: Path) -> None:
+    before = snapshot(tree)
+    run(tree, [Cut(tree / "0" / "b.seg", 5)])
+    after = snapshot(tree)
+    with recording() as changes:
+        run(tree, [Cut(tree / "0" / "a.seg", 5)])
+    undo(tree, None)
+    with pytest.raises(Crash), crashing_at(len(changes) - 6):
+        run(tree, [Cut(tree / "0" / "a.seg", 5)])
+    assert len(interrupted(tree)) == 1
+    with pytest.raises(RefusedError, match="interrupted"):
+        run(tree, [Cut(tree / "0" / "a.seg", 5)])
+    undo(tree, None)
+    assert snapshot(tree) == after
+    undo(tree, None)
+    assert snapshot(tree) == before
+
+
+def test_undo_where_nothing_was_ever_repaired_makes_no_files(tree: Path) -> None:
+    with recording() as changes, pytest.raises(RefusedError):
+        undo(tree, None)
+    assert changes == []
+
+
+def test_undo_of_an_unknown_id_is_a_usage_error(tree: Path) -> None:
+    run(tree, [Cut(tree / "0" / "b.seg", 5)])
+    for name in ("20200101T000000Z-recover", "../../x", ""):
+        with pytest.raises(InvalidRequestError):
+            undo(tree, name)
+
+
+def test_undo_needs_the_lock(tree: Path) -> None:
+    run(tree, [Cut(tree / "0" / "b.seg", 5)])
+    with disk.DirectoryLock.acquire(tree, tree / "waltz-storage.ctl"), pytest.raises(DirectoryLockedError):
+        undo(tree, None)
+
+
+def test_a_made_directory_goes_again_unless_something_else_came_into_it(tree: Path) -> None:
+    run(tree, [Replace(tree / "5" / "a.seg", lambda: [b"1"])])
+    (tree / "5" / "foreign").write_bytes(b"")
+    with pytest.raises(StalePlanError, match="foreign"):
+        undo(tree, None)
+    (tree / "5" / "foreign").unlink()
+    undo(tree, None)
+    assert not (tree / "5").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda root: [Cut(root / "0" / "a.seg", 5), Remove(root / "0" / "a.seg")],
+        lambda root: [Cut(root / "0" / "a.seg", 201)],
+        lambda root: [Overwrite(root / "0" / "a.seg", 201, b"x")],
+        lambda root: [Overwrite(root / "0" / "a.seg", 0, b"xx"), Overwrite(root / "0" / "a.seg", 1, b"y")],
+        lambda root: [Overwrite(root / "0" / "a.seg", 90, b"x" * 20), Cut(root / "0" / "a.seg", 100)],
+        lambda root: [Remove(root / ".waltzctl" / "lock")],
+        lambda root: [Remove(root.parent / "other")],
+        lambda root: [],
+    ],
+)
+def test_edits_that_contradict_one_another_or_leave_the_directory_are_refused(tree: Path, make: object) -> None:
+    with recording() as changes, pytest.raises(ValueError):  # noqa: PT011  # the kind of contradiction is the parameter
+        run(tree, make(tree))  # type: ignore[operator]
+    assert changes == []
+
+
+def test_no_edit_follows_a_symbolic_link_out_of_the_directory(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.seg").write_bytes(b"precious")
+    (tree / "1").symlink_to(tmp_path / "elsewhere")
+    (tree / "0" / "link.seg").symlink_to(tmp_path / "elsewhere" / "a.seg")
+    for path in (tree / "1" / "a.seg", tree / "0" / "link.seg"):
+        with pytest.raises(RefusedError, match="symbolic link"):
+            run(tree, [Cut(path, 1)])
+    assert (tmp_path / "elsewhere" / "a.seg").read_bytes() == b"precious"
+
+
+def test_the_journal_gets_one_line_per_event_and_survives_a_torn_line(tree: Path) -> None:
+    import json
+
+    run(tree, [Cut(tree / "0" / "a.seg", 5)])
+    path = journal.journal_path(tree)
+    with path.open("ab") as file:
+        file.write(b'{"torn')
+    undo(tree, None)
+    lines = path.read_text().splitlines()
+    assert lines[1] == '{"torn'
+    first, last = json.loads(lines[0]), json.loads(lines[2])
+    assert (first["event"], last["event"]) == ("applied", "undone")
+    assert first["arguments"] == ["recover", str(tree)]
+    assert first["files"][0]["before"] == last["files"][0]["after"]
+    assert first["files"][0]["before"]["size"] == 200
+
+
+def test_the_kept_bytes_are_durable_before_the_first_change_of_the_storage(tree: Path) -> None:
+    """Every file of the entry, its directory and the manifest are synced before anything outside is touched."""
+    with recording() as changes:
+        run(tree, [Cut(tree / "0" / "a.seg", 5), Replace(tree / "0" / "b.seg", lambda: [b"n"])])
+    first = next(n for n, one in enumerate(changes) if one.path.parent == tree / "0")
+    last_write = {one.path: n for n, one in enumerate(changes[:first]) if one.kind == "write"}
+    for path, place in last_write.items():
+        assert any(c.kind == "sync" and c.path == path for c in changes[place:first]), path
+    names = [n for n, c in enumerate(changes[:first]) if c.kind in ("create", "rename")]
+    assert changes[first - 1].kind == "sync-directory"
+    assert max(names) < first - 1
+
+
+def test_reading_entries_changes_nothing(tree: Path) -> None:
+    run(tree, [Cut(tree / "0" / "a.seg", 5)])
+    os.chmod(tree / disk.STATE_DIRECTORY, 0o555)
+    with recording() as changes:
+        list_entries(tree)
+        interrupted(tree)
+    assert changes == []
+    os.chmod(tree / disk.STATE_DIRECTORY, 0o755)

@@ -1,0 +1,174 @@
+"""The control file is mended by its own redundancy; what it cannot prove is left to a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.repair.recover import plan_recover
+from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Choice, Layout, decode_control
+from tests.repair.scenes import Scene, actions, codes, flip, make_scene, recover, same_bytes, undecided
+from tests.repair.trees import snapshot
+
+
+def layout_of(scene: Scene) -> Layout:
+    return decode_control(scene.control.read_bytes()).layout
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("place", [0, 8, 23])
+def test_an_invalid_struct_becomes_a_copy_of_the_valid_one_which_stays_in_force(
+    scene: Scene, number: int, place: int
+) -> None:
+    before = decode_control(scene.control.read_bytes())
+    flip(scene.control, before.layout.struct_offset(0, number) + place)
+    valid = before.partitions[0].structs[2 - number]
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-control-struct"]
+    assert not repair.plan.loses_data
+    info = decode_control(scene.control.read_bytes()).partitions[0]
+    assert info.current_struct is not None
+    assert info.current_struct.marks == valid.marks
+    assert all(struct.valid and struct.marks == valid.marks for struct in info.structs)
+    assert info.choice in (Choice.NEWER, Choice.SAME)
+    if before.layout is Layout.RELEASED:
+        assert info.current == 3 - number
+        assert info.structs[number - 1].flags == valid.flags
+    assert "control-struct-checksum" not in codes(scene.root)
+    assert result.applied
+
+
+def test_the_copy_of_a_struct_stays_older_where_sequence_numbers_wrap(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    scene = make_scene(tmp_path / "scene")
+    control = decode_control(scene.control.read_bytes())
+    infos = list(control.partitions)
+    pair = infos[0].structs
+    infos[0] = replace(infos[0], structs=(replace(pair[0], sequence=-(2**31)).sealed(), pair[1]))
+    scene.control.write_bytes(replace(control, partitions=tuple(infos)).encode())
+    flip(scene.control, control.layout.struct_offset(0, 2))
+    recover(scene)
+    info = decode_control(scene.control.read_bytes()).partitions[0]
+    assert (info.current, info.structs[1].sequence, info.choice) == (1, 2**31 - 1, Choice.NEWER)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_stored_partition_id_is_written_anew(scene: Scene, partition: int) -> None:
+    flip(scene.control, layout_of(scene).info_offset(partition) + 2)
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-partition-id"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_a_lost_pair_is_left_to_a_person_and_begins_anew_when_told(scene: Scene) -> None:
+    layout = layout_of(scene)
+    for number in (1, 2):
+        flip(scene.control, layout.struct_offset(0, number) + 3)
+    repair, _ = recover(scene)
+    assert (actions(repair), undecided(repair)) == ([], ["control-pair-checksum"])
+    repair, result = recover(scene, loss=True)
+    assert actions(repair) == ["reset-control-pair"]
+    assert repair.plan.loses_data
+    info = decode_control(scene.control.read_bytes()).partitions[0]
+    assert info.current_struct is not None
+    assert info.current_struct.marks == (-1, -1, -1)
+    if layout is Layout.RELEASED:
+        assert info.current_struct.flags == FLAG_AVAILABLE | FLAG_ASSIGNED, "its records are here, so it stays assigned"
+    assert scene.intact_ids() == list(range(130)), "no record is touched"
+    assert result.exit_status_name == "clean"
+
+
+def test_with_a_lost_pair_no_torn_end_is_cut(scene: Scene) -> None:
+    """Nothing tells whether the torn record was acknowledged."""
+    for number in (1, 2):
+        flip(scene.control, layout_of(scene).struct_offset(0, number) + 3)
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes()[:-5])
+    repair, _ = recover(scene)
+    assert "cut-torn-tail" not in actions(repair)
+    assert set(undecided(repair)) == {"control-pair-checksum", "torn-tail"}
+
+
+def test_a_tie_is_left_to_a_person_and_the_higher_marks_win_when_told(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    scene = make_scene(tmp_path / "scene")
+    control = decode_control(scene.control.read_bytes())
+    infos = list(control.partitions)
+    pair = infos[0].structs
+    low = replace(pair[0], sequence=9, local_low_water_mark=5).sealed()
+    high = replace(pair[1], sequence=9, local_low_water_mark=77).sealed()
+    for structs in ((low, high), (high, low)):
+        infos[0] = replace(infos[0], structs=structs)
+        scene.control.write_bytes(replace(control, partitions=tuple(infos)).encode())
+        repair, _ = recover(scene)
+        assert (actions(repair), undecided(repair)) == ([], ["control-pair-tie"])
+        repair, _ = recover(scene, loss=True)
+        assert actions(repair) == ["decide-control-tie"]
+        current = decode_control(scene.control.read_bytes()).partitions[0].current_struct
+        assert current is not None
+        assert current.local_low_water_mark == 77
+
+
+@pytest.mark.parametrize("count", [1, 3, 0, -1, 2**30])
+def test_a_wrong_number_of_partitions_follows_from_the_length(scene: Scene, count: int) -> None:
+    data = scene.control.read_bytes()
+    scene.control.write_bytes(data[:28] + count.to_bytes(4, "big", signed=True) + data[32:])
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-num-partitions"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_bytes_behind_the_last_info_are_cut(scene: Scene) -> None:
+    scene.control.write_bytes(scene.control.read_bytes() + b"\7" * 33)
+    repair, result = recover(scene)
+    assert actions(repair) == ["cut-control-file"]
+    assert same_bytes(scene)
+    assert result.exit_status_name == "clean"
+
+
+@pytest.mark.parametrize("size", [0, 127, 128, 150, 220])
+def test_a_control_file_that_lost_its_end_is_left_to_a_person(scene: Scene, size: int) -> None:
+    scene.control.write_bytes(scene.control.read_bytes()[:size])
+    before = snapshot(scene.root)
+    repair = plan_recover(scene.root, allow_data_loss=True)
+    assert (actions(repair), undecided(repair)) == ([], ["control-file-size"])
+    assert snapshot(scene.root) == before
+
+
+def test_a_missing_control_file_is_left_to_a_person(scene: Scene) -> None:
+    scene.control.unlink()
+    repair = plan_recover(scene.root, allow_data_loss=True)
+    assert (actions(repair), undecided(repair)) == ([], ["control-file-missing"])
+
+
+def test_a_damaged_version_is_restored(scene: Scene) -> None:
+    flip(scene.control, 3)
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-version"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_only_the_partitions_asked_for_are_mended(scene: Scene) -> None:
+    for partition in (0, 1):
+        flip(scene.control, layout_of(scene).info_offset(partition) + 2)
+    repair = plan_recover(scene.root, partitions=[1])
+    assert [(step.action, step.partition) for step in repair.plan.steps] == [("write-partition-id", 1)]
+
+
+def test_several_faults_are_mended_together(scene: Scene) -> None:
+    layout = layout_of(scene)
+    flip(scene.control, 3)
+    flip(scene.control, layout.info_offset(0) + 1)
+    flip(scene.control, layout.info_offset(1) + 1)
+    flip(scene.control, layout.struct_offset(1, 1) + 1)
+    repair, result = recover(scene)
+    assert sorted(actions(repair)) == sorted(
+        ["write-version", "write-partition-id", "write-partition-id", "write-control-struct"]
+    )
+    assert result.exit_status_name == "clean"

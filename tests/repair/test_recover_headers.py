@@ -1,0 +1,93 @@
+"""A segment's header is restored where other witnesses prove what it was, and left alone where they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.repair.recover import plan_recover
+from tests.builders import segment_header
+from tests.repair.scenes import Scene, actions, flip, recover, same_bytes, undecided
+from tests.repair.trees import snapshot
+
+FIELDS = {"version": 3, "key": 15, "partition": 31, "first": 39}
+
+
+@pytest.mark.parametrize("first", [0, 50, 100])
+@pytest.mark.parametrize("field", FIELDS)
+def test_one_damaged_field_is_restored(scene: Scene, field: str, first: int) -> None:
+    flip(scene.seg(first), FIELDS[field], 4)
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-segment-header"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+@pytest.mark.parametrize("field", ["version", "first"])
+def test_these_are_proven_without_an_index_as_well(scene: Scene, field: str) -> None:
+    flip(scene.seg(50), FIELDS[field], 4)
+    scene.idx(50).unlink()
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-segment-header", "rebuild-index"]
+    assert result.exit_status_name == "clean"
+
+
+@pytest.mark.parametrize(("field", "code"), [("key", "segment-key"), ("partition", "segment-partition")])
+def test_without_an_index_nothing_tells_damage_from_a_misplaced_file(scene: Scene, field: str, code: str) -> None:
+    flip(scene.seg(50), FIELDS[field], 4)
+    scene.idx(50).unlink()
+    before = snapshot(scene.root)
+    repair, result = recover(scene, scene.replica, loss=True)
+    assert (actions(repair), undecided(repair)) == ([], [code])
+    assert result.exit_status_name == "damage-remains"
+    assert snapshot(scene.root) == before
+
+
+def test_a_foreign_segment_is_not_adopted(scene: Scene) -> None:
+    """Data file and index of another partition, lying here under a fitting name."""
+    for source, target in ((scene.seg(0, 1), scene.seg(130)), (scene.idx(0, 1), scene.idx(130))):
+        data = bytearray(source.read_bytes())
+        data[32:40] = (130).to_bytes(8, "big")
+        target.write_bytes(data)
+    repair, _ = recover(scene, loss=True)
+    assert actions(repair) == []
+    assert undecided(repair) == ["segment-partition"]
+
+
+def test_a_renamed_segment_is_left_to_a_person(scene: Scene) -> None:
+    scene.seg(100).rename(scene.seg(101))
+    scene.idx(100).rename(scene.idx(101))
+    repair, _ = recover(scene)
+    assert actions(repair) == []
+    assert undecided(repair) == ["segment-name"]
+
+
+def test_a_header_that_is_gone_altogether_comes_from_the_index(scene: Scene) -> None:
+    data = scene.seg(50).read_bytes()
+    scene.seg(50).write_bytes(bytes(128) + data[128:])
+    repair, result = recover(scene)
+    assert actions(repair) == ["write-segment-header"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_damaged_index_header_is_no_reason_to_touch_the_data(scene: Scene, field: str) -> None:
+    flip(scene.idx(50), FIELDS[field], 4)
+    repair, result = recover(scene)
+    assert actions(repair) == ["rebuild-index"]
+    assert result.exit_status_name == "clean"
+    assert scene.idx(50).read_bytes()[:128] == segment_header(0, 50).encode()
+
+
+def test_header_and_records_damaged_at_once_are_both_restored(scene: Scene) -> None:
+    flip(scene.seg(50), FIELDS["first"], 4)
+    scene.flip(50)
+    scene.flip(70)
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_a_creation_time_is_nobodys_business(scene: Scene) -> None:
+    flip(scene.seg(50), 9)
+    assert plan_recover(scene.root).plan.steps == ()

@@ -1,0 +1,489 @@
+"""Lost records: restored from replicas, split off on demand, and never papered over."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from engine.repair.recover import plan_recover
+from formats.request_id import RequestId
+from formats.segment import Record, index_name, segment_name
+from tests.builders import build_directory, make_records, segment_header
+from tests.repair.scenes import (
+    MARK,
+    Scene,
+    actions,
+    codes,
+    flip,
+    make_scene,
+    read_all,
+    recover,
+    rewrite_mark,
+    same_bytes,
+    status,
+    undecided,
+)
+from tests.repair.trees import snapshot
+
+
+def test_a_clean_directory_gives_an_empty_plan(scene: Scene) -> None:
+    repair, result = recover(scene, scene.replica)
+    assert (repair.plan.steps, repair.plan.undecided) == ((), ())
+    assert (result.applied, result.undo_id, result.exit_status_name) == (False, None, "clean")
+
+
+@pytest.mark.parametrize("lost", [0, 1, 25, 49, 50, 73, 98, 100, 108])
+@pytest.mark.parametrize("place", [3, 9, 25, 29, 33, -1], ids=["id", "request", "header", "length", "data-crc", "crc"])
+def test_a_damaged_record_comes_back_from_a_replica_byte_for_byte(tmp_path: Path, lost: int, place: int) -> None:
+    scene = make_scene(tmp_path / "scene")
+    flip(scene.home(lost), scene.offset(lost) + (place if place >= 0 else scene.records[lost].size - 1), 0x40)
+    assert status(scene.root) == "damaged"
+    repair, result = recover(scene, scene.replica)
+    assert actions(repair) == ["restore-record"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_without_a_replica_a_lost_record_stays_a_finding_and_nothing_changes(scene: Scene) -> None:
+    scene.flip(60)
+    before = snapshot(scene.root)
+    repair, result = recover(scene)
+    assert (actions(repair), undecided(repair)) == ([], ["record-checksum"])
+    assert (result.applied, result.exit_status_name) == (False, "damage-remains")
+    assert repair.plan.undecided[0].transaction_id == 60
+    assert snapshot(scene.root) == before
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [25], [48], [50], [77], [98], [3, 4, 5], [10, 12, 14], [60, 20, 105]])
+def test_data_loss_costs_the_lost_records_and_no_other(tmp_path: Path, lost: list[int]) -> None:
+    scene = make_scene(tmp_path / "scene")
+    for number in lost:
+        scene.flip(number)
+    repair, result = recover(scene, loss=True)
+    assert set(actions(repair)) == {"split-segment", "rebuild-index"}
+    assert {
+        n for s in repair.plan.steps if s.loses_data for n in range(s.from_transaction_id, s.to_transaction_id + 1)
+    } == set(lost)  # type: ignore[arg-type]
+    assert scene.intact_ids() == sorted(set(range(130)) - set(lost))
+    assert result.exit_status_name == "damage-remains"
+    assert codes(scene.root) == {"segment-gap"}, "the gap stays named, and nothing else is wrong"
+
+
+def test_split_segments_come_back_whole_from_a_replica_later(scene: Scene) -> None:
+    scene.flip(60)
+    recover(scene, loss=True)
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(130))
+
+
+@pytest.mark.parametrize("damage", ["zeros", "noise", "shortened", "lengthened"])
+def test_several_records_in_one_damaged_span_come_back(scene: Scene, damage: str) -> None:
+    path, start, stop = scene.seg(50), scene.offset(60), scene.offset(63)
+    data = path.read_bytes()
+    span = {
+        "zeros": bytes(stop - start),
+        "noise": random.Random(5).randbytes(stop - start),
+        "shortened": data[start : stop - 11],
+        "lengthened": data[start : start + 50] + bytes(7) + data[start + 50 : stop],
+    }[damage]
+    path.write_bytes(data[:start] + span + data[stop:])
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_records_cut_out_of_the_middle_come_back(scene: Scene) -> None:
+    path = scene.seg(50)
+    data = path.read_bytes()
+    path.write_bytes(data[: scene.offset(60)] + data[scene.offset(63) :])
+    assert undecided(plan_recover(scene.root)) == ["record-order"]
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_data_that_is_not_what_was_sent_comes_back_and_is_never_split_off(scene: Scene) -> None:
+    """The record's own checksum is right, the data's is not: the writer wrote it so."""
+    good = scene.records[60]
+    bad = Record.make(60, good.request_id, good.header, good.data)
+    bad = Record(60, bad.request_id, bad.header, bytes(len(bad.data)), bad.data_checksum, 0)
+    bad = Record(60, bad.request_id, bad.header, bad.data, bad.data_checksum, sealed(bad))
+    path = scene.seg(50)
+    data = path.read_bytes()
+    path.write_bytes(data[: scene.offset(60)] + bad.encode() + data[scene.offset(61) :])
+    if good.data == bad.data:
+        pytest.skip("the record has no data")
+    repair, _ = recover(scene, loss=True)
+    assert (actions(repair), undecided(repair)) == ([], ["data-checksum"])
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def sealed(record: Record) -> int:
+    from formats.checksums import crc32
+
+    return crc32(record.encode()[:-4])
+
+
+def test_a_torn_end_above_the_mark_is_cut_and_costs_nothing(scene: Scene) -> None:
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes()[:-5])
+    repair, result = recover(scene)
+    assert actions(repair) == ["cut-torn-tail", "rebuild-index"]
+    assert not repair.plan.loses_data
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(129))
+
+
+def test_a_whole_last_record_with_a_flipped_bit_is_taken_from_a_replica_when_there_is_one(scene: Scene) -> None:
+    scene.flip(129)
+    repair, _ = recover(scene, scene.replica)
+    assert actions(repair) == ["restore-record"]
+    assert same_bytes(scene)
+
+
+def test_an_acknowledged_tail_is_never_cut_without_being_told_and_comes_back_from_a_replica(scene: Scene) -> None:
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes()[: scene.offset(105) + 7])
+    repair, result = recover(scene)
+    assert (actions(repair), undecided(repair)) == (["rebuild-index"], ["torn-tail", "acknowledged-missing"])
+    assert result.exit_status_name == "damage-remains"
+    repair, result = recover(scene, scene.replica)
+    assert "restore-record" in actions(repair)
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(MARK + 1)), "what was acknowledged, and nothing that nobody promised"
+    assert path.read_bytes() == head(scene, 100) + b"".join(one.encode() for one in scene.records[100 : MARK + 1])
+
+
+def head(scene: Scene, first: int) -> bytes:
+    return segment_header(0, first).encode()
+
+
+def test_an_acknowledged_tail_given_up_stays_named(scene: Scene) -> None:
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes()[: scene.offset(105) + 7])
+    repair, result = recover(scene, loss=True)
+    assert actions(repair) == ["cut-torn-tail", "rebuild-index"]
+    assert repair.plan.loses_data
+    assert codes(scene.root) == {"acknowledged-missing"}
+    assert result.exit_status_name == "damage-remains"
+
+
+def test_a_torn_end_in_front_of_another_segment_comes_back(scene: Scene) -> None:
+    path = scene.seg(50)
+    path.write_bytes(path.read_bytes()[: scene.offset(97) + 20])
+    repair, _ = recover(scene)
+    assert undecided(repair) == ["torn-tail", "segment-gap"]
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_a_torn_end_in_front_of_another_segment_given_up_leaves_a_gap(scene: Scene) -> None:
+    path = scene.seg(50)
+    path.write_bytes(path.read_bytes()[: scene.offset(97) + 20])
+    recover(scene, loss=True)
+    assert codes(scene.root) == {"segment-gap"}
+    assert scene.intact_ids() == [*range(97), *range(100, 130)]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("first", [0, 50, 100])
+def test_a_missing_segment_comes_back_from_a_replica(scene: Scene, first: int, with_index: bool) -> None:
+    scene.seg(first).unlink()
+    if not with_index:
+        scene.idx(first).unlink()
+    repair, result = recover(scene)
+    assert result.exit_status_name == "damage-remains"
+    assert set(undecided(repair)) <= {"segment-gap", "acknowledged-missing", "index-orphan"}
+    assert undecided(repair)
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    whole = first != 100 or with_index  # without its index nothing tells that there was more than is acknowledged
+    assert scene.intact_ids() == list(range(130 if whole else MARK + 1))
+    if with_index:
+        assert same_bytes(scene), "the index header knows the creation time"
+
+
+def test_an_orphan_index_with_entries_is_not_cleared_away_as_if_nothing_was_lost(scene: Scene) -> None:
+    rewrite_mark(scene.root, 0, -1)
+    scene.seg(100).unlink()
+    repair, result = recover(scene)
+    assert (actions(repair), undecided(repair)) == ([], ["index-orphan"])
+    repair, result = recover(scene, loss=True)
+    assert actions(repair) == ["remove-orphan-index"]
+    assert repair.plan.loses_data
+    assert result.exit_status_name == "clean"
+
+
+def test_an_orphan_index_without_entries_is_removed(scene: Scene) -> None:
+    orphan = scene.idx(130)
+    orphan.write_bytes(segment_header(0, 130).encode())
+    repair, result = recover(scene)
+    assert actions(repair) == ["remove-orphan-index"]
+    assert not repair.plan.loses_data
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+@pytest.mark.parametrize("size", [0, 5, 127])
+def test_an_empty_segment_file_at_the_end_is_removed(scene: Scene, size: int) -> None:
+    scene.seg(130).write_bytes(head(scene, 130)[:size])
+    scene.idx(130).write_bytes(head(scene, 130))
+    repair, result = recover(scene)
+    assert actions(repair) == ["remove-empty-segment", "remove-orphan-index"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_a_short_file_that_held_records_is_not_removed_but_comes_back(scene: Scene) -> None:
+    scene.seg(50).write_bytes(head(scene, 50)[:60])
+    repair, _ = recover(scene)
+    assert actions(repair) == []
+    assert set(undecided(repair)) == {"segment-gap", "segment-header-short"}
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_an_overlap_is_left_to_a_person(scene: Scene) -> None:
+    shutil.copy(scene.seg(50), scene.root / "x")
+    data = bytearray((scene.root / "x").read_bytes())
+    (scene.root / "x").unlink()
+    rest = data[scene.offset(70) :]
+    scene.seg(70).write_bytes(head(scene, 70) + rest)
+    repair, result = recover(scene, scene.replica)
+    assert "segment-overlap" in undecided(repair)
+    assert result.exit_status_name == "damage-remains"
+
+
+def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene")
+    shutil.rmtree(scene.root / "0")
+    repair, result = recover(scene)
+    assert undecided(repair) == ["partition-directory-missing"]
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(MARK + 1))
+
+
+def test_two_replicas_that_disagree_give_nothing(scene: Scene) -> None:
+    old = scene.records[60]
+    forged = Record.make(60, RequestId(9, 9, 9, 9), old.header, old.data)
+    path = scene.other / "0" / segment_name(50)
+    data = path.read_bytes()
+    path.write_bytes(data[: scene.offset(60)] + forged.encode() + data[scene.offset(61) :])
+    scene.flip(60)
+    for order in ((scene.replica, scene.other), (scene.other, scene.replica)):
+        repair = plan_recover(scene.root, replicas=order)
+        assert (actions(repair), undecided(repair)) == ([], ["record-checksum"])
+        assert "disagree" in repair.plan.undecided[0].message
+
+
+@pytest.mark.parametrize("neighbour", [59, 61])
+def test_a_replica_whose_neighbours_differ_proves_nothing(scene: Scene, neighbour: int) -> None:
+    old = scene.records[neighbour]
+    forged = Record.make(neighbour, RequestId(9, 9, 9, 9), old.header, old.data)
+    path = scene.replica / "0" / segment_name(50)
+    data = path.read_bytes()
+    path.write_bytes(data[: scene.offset(neighbour)] + forged.encode() + data[scene.offset(neighbour + 1) :])
+    scene.flip(60)
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert actions(repair) == []
+    assert str(neighbour) in repair.plan.undecided[0].message
+    _, result = recover(scene, scene.replica, scene.other)
+    assert result.exit_status_name == "clean"
+
+
+@pytest.mark.parametrize(("lost", "neighbour"), [(50, 49), (99, 100), (100, 99)])
+def test_neighbours_count_across_the_bounds_of_segments(scene: Scene, lost: int, neighbour: int) -> None:
+    old = scene.records[neighbour]
+    forged = Record.make(neighbour, RequestId(9, 9, 9, 9), old.header, old.data)
+    path = scene.replica / "0" / scene.home(neighbour).name
+    data = path.read_bytes()
+    path.write_bytes(data[: scene.offset(neighbour)] + forged.encode() + data[scene.offset(neighbour) + old.size :])
+    scene.flip(lost)
+    assert "restore-record" not in actions(plan_recover(scene.root, replicas=[scene.replica]))
+    _, result = recover(scene, scene.other)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_an_empty_last_segment_is_compared_by_the_record_in_front_of_it(scene: Scene) -> None:
+    scene.seg(100).write_bytes(head(scene, 100))
+    scene.idx(100).write_bytes(head(scene, 100))
+    old = scene.records[99]
+    forged = Record.make(99, RequestId(9, 9, 9, 9), old.header, old.data)
+    path = scene.replica / "0" / segment_name(50)
+    path.write_bytes(path.read_bytes()[: scene.offset(99)] + forged.encode())
+    assert undecided(plan_recover(scene.root, replicas=[scene.replica])) == ["acknowledged-missing"]
+    _, result = recover(scene, scene.other)
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(MARK + 1))
+
+
+def test_a_replica_that_is_damaged_in_the_same_place_proves_nothing(scene: Scene) -> None:
+    scene.flip(60)
+    flip(scene.replica / "0" / segment_name(50), scene.offset(60) + 9)
+    assert actions(plan_recover(scene.root, replicas=[scene.replica])) == []
+
+
+def test_a_replica_without_indexes_is_as_good(scene: Scene) -> None:
+    scene.flip(60)
+    for path in scene.replica.rglob("*.idx"):
+        path.unlink()
+    _, result = recover(scene, scene.replica)
+    assert same_bytes(scene)
+    assert result.exit_status_name == "clean"
+
+
+def test_replicas_cut_into_other_segments_are_as_good(scene: Scene, tmp_path: Path) -> None:
+    other = build_directory(
+        tmp_path / "cut",
+        {0: [list(scene.records[:61]), list(scene.records[61:63]), list(scene.records[63:])], 1: 20},
+        local_low_water_mark=10,
+    )
+    path = scene.seg(50)
+    data = bytearray(path.read_bytes())
+    data[scene.offset(60) : scene.offset(64)] = bytes(scene.offset(64) - scene.offset(60))
+    path.write_bytes(data)
+    _, result = recover(scene, other)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_a_replica_of_another_cluster_is_refused(scene: Scene, tmp_path: Path) -> None:
+    import uuid
+
+    foreign = build_directory(tmp_path / "foreign", {0: 130, 1: 20}, key=uuid.UUID(int=5))
+    scene.flip(60)
+    with pytest.raises(MismatchError, match="cluster key"):
+        plan_recover(scene.root, replicas=[foreign])
+    more = build_directory(tmp_path / "more", {0: 130, 1: 20}, num_partitions=3)
+    with pytest.raises(MismatchError, match="partitions"):
+        plan_recover(scene.root, replicas=[more])
+    with pytest.raises(InvalidRequestError):
+        plan_recover(scene.root, replicas=[scene.root / "." / "0" / ".."])
+    with pytest.raises(NotWaltzError):
+        plan_recover(scene.root, replicas=[scene.replica / "0"])
+
+
+def lie_about_length(scene: Scene) -> None:
+    """Length 1 GiB, and another data checksum and data, so that no checksum tells the record's true bounds."""
+    number = next(one.transaction_id for one in scene.records[112:] if one.size > 100)
+    path, at = scene.seg(100), scene.offset(number)
+    data = bytearray(path.read_bytes())
+    data[at + 28 : at + 70] = b"\x40\0\0\0" + random.Random(8).randbytes(38)
+    path.write_bytes(data)
+
+
+def test_a_lying_length_without_an_index_does_not_let_the_records_behind_it_be_cut(scene: Scene) -> None:
+    """A length that leads beyond the file looks like a torn record; the records behind it go on to the file's very end."""
+    scene.idx(100).unlink()
+    lie_about_length(scene)
+    repair, _ = recover(scene)
+    assert (actions(repair), undecided(repair)) == ([], ["record-length"])
+    recover(scene, scene.replica)
+    assert scene.intact_ids() == list(range(130))
+
+
+def test_a_lying_length_and_a_torn_end_are_left_to_a_person(scene: Scene) -> None:
+    scene.idx(100).unlink()
+    lie_about_length(scene)
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes()[:-5])
+    repair, _ = recover(scene)
+    assert (actions(repair), undecided(repair)) == ([], ["torn-tail"])
+    repair, _ = recover(scene, loss=True)
+    assert repair.plan.loses_data
+
+
+def test_records_out_of_order_that_are_somebody_elses_are_only_removed_when_told(scene: Scene) -> None:
+    path = scene.seg(50)
+    data = path.read_bytes()
+    stray = Record.make(3, RequestId(1, 1, 1, 1), 0, b"stray").encode()
+    path.write_bytes(data[: scene.offset(60)] + stray + data[scene.offset(60) :])
+    repair, _ = recover(scene, scene.replica)
+    assert undecided(repair) == ["record-order"]
+    repair, result = recover(scene, loss=True)
+    assert actions(repair)[0] == "remove-bytes"
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_partitions_are_recovered_one_by_one_when_asked(scene: Scene) -> None:
+    scene.flip(60)
+    scene.idx(0, 1).unlink()
+    repair = plan_recover(scene.root, partitions=[1])
+    assert (actions(repair), undecided(repair)) == (["rebuild-index"], [])
+    assert repair.partitions == (1,)
+    repair = plan_recover(scene.root / "1")
+    assert actions(repair) == ["rebuild-index"]
+    with pytest.raises(InvalidRequestError):
+        plan_recover(scene.root, partitions=[7])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_mixture_of_damage_is_restored_from_a_replica_or_stays_named(tmp_path: Path, seed: int) -> None:
+    """Without a replica, nothing that could be read before is gone afterwards; with one, every byte comes back."""
+    source = random.Random(seed)
+    scene = make_scene(tmp_path / "scene")
+    for _ in range(source.randint(1, 5)):
+        path = scene.seg(source.choice([0, 50, 100]))
+        if not path.exists():
+            continue
+        data = bytearray(path.read_bytes())
+        at = source.randrange(128, max(129, len(data)))
+        kind = source.choice(["flip", "zero", "noise", "remove-index", "garble-index", "cut", "insert"])
+        if kind == "flip" and at < len(data):
+            data[at] ^= 1 << source.randrange(8)
+        elif kind == "zero":
+            data[at : at + 300] = bytes(len(data[at : at + 300]))
+        elif kind == "noise":
+            data[at : at + 100] = source.randbytes(len(data[at : at + 100]))
+        elif kind == "cut":
+            del data[at : at + source.randint(1, 200)]
+        elif kind == "insert":
+            data[at:at] = source.randbytes(source.randint(1, 60))
+        elif kind == "remove-index":
+            path.with_suffix(".idx").unlink(missing_ok=True)
+        elif path.with_suffix(".idx").exists():
+            flip(path.with_suffix(".idx"), source.randrange(path.with_suffix(".idx").stat().st_size), 0x10)
+        path.write_bytes(data)
+    before = set(readable(scene))
+    recover(scene, loss=source.random() < 0.5)
+    assert set(readable(scene)) >= before
+    restored = make_scene(tmp_path / "second")
+    for path in scene.root.rglob("0*.*"):
+        shutil.copy(path, restored.root / path.relative_to(scene.root)) if path.parent.name == "0" else None
+    _, result = recover(restored, restored.replica)
+    assert set(readable(restored)) >= set(range(MARK + 1))
+    assert result.exit_status_name == "clean"
+
+
+def readable(scene: Scene) -> list[int]:
+    """Ids that the scanner can still find in partition 0."""
+    from engine.scan.columns import RecordBatch
+    from engine.scan.scanner import scan_records
+    from engine.scan.source import FileSource
+
+    found: list[int] = []
+    for path in sorted((scene.root / "0").glob("*.seg")):
+        with FileSource(path) as source:
+            for item in scan_records(source, first_transaction_id=int(path.stem)):
+                if isinstance(item, RecordBatch):
+                    found += item.transaction_id.tolist()
+    return found
+
+
+def test_the_helpers_read_what_was_written(scene: Scene) -> None:
+    assert scene.intact_ids() == list(range(130))
+    assert [one.transaction_id for one in read_all(scene.seg(0, 1))] == list(range(20))
+    assert make_records(1)[0].transaction_id == 0
+    assert index_name(0).endswith(".idx")

@@ -1,0 +1,160 @@
+"""Truncation keeps one transaction and everything below, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzError, RefusedError
+from engine.repair.apply import apply
+from engine.repair.quarantine import undo
+from engine.repair.truncate import plan_truncate
+from formats.control import Layout
+from formats.segment import encode_entries
+from tests.builders import segment_header
+from tests.repair.scenes import (
+    COUNT,
+    MARK,
+    SEGMENTS,
+    Scene,
+    actions,
+    body,
+    codes,
+    copy,
+    flip,
+    make_scene,
+    rewrite_mark,
+    same_bytes,
+)
+from tests.repair.trees import snapshot
+
+
+def wanted(scene: Scene, after: int) -> dict[str, bytes]:
+    """What the partition holds when `after` is its last transaction, computed from the records."""
+    files: dict[str, bytes] = {}
+    for place, first in enumerate(SEGMENTS):
+        if first > after + 1:
+            break
+        stop = (*SEGMENTS[1:], COUNT)[place]
+        kept = scene.records[first : min(stop, after + 1)]
+        offsets = [128 + sum(one.size for one in kept[:n]) for n in range(len(kept))]
+        head = segment_header(0, first).encode()
+        files[scene.seg(first).name] = head + body(kept)
+        files[scene.idx(first).name] = head + encode_entries(offsets)
+    return files
+
+
+@pytest.fixture(scope="module")
+def module_scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return make_scene(tmp_path_factory.mktemp("truncate") / "scene", Layout.RELEASED)
+
+
+@pytest.mark.parametrize("after", range(-1, COUNT))
+def test_truncating_at_every_id_gives_the_prefix_of_the_bytes(module_scene: Scene, tmp_path: Path, after: int) -> None:
+    scene = copy(module_scene, tmp_path / "s")
+    if after < MARK:
+        with pytest.raises(BelowLowWaterMarkError, match="110"):
+            plan_truncate(scene.root, partition=0, after=after)
+        assert same_bytes(scene)
+    before = snapshot(scene.root)
+    repair = plan_truncate(scene.root, partition=0, after=after, allow_data_loss=after < MARK)
+    result = apply(repair, arguments=["truncate"])
+    found = {path.name: path.read_bytes() for path in (scene.root / "0").iterdir()}
+    assert found == wanted(scene, after)
+    assert codes(scene.root) == ({"acknowledged-missing"} if after < MARK else set())
+    if after == COUNT - 1:
+        assert not result.applied, "nothing to do"
+        assert repair.plan.steps == ()
+    else:
+        assert repair.plan.loses_data
+        undo(scene.root, result.undo_id)
+    assert snapshot(scene.root) == before
+
+
+def test_data_goes_before_index_and_the_last_segment_first(scene: Scene) -> None:
+    repair = plan_truncate(scene.root, partition=0, after=20, allow_data_loss=True)
+    assert [(step.action, step.path.name) for step in repair.plan.steps] == [
+        ("remove-segment", scene.seg(100).name),
+        ("remove-index", scene.idx(100).name),
+        ("remove-segment", scene.seg(50).name),
+        ("remove-index", scene.idx(50).name),
+        ("cut-segment", scene.seg(0).name),
+        ("cut-index", scene.idx(0).name),
+    ]
+    step = repair.plan.steps[4]
+    assert (step.from_transaction_id, step.to_transaction_id, step.offset) == (21, 129, scene.offset(21))
+
+
+def test_ids_that_are_not_there_are_refused(scene: Scene) -> None:
+    with pytest.raises(RefusedError, match="129"):
+        plan_truncate(scene.root, partition=0, after=130)
+    with pytest.raises(InvalidRequestError):
+        plan_truncate(scene.root, partition=0, after=-2)
+    with pytest.raises(InvalidRequestError):
+        plan_truncate(scene.root, partition=5, after=3)
+    with pytest.raises(NotWaltzError):
+        plan_truncate(scene.root / "nothing", partition=0, after=3)
+
+
+def test_a_partition_that_has_no_directory_is_refused(scene: Scene) -> None:
+    import shutil
+
+    shutil.rmtree(scene.root / "1")
+    with pytest.raises(NotWaltzError):
+        plan_truncate(scene.root, partition=1, after=3)
+
+
+def test_with_an_unknown_mark_it_takes_the_explicit_word(scene: Scene) -> None:
+    data = scene.control.read_bytes()
+    scene.control.write_bytes(data[:128] + bytes(4) + b"\1" * 60 + data[192:])
+    with pytest.raises(BelowLowWaterMarkError, match="unknown"):
+        plan_truncate(scene.root, partition=0, after=120)
+    assert actions(plan_truncate(scene.root, partition=0, after=120, allow_data_loss=True))
+
+
+@pytest.mark.parametrize("after", [58, 59, 60, 61, 105])
+def test_damage_in_front_does_not_hide_where_to_cut(scene: Scene, after: int) -> None:
+    rewrite_mark(scene.root, 0, -1)
+    scene.flip(60)
+    scene.idx(50).unlink()
+    apply(plan_truncate(scene.root, partition=0, after=after), arguments=[])
+    last = max(path.name for path in (scene.root / "0").glob("*.seg"))
+    home = scene.home(after + 1)
+    assert last == home.name
+    assert home.stat().st_size == scene.offset(after + 1)
+
+
+def test_inside_a_damaged_place_nothing_is_cut_by_guess(scene: Scene) -> None:
+    rewrite_mark(scene.root, 0, -1)
+    path = scene.seg(50)
+    data = bytearray(path.read_bytes())
+    data[scene.offset(60) : scene.offset(63)] = bytes(scene.offset(63) - scene.offset(60))
+    path.write_bytes(data)
+    scene.idx(50).unlink()
+    before = snapshot(scene.root)
+    for after in (60, 61):
+        with pytest.raises(RefusedError):
+            plan_truncate(scene.root, partition=0, after=after)
+    for after in (59, 62):
+        assert actions(plan_truncate(scene.root, partition=0, after=after))
+    assert snapshot(scene.root) == before
+
+
+def test_everything_goes_and_one_empty_segment_stays(scene: Scene) -> None:
+    scene.seg(0).unlink()
+    scene.idx(0).unlink()
+    repair = plan_truncate(scene.root, partition=0, after=-1, allow_data_loss=True)
+    result = apply(repair, arguments=[])
+    assert sorted(path.name for path in (scene.root / "0").iterdir()) == [scene.idx(0).name, scene.seg(0).name]
+    assert scene.seg(0).read_bytes() == segment_header(0, 0).encode()
+    assert [one.code.value for one in result.findings] == ["acknowledged-missing"]
+    undo(scene.root, result.undo_id)
+    with pytest.raises(RefusedError, match="begins with"):
+        plan_truncate(scene.root, partition=0, after=20, allow_data_loss=True)
+
+
+def test_an_index_that_is_wrong_is_cut_all_the_same(scene: Scene) -> None:
+    flip(scene.idx(100), 140, 0x20)
+    apply(plan_truncate(scene.root, partition=0, after=120), arguments=[])
+    assert scene.idx(100).stat().st_size == 128 + 8 * 21
