@@ -1,0 +1,167 @@
+"""dump: what stands in a storage directory, record by record, entry by entry, field by field.
+
+Damaged places come as findings where they are met, with the codes of verify, and never end a dump.  Memory is bounded by
+the largest record, whatever the size of the files and also in reverse.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import DiskReadError, InvalidRequestError
+from engine.findings import Finding
+from engine.inspect.control_checks import inspect_control
+from engine.inspect.describe import Region, describe_bytes
+from engine.inspect.dump_index import IndexEntry, dump_index
+from engine.inspect.dump_records import DumpedRecord, dump_records
+from engine.inspect.limits import Limits
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.partition_runs import runs
+from engine.inspect.segment_checks import check_segment
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.targets import Scope, look_around, plan
+from engine.storage.view import FileState, TargetKind, read_segment_header, resolve
+from formats.adapters import format_time
+from formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
+
+__all__ = [
+    "ControlDump",
+    "DumpedRecord",
+    "IndexEntry",
+    "Region",
+    "SegmentDump",
+    "describe_bytes",
+    "dump_control",
+    "dump_index",
+    "dump_records",
+    "dump_segments",
+]
+
+_ENDS = VerifyOptions(quick=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlDump:
+    """A control file.  `created` is RFC 3339 in UTC, None where the stored time is none; `size` is in bytes.
+
+    `partitions` hold both structs of each pair and which is current; `findings` are what verify says of the file.  In a file
+    that is too short for its header every value is None and there are no partitions.
+    """
+
+    path: Path
+    layout: Layout | None
+    version: int | None
+    created: str | None
+    cluster_key: uuid.UUID | None
+    num_partitions: int | None
+    size: int
+    partitions: tuple[PartitionInfo, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDump:
+    """A segment's headers and extent.  Values of the header are None where the file is shorter than it.
+
+    `last_transaction_id` is None when there is no record; `records` counts intact ones by both ends of the segment.  `index`:
+    ok, missing or stale (anything that rebuild-index would change).
+    """
+
+    path: Path
+    partition: int | None
+    segment: int
+    version: int | None
+    created: str | None
+    cluster_key: uuid.UUID | None
+    first_transaction_id: int | None
+    last_transaction_id: int | None
+    records: int
+    data_bytes: int
+    index_bytes: int
+    index: str
+
+
+def dump_control(path: Path, partitions: Collection[int] | None = None) -> ControlDump:
+    """The control file at `path`, or of the storage directory there.  Raises NotWaltzError, InvalidRequestError."""
+    target = resolve(path)
+    if target.kind is TargetKind.CONTROL:
+        control_path = path
+    elif target.storage is not None:
+        control_path = target.storage / CONTROL_FILE_NAME
+    else:
+        raise InvalidRequestError(f"{path}: there is no control file beside this {target.kind}")
+    state = inspect_control(control_path, target.storage, partitions)
+    control = state.control
+    if control is None:
+        found = FileState.of(control_path)
+        size = 0 if found is None else found.size
+        return ControlDump(control_path, None, None, None, None, None, size, (), state.findings)
+    header = control.header
+    infos = tuple(info for info in control.partitions if partitions is None or info.partition in partitions)
+    return ControlDump(
+        control_path,
+        control.layout,
+        header.version,
+        format_time(header.created),
+        header.cluster_key,
+        header.num_partitions,
+        control.size,
+        infos,
+        state.findings,
+    )
+
+
+def dump_segments(path: Path, partitions: Collection[int] | None = None) -> Iterator[SegmentDump | Finding]:
+    """Every segment that `path` names, in order, each followed by what a quick check finds in it.
+
+    Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
+    """
+    return _segments(plan([path], partitions)[0], partitions)
+
+
+def _segments(scope: Scope, partitions: Collection[int] | None) -> Iterator[SegmentDump | Finding]:
+    limits = Limits()
+
+    def check(job: SegmentJob) -> SegmentReport:
+        return check_segment(job, _ENDS, limits)
+
+    around = look_around(scope, partitions)
+    for run in runs(scope, around, limits, partitions):
+        for job in run.jobs:
+            report = check(job)
+            findings = list(run.add(report))
+            if report.index_excess is not None:
+                findings.append(report.index_excess)
+            if not report.gone:
+                yield _describe(report, findings)
+            yield from findings
+        excess = {report.index_excess for report in run.reports}
+        yield from (one for one in run.finish(check) if one not in excess)
+
+
+def _describe(report: SegmentReport, findings: list[Finding]) -> SegmentDump:
+    job, (data, index) = report.job, report.states
+    data = data or FileState.of(job.data_path)
+    index = index or FileState.of(job.index_path)
+    try:
+        header = read_segment_header(data)
+    except DiskReadError:
+        header = None  # the report says so
+    stale = any(one.path == job.index_path for one in findings)
+    return SegmentDump(
+        job.data_path,
+        job.partition,
+        job.first,
+        None if header is None else header.version,
+        None if header is None else format_time(header.created),
+        None if header is None else header.cluster_key,
+        None if header is None else header.first_transaction_id,
+        report.last_id,
+        report.records,
+        0 if data is None else data.size,
+        0 if index is None else index.size,
+        "missing" if index is None else "stale" if stale else "ok",
+    )

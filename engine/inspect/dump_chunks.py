@@ -1,0 +1,170 @@
+"""One segment, read from a place in it onwards or from its end backwards, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from engine.inspect.limits import Limits
+from engine.inspect.record_checks import prove
+from engine.inspect.segment_checks import SegmentCheck
+from engine.inspect.segment_job import SegmentJob
+from engine.scan.columns import Damage, DamageCause, RecordBatch
+from engine.scan.scanner import scan_records, summarise_records
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+
+CHUNK = 1 << 20
+"""Bytes that are read at once when going backwards."""
+
+Item = RecordBatch | Damage
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record begins, and its id."""
+
+    offset: int
+    transaction_id: int
+
+
+class SegmentReader(SegmentCheck):
+    """Reads the records of a segment.  `next_id`: the id behind the last one, once the end was seen; None while unknown."""
+
+    def __init__(self, job: SegmentJob, limits: Limits, *, data: bool) -> None:
+        super().__init__(job, limits)
+        self.next_id: int | None = None
+        self._keep_data = data
+
+    def forwards(self, first: int | None, last: int | None) -> Iterator[Item]:
+        """Items from the record `first`, or a little before it, to the record `last`, or a little behind it."""
+        place = self._at_or_before(first)
+        ended = yield from self._scan(place, self.size, last)
+        if not ended:
+            self.next_id = None
+
+    def backwards(self, first: int | None, last: int | None) -> Iterator[Item]:
+        """The same from the end to the beginning; the rows of each batch still rise."""
+        stop = self.size
+        if last is not None and self.reader is not None:
+            behind = prove(self.data, self.reader, last + 1, self.size)
+            stop = self.size if behind is None else behind.offset
+        while stop > HEADER_SIZE:
+            start = self._chunk_before(stop)
+            for place, end in reversed(self._subdivide(start, stop)):
+                yield from reversed(list(self._piece(place, end)))
+            stop = start.offset
+            if first is not None and start.transaction_id <= first:
+                return
+
+    def _piece(self, place: Place, stop: int) -> Iterator[Item]:
+        """Items that begin in front of the offset `stop`."""
+        for item in self._scan(place, stop, None):
+            if isinstance(item, Damage):
+                if item.offset < stop or item.offset == stop == self.size:
+                    yield item
+            elif item.end <= stop:
+                yield item
+            elif int(item.offset[0]) < stop:
+                yield _rows_before(item, stop)
+
+    def _scan(self, place: Place, stop: int, last: int | None) -> Generator[Item, None, bool]:
+        """Scan from `place`; ends behind `stop` or the id `last`.  Returns whether the end of the file was seen."""
+        next_id: int | None = place.transaction_id
+        scan = scan_records(
+            self.data,
+            first_transaction_id=place.transaction_id,
+            start=place.offset,
+            stop=self.size,
+            index=None if self.reader is None else self.reader.source,
+            data=self._keep_data,
+            max_record=MAX_DATA_LENGTH,
+        )
+        end = place.offset
+        for item in scan:
+            yield item
+            end = item.end
+            if isinstance(item, Damage):
+                next_id = item.next_transaction_id
+                if item.cause is not DamageCause.TORN_TAIL and next_id is None:
+                    next_id = item.transaction_id
+            else:
+                next_id = int(item.transaction_id[-1]) + 1
+            if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):
+                break
+        ended = end >= self.size
+        if ended:
+            self.next_id = next_id
+        return ended
+
+    def _at_or_before(self, first: int | None) -> Place:
+        """The place of the record `first` if the index proves it, else of one before it that it proves."""
+        back = 0
+        while first is not None and self.reader is not None and first - back > self.begins:
+            found = prove(self.data, self.reader, first - back, self.size)
+            if found is not None:
+                return Place(found.offset, found.transaction_id)
+            back = back * 2 + 1
+        return Place(HEADER_SIZE, self.begins)
+
+    def _chunk_before(self, stop: int) -> Place:
+        """A proven place about CHUNK bytes before `stop`; the segment's beginning where there is none."""
+        reader, wanted = self.reader, stop - CHUNK
+        if reader is None or wanted <= HEADER_SIZE:
+            return Place(HEADER_SIZE, self.begins)
+        low, high = self.begins, self.begins + reader.count()
+        while low < high:  # the last entry at or before the offset that is wanted
+            middle = (low + high) // 2
+            entry = reader.entry(middle)
+            low, high = (middle + 1, high) if entry is not None and entry <= wanted else (low, middle)
+        back = 1
+        while low - back > self.begins:
+            found = prove(self.data, reader, low - back, stop)
+            if found is not None and found.offset < stop:
+                return Place(found.offset, found.transaction_id)
+            back *= 2
+        return Place(HEADER_SIZE, self.begins)
+
+    def _subdivide(self, start: Place, stop: int) -> list[tuple[Place, int]]:
+        """Places between `start` and `stop` where pieces begin, each with its end; found by a scan where they are far apart."""
+        places = [start]
+        if stop - start.offset > 4 * CHUNK:
+            index = None if self.reader is None else self.reader.source
+            scan = summarise_records(
+                self.data,
+                first_transaction_id=start.transaction_id,
+                start=start.offset,
+                stop=self.size,
+                index=index,
+                max_record=MAX_DATA_LENGTH,
+            )
+            for run in scan:
+                if isinstance(run, Damage):
+                    if run.offset >= stop:
+                        break
+                    continue
+                if run.start >= stop:
+                    break
+                while (number := int(run.offset.searchsorted(places[-1].offset + CHUNK))) < len(run):
+                    if run.offset[number] >= stop:
+                        break
+                    places.append(Place(int(run.offset[number]), run.first_transaction_id + number))
+        ends = [place.offset for place in places[1:]] + [stop]
+        return list(zip(places, ends, strict=True))
+
+
+def _rows_before(batch: RecordBatch, stop: int) -> RecordBatch:
+    """The rows of a batch that begin in front of the offset `stop`."""
+    count = int(batch.offset.searchsorted(stop))
+    return RecordBatch(
+        batch.offset[:count],
+        batch.transaction_id[:count],
+        batch.request_id_high[:count],
+        batch.request_id_low[:count],
+        batch.header[:count],
+        batch.data_length[:count],
+        batch.data_checksum[:count],
+        batch.record_checksum[:count],
+        batch.data_ok[:count],
+        batch.data,
+        batch.data_base,
+    )

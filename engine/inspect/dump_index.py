@@ -1,0 +1,121 @@
+"""Index entries as they stand, with a finding in front of each that does not lead to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import DiskReadError, InvalidRequestError
+from engine.findings import Code, Finding
+from engine.inspect.dump_chunks import SegmentReader
+from engine.inspect.dump_records import settled
+from engine.inspect.index_checks import CHUNK, IndexReader
+from engine.inspect.limits import Limits
+from engine.inspect.partition_runs import runs
+from engine.inspect.segment_checks import FilesChangedError, unreadable
+from engine.inspect.targets import Scope, look_around, plan
+from engine.scan.source import read_bytes
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """An entry as stored: `offset` is where it says that the record of `transaction_id` begins."""
+
+    partition: int | None
+    segment: int
+    transaction_id: int
+    offset: int
+
+
+def dump_index(
+    path: Path,
+    *,
+    partitions: Collection[int] | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    limit: int | None = None,
+    reverse: bool = False,
+) -> Iterator[IndexEntry | Finding]:
+    """Entries of ids from `first` to `last` (inclusive) of everything that `path` names, at most `limit` of them.
+
+    An entry that leads to no record header with its id has a finding in front of it; checksums are not compared (verify
+    does).  Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidRequestError(f"the limit must not be negative: {limit}")
+    scope = plan([path], partitions)[0]
+    return _limited(_dump(scope, partitions, first, last, reverse), limit)
+
+
+def _limited(items: Iterator[IndexEntry | Finding], limit: int | None) -> Iterator[IndexEntry | Finding]:
+    left = limit
+    if left == 0:
+        return
+    for item in items:
+        yield item
+        if left is not None and isinstance(item, IndexEntry):
+            left -= 1
+            if left == 0:
+                return
+
+
+def _dump(
+    scope: Scope, partitions: Collection[int] | None, first: int | None, last: int | None, reverse: bool
+) -> Iterator[IndexEntry | Finding]:
+    limits = Limits()
+    around = look_around(scope, partitions)
+    for run in runs(scope, around, limits, partitions):
+        yield from run.begin()
+        jobs = list(run.jobs)
+        for job in reversed(jobs) if reverse else jobs:
+            try:
+                with SegmentReader(job, limits, data=False) as reader:
+                    yield from (one for one in reader.header_findings if one.path == job.index_path)
+                    if reader.reader is None:
+                        yield from reader.index_problem()
+                    else:
+                        yield from _entries(reader, reader.reader, first, last, reverse)
+            except FilesChangedError:
+                continue  # truncated or removed since it was listed
+            except DiskReadError as error:
+                yield from unreadable(job, error).findings
+        yield from run.orphans()
+
+
+def _entries(
+    segment: SegmentReader, index: IndexReader, first: int | None, last: int | None, reverse: bool
+) -> Iterator[IndexEntry | Finding]:
+    begin = index.begins if first is None else max(first, index.begins)
+    end = index.begins + index.count() if last is None else min(last + 1, index.begins + index.count())
+    starts = range(begin, end, CHUNK)
+    for start in reversed(starts) if reverse else starts:
+        entries = index.entries(start, min(CHUNK, end - start)).tolist()
+        places = range(len(entries))
+        for place in reversed(places) if reverse else places:
+            number, offset = start + place, int(entries[place])
+            yield from entry_findings(segment, number, offset)
+            yield IndexEntry(segment.job.partition, segment.job.first, number, offset)
+
+
+def entry_findings(segment: SegmentReader, number: int, offset: int) -> Iterator[Finding]:
+    """A finding when the entry of transaction `number`, which is `offset`, does not lead to the header of its record."""
+    job = segment.job
+    beyond = offset >= segment.size
+    if not beyond and offset >= HEADER_SIZE:
+        raw = read_bytes(segment.data, offset, RECORD_HEADER.size_of("transaction_id"))
+        if int.from_bytes(raw, signed=True) == number and len(raw) == RECORD_HEADER.size_of("transaction_id"):
+            return
+    if not settled(segment):
+        return
+    said = f"{offset:#x}" if offset >= 0 else str(offset)
+    why = "beyond the end of the data file" if beyond else "where no record of this id begins"
+    yield job.finding(
+        Code.INDEX_LONG if beyond else Code.INDEX_ENTRY,
+        f"the entry of transaction {number} says offset {said}, {why}",
+        index=True,
+        transaction_id=number,
+        offset=entry_position(number, segment.begins),
+        length=ENTRY_SIZE,
+    )

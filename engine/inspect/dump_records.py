@@ -1,0 +1,274 @@
+"""Records in order, or in reverse, with findings where there are none to believe."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import DiskReadError, InvalidRequestError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.dump_chunks import Item, SegmentReader
+from engine.inspect.limits import Limits
+from engine.inspect.live import states
+from engine.inspect.partition_runs import runs
+from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.segment_checks import FilesChangedError, unreadable
+from engine.inspect.segment_job import SegmentJob
+from engine.inspect.targets import Scope, look_around, plan
+from engine.scan.columns import DamageCause, RecordBatch
+from engine.storage.view import FileState
+from formats.checksums import crc32
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRecord:
+    """An intact record and where it stands.
+
+    `segment` is the first transaction id in the file's name, `offset` and `size` are bytes in the file; checksums are the
+    stored ones, unsigned.  `data` is None when it was not asked for.  `data_ok` is False where the data does not agree with
+    its own checksum; a finding stands in front of such a record.
+    """
+
+    partition: int | None
+    segment: int
+    transaction_id: int
+    offset: int
+    size: int
+    request_id: RequestId
+    header: int
+    data_length: int
+    data_checksum: int
+    record_checksum: int
+    data: bytes | None
+    data_ok: bool = True
+
+
+def dump_records(
+    path: Path,
+    *,
+    partitions: Collection[int] | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    limit: int | None = None,
+    reverse: bool = False,
+    data: bool = True,
+) -> Iterator[DumpedRecord | Finding]:
+    """Records with ids from `first` to `last` (both inclusive) of everything that `path` names, partition by partition.
+
+    At most `limit` records in all.  `reverse`: from the highest id of each partition down, partitions still in order.  Damage
+    comes as findings in its place.  Where the index proves a place (the record there has the id and a right checksum) the
+    dump begins there; otherwise it reads up to it.
+
+    Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidRequestError(f"the limit must not be negative: {limit}")
+    scope = plan([path], partitions)[0]
+    return _limited(_dump(scope, partitions, _Range(first, last), reverse, data), limit)
+
+
+def _limited(items: Iterator[DumpedRecord | Finding], limit: int | None) -> Iterator[DumpedRecord | Finding]:
+    left = limit
+    if left == 0:
+        return
+    for item in items:
+        yield item
+        if left is not None and isinstance(item, DumpedRecord):
+            left -= 1
+            if left == 0:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Ids from `first` to `last`; None is no bound."""
+
+    first: int | None
+    last: int | None
+
+    def overlaps(self, first: int, last: int | None) -> bool:
+        """Whether ids from `first` to `last` (None: without end) are wanted."""
+        return (self.last is None or first <= self.last) and (self.first is None or last is None or last >= self.first)
+
+
+def _dump(
+    scope: Scope, partitions: Collection[int] | None, wanted: _Range, reverse: bool, data: bool
+) -> Iterator[DumpedRecord | Finding]:
+    limits = Limits()
+    around = look_around(scope, partitions)
+    for run in runs(scope, around, limits, partitions):
+        yield from run.begin()
+        jobs = list(run.jobs)
+        ends = [job.first - 1 for job in jobs[1:]] + [None]
+        pairs = list(zip(jobs, ends, strict=True))
+        neighbour: _Segment | None = None  # the one that was dumped before this one
+        for job, end in reversed(pairs) if reverse else pairs:
+            if not wanted.overlaps(job.first, end):
+                neighbour = None
+                continue
+            segment = _Segment(job, limits, wanted, data)
+            yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)
+            neighbour = segment
+
+
+class _Segment:
+    """The dump of one segment.  `begins` and `next_id` are known when it is over; None where damage hides them."""
+
+    def __init__(self, job: SegmentJob, limits: Limits, wanted: _Range, data: bool) -> None:
+        self._job = job
+        self._wanted = wanted
+        self._data = data
+        self._limits = limits
+        self.begins: int | None = None
+        self.next_id: int | None = None
+        self._states: tuple[FileState | None, ...] = ()
+
+    def forwards(self, before: _Segment | None) -> Iterator[DumpedRecord | Finding]:
+        """Its items; `before` is the segment in front of it, if that was dumped."""
+        with contextlib.ExitStack() as stack:
+            reader, findings = self._open(stack)
+            yield from findings
+            if reader is None:
+                return
+            self.begins = reader.begins
+            if before is not None:
+                yield from self._join(before, self)
+            try:
+                for item in reader.forwards(self._wanted.first, self._wanted.last):
+                    yield from self._render(reader, item, reverse=False)
+            except DiskReadError as error:
+                yield from unreadable(self._job, error).findings
+            else:
+                self.next_id = reader.next_id
+
+    def backwards(self, behind: _Segment | None) -> Iterator[DumpedRecord | Finding]:
+        """Its items from the end; `behind` is the segment behind it, if that was dumped."""
+        with contextlib.ExitStack() as stack:
+            reader, findings = self._open(stack)
+            if reader is not None:
+                self.begins = reader.begins
+                if reader.size == HEADER_SIZE:
+                    reader.next_id = reader.begins
+                joined = behind is None
+                try:
+                    for item in reader.backwards(self._wanted.first, self._wanted.last):
+                        self.next_id = reader.next_id
+                        if behind is not None and not joined:
+                            yield from self._join(self, behind)
+                            joined = True
+                        yield from self._render(reader, item, reverse=True)
+                    self.next_id = reader.next_id
+                    if behind is not None and not joined:
+                        yield from self._join(self, behind)
+                except DiskReadError as error:
+                    yield from unreadable(self._job, error).findings
+            yield from reversed(findings)
+
+    def _open(self, stack: contextlib.ExitStack) -> tuple[SegmentReader | None, list[Finding]]:
+        """The reader, unless there is nothing to read, and what the data file's header shows."""
+        reader = SegmentReader(self._job, self._limits, data=self._data)
+        try:
+            stack.enter_context(reader)
+            self._states = reader.data_state, reader.index_state
+            findings = [one for one in reader.header_findings if _matters(one, self._job)]
+            if reader.short:
+                return None, [*findings, *reader.finish_short().findings]
+        except FilesChangedError:
+            return None, []  # truncated or removed since it was listed
+        except DiskReadError as error:
+            return None, list(unreadable(self._job, error).findings)
+        return reader, findings
+
+    def _join(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
+        """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
+        expected, begins = before.next_id, behind.begins
+        if expected is None or begins is None or expected == begins:
+            return
+        code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
+        low, high = sorted((expected, begins))
+        if not self._wanted.overlaps(low, high - 1) or before.changed() or behind.changed():
+            return
+        what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
+        message = (
+            f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
+        )
+        yield behind._job.finding(code, message, transaction_id=low)
+
+    def changed(self) -> bool:
+        """Whether the files differ from when they were opened."""
+        return states(self._job.data_path, self._job.index_path) != self._states
+
+    def _render(self, reader: SegmentReader, item: Item, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
+        if isinstance(item, RecordBatch):
+            yield from self._records(item, reverse=reverse)
+            return
+        following = item.next_transaction_id
+        if not self._wanted.overlaps(item.transaction_id, None if following is None else following - 1):
+            return
+        if item.cause is not DamageCause.TORN_TAIL:
+            yield damage_finding(self._job, item)
+        elif settled(reader):
+            yield tail_finding(self._job, item)
+
+    def _records(self, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
+        rows = range(len(batch))
+        first, last = self._wanted.first, self._wanted.last
+        begins = int(batch.transaction_id[0])
+        if first is not None and first > begins:
+            rows = rows[first - begins :]
+        if last is not None:
+            rows = rows[: max(0, last + 1 - begins - rows.start)]
+        for row in reversed(rows) if reverse else rows:
+            record = self._record(batch, row)
+            if not record.data_ok:
+                yield self._bad_data(record, batch, row)
+            yield record
+
+    def _record(self, batch: RecordBatch, row: int) -> DumpedRecord:
+        length = int(batch.data_length[row])
+        return DumpedRecord(
+            self._job.partition,
+            self._job.first,
+            int(batch.transaction_id[row]),
+            int(batch.offset[row]),
+            RECORD_OVERHEAD + length,
+            RequestId.from_words(int(batch.request_id_high[row]), int(batch.request_id_low[row])),
+            int(batch.header[row]),
+            length,
+            int(batch.data_checksum[row]),
+            int(batch.record_checksum[row]),
+            bytes(batch.data_bytes(row)) if self._data else None,
+            bool(batch.data_ok[row]),
+        )
+
+    def _bad_data(self, record: DumpedRecord, batch: RecordBatch, row: int) -> Finding:
+        computed = f", computed {crc32(batch.data_bytes(row)):08x}" if self._data else ""
+        return self._job.finding(
+            Code.DATA_CHECKSUM,
+            f"transaction {record.transaction_id}: the record is intact, but not the data that came with it: data checksum"
+            f" stored {record.data_checksum:08x}{computed}",
+            transaction_id=record.transaction_id,
+            offset=record.offset,
+            length=record.size,
+        )
+
+
+def _matters(finding: Finding, job: SegmentJob) -> bool:
+    return finding.severity is not Severity.NOTE and finding.path == job.data_path
+
+
+def settled(reader: SegmentReader) -> bool:
+    """Whether what looks wrong at the end of a segment is: nobody is writing or truncating there."""
+    watch = reader.watch()
+    if not reader.job.last:
+        return not watch.changed()
+    while not watch.changed():
+        if watch.quiet():
+            return True
+        if not watch.wait():
+            return False
+    return False

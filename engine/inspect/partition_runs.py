@@ -1,0 +1,250 @@
+"""A partition's way through a verification: what is wrong with its directory, its segments, and how they join."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, NotWaltzError, WaltzError
+from engine.findings import Code, Finding, make_finding
+from engine.inspect.limits import Limits
+from engine.inspect.live import Watch, states
+from engine.inspect.partition_checks import (
+    PartitionContext,
+    join_findings,
+    orphan_finding,
+    placement_findings,
+    stray_files,
+)
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.targets import PartitionScope, Scope, Surroundings
+from engine.storage.view import PartitionView, SegmentView, view_partition
+
+_ATTEMPTS = 3
+
+
+class PartitionRun:
+    """One partition.  `begin`, then `add` for the report of each of `jobs` in order, then `finish`."""
+
+    def __init__(
+        self, scope: Scope, partition: PartitionScope, context: PartitionContext, around: Surroundings, limits: Limits
+    ) -> None:
+        self._scope = scope
+        self._partition = partition
+        self._context = context
+        self._around = around
+        self._limits = limits
+        self._reports: list[SegmentReport] = []
+        self._seen: set[tuple[Code, Path, int | None]] = set()
+        self._template = SegmentJob(
+            partition.path,
+            0,
+            partition=partition.number,
+            storage=scope.storage,
+            cluster_key=around.cluster_key,
+            local_low_water_mark=context.local_low_water_mark,
+            held=around.held,
+        )
+        self.jobs: tuple[SegmentJob, ...] = tuple(scope.segment_jobs(partition, self._template))
+
+    @property
+    def context(self) -> PartitionContext:
+        """What is known of the partition beside its files."""
+        return self._context
+
+    @property
+    def view(self) -> PartitionView | None:
+        """The directory as it was seen; None where there is none."""
+        return self._partition.view
+
+    @property
+    def reports(self) -> tuple[SegmentReport, ...]:
+        """What was added so far."""
+        return tuple(self._reports)
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a directory to look at."""
+        return self._partition.view is not None
+
+    def begin(self) -> Iterator[Finding]:
+        """What the directory itself shows."""
+        if self._partition.error is not None:
+            error = self._partition.error
+            yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
+        elif self._partition.whole:
+            control = self._around.control
+            count = None if control is None or not control.size_fits else control.header.num_partitions
+            yield from placement_findings(self._context, self._partition.view, count)
+
+    def add(self, report: SegmentReport) -> Iterator[Finding]:
+        """The report of the next job."""
+        self._reports.append(report)
+        for finding in report.findings:
+            self._seen.add((finding.code, finding.path, finding.offset))
+            yield finding
+        if not self._partition.whole and report.index_excess is not None:
+            yield report.index_excess
+
+    def finish(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
+        """How the segments join, and what else lies there.  Raises CutShort."""
+        view = self._partition.view
+        if view is None or len(self._reports) < len(self.jobs) or not all(one.finished for one in self._reports):
+            return
+        yield from self.orphans()
+        if not self._partition.whole:
+            return
+        reports = self._reports
+        found = list(join_findings(self._context, reports))
+        for _ in range(_ATTEMPTS):
+            if not found or self._unchanged(view, reports):
+                break
+            again = self._view_again()
+            if again is None:
+                return
+            latest = max((job.first for job in self.jobs), default=-1)
+            self._partition.view = view = _up_to(again, latest)
+            reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
+            for report in reports:
+                yield from (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
+                self._seen |= {(one.code, one.path, one.offset) for one in report.findings}
+            found = list(join_findings(self._context, reports))
+        else:
+            found = []
+        yield from found
+        yield from stray_files(self._context, self._still_there(view.temporary), self._still_there(view.unknown))
+
+    def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
+        """Whether the segments are still those that were checked; later ones do not count."""
+        again = self._view_again()
+        if again is None or any(report.gone for report in reports):
+            return False
+        latest = max((job.first for job in self.jobs), default=-1)
+        names = [segment.first_transaction_id for segment in _up_to(again, latest).data_segments]
+        if names != [segment.first_transaction_id for segment in view.data_segments]:
+            return False
+        return all(
+            report.states == (None, None) or states(report.job.data_path, report.job.index_path) == report.states
+            for report in reports
+            if not report.job.last
+        )
+
+    def _view_again(self) -> PartitionView | None:
+        try:
+            return view_partition(self._partition.path, self._partition.number)
+        except (DiskReadError, NotWaltzError):
+            return None
+
+    def orphans(self) -> Iterator[Finding]:
+        """Indexes without a data file.  Raises CutShort."""
+        view = self._partition.view
+        for segment in () if view is None else view.segments:
+            if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
+                settled = self._settle_orphan(segment)
+                if settled is not None:
+                    yield orphan_finding(self._context, settled)
+
+    def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
+        """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
+        watch = Watch((segment.index_path, segment.data_path), self._around.held, self._limits)
+        while True:
+            index, data = watch.before
+            if index is None or data is not None:
+                return None
+            if watch.quiet():
+                return SegmentView(segment.partition, segment.first_transaction_id, None, index)
+            if not watch.wait():
+                return None
+            watch.changed()
+
+    def _still_there(self, paths: Sequence[Path]) -> list[Path]:
+        """Of names that may belong to work in progress, those that are not it."""
+        return [
+            path
+            for path in paths
+            if os.path.lexists(path) and Watch((path,), self._around.held, self._limits).quiet_now()
+        ]
+
+
+def _up_to(view: PartitionView, latest: int) -> PartitionView:
+    """A view without the segments that were begun later."""
+    return replace(view, segments=tuple(one for one in view.segments if one.first_transaction_id <= latest))
+
+
+def runs(
+    scope: Scope, around: Surroundings, limits: Limits, partitions: Collection[int] | None
+) -> Iterator[PartitionRun]:
+    """Every partition of a scope, by number: those that are there, and those that should be."""
+    present = {one.number: one for one in scope.partitions.values() if one.number is not None}
+    unnumbered = [one for one in scope.partitions.values() if one.number is None]
+    control, storage = around.control, scope.storage
+    expected: set[int] = set()
+    if scope.whole and control is not None:
+        expected = {
+            info.partition
+            for info in control.partitions
+            if (partitions is None or info.partition in partitions) and _assigned(around, info.partition)
+        }
+    for number in sorted(expected | set(present)):
+        part = present.get(number)
+        if part is None:
+            assert storage is not None
+            part = PartitionScope(storage / str(number), number, whole=True)
+        yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
+    for part in unnumbered:
+        yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
+
+
+def _assigned(around: Surroundings, partition: int) -> bool | None:
+    """The flag in force; None where nothing tells: in the documented layout, or when a struct is invalid."""
+    control = around.control
+    if control is None or partition >= len(control.partitions):
+        return None
+    info = control.partitions[partition]
+    current = info.current_struct
+    if current is None or (not current.assigned and not all(one.valid for one in info.structs)):
+        return None  # the struct that is lost may be the one that says so
+    return current.assigned
+
+
+def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> PartitionContext:
+    number = part.number
+    return PartitionContext(
+        scope.storage,
+        number,
+        part.path,
+        around.local_low_water_mark(number),
+        None if number is None else _assigned(around, number),
+    )
+
+
+def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iterator[Finding]:
+    """What lies in the storage directory beside partitions and control file."""
+    storage = scope.storage
+    if not scope.whole or storage is None:
+        return
+    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
+    if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
+        yield from _interrupted(storage)
+
+
+def _interrupted(storage: Path) -> Iterator[Finding]:
+    if not (storage / disk.STATE_DIRECTORY).exists():
+        return
+    from engine.repair.quarantine import interrupted
+
+    try:
+        entries = interrupted(storage)
+    except WaltzError as error:
+        yield make_finding(Code.READ_ERROR, storage / disk.STATE_DIRECTORY, str(error))
+        return
+    for entry in entries:
+        yield make_finding(
+            Code.REPAIR_INTERRUPTED,
+            entry.path,
+            f"{entry.command} of {entry.created} was interrupted half-way; quarantine {entry.id} keeps what it replaced",
+            storage_directory=storage,
+        )

@@ -1,0 +1,306 @@
+"""The records of a segment, or of a range of one: what the scanner finds, turned into findings, compared with the index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.errors import DiskReadError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.index_checks import IndexComparison, IndexReader
+from engine.inspect.limits import Limits
+from engine.inspect.segment_job import SegmentJob
+from engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
+from engine.scan.scanner import read_record_at, summarise_records
+from engine.scan.source import ByteSource
+from formats.checksums import crc32
+from formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
+
+MAX_LISTED = 10_000
+"""Damaged places of a segment that are named one by one."""
+_READ_ERRORS = 100
+"""Places that the system cannot read after which a file is given up."""
+_HELD = 16 << 20
+"""Bytes of data of a record that is read as a whole for the sake of a message."""
+_UNREADABLE = 4096
+"""Bytes behind an unreadable place that are not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadData:
+    """An intact record whose data does not agree with the data checksum; `length` is None for a very large one."""
+
+    transaction_id: int
+    offset: int
+    length: int | None
+    said: str
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """A place where reading failed; `resumed` is the offset where it went on, None at the end."""
+
+    offset: int
+    error: DiskReadError
+    resumed: int | None
+
+
+@dataclass(slots=True)
+class RangeScan:
+    """Walks records from a place that is known to begin one.  It can go on when the file has grown.
+
+    `position` and `next_id` tell where the next record is expected; `last_id` is the last intact one.  `tail` is the torn end
+    that the last walk met.  At most MAX_LISTED places are kept; `unlisted` counts the others.  `unread_tail`: the end was left
+    unread on purpose; `open_end`: it could not be read.
+    """
+
+    source: ByteSource
+    begins: int
+    position: int
+    next_id: int
+    limits: Limits
+    index: IndexReader | None = None
+    start: int = 0
+    first_id: int = 0
+    records: int = 0
+    last_id: int | None = None
+    comparison: IndexComparison | None = None
+    damages: list[Damage] = field(default_factory=list)
+    bad_data: list[BadData] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    unlisted: int = 0
+    tail: Damage | None = None
+    unread_tail: bool = False
+    open_end: bool = False
+
+    def __post_init__(self) -> None:
+        self.start, self.first_id = self.position, self.next_id
+        if self.index is not None:
+            self.comparison = IndexComparison(self.index)
+
+    def advance(self, stop: int, *, until: int | None = None) -> None:
+        """Walk to the offset `stop`, or only until `until` is passed.  Raises CutShort; what was seen is kept."""
+        while True:
+            try:
+                self.open_end = False
+                self._walk(stop, until)
+            except DiskReadError as error:
+                if self._skip(error, stop):
+                    continue
+            return
+
+    def _walk(self, stop: int, until: int | None) -> None:
+        self.tail = None
+        items = summarise_records(
+            self.source,
+            first_transaction_id=self.next_id,
+            start=self.position,
+            stop=stop,
+            index=None if self.index is None else self.index.source,
+            max_record=MAX_DATA_LENGTH,
+        )
+        for item in items:
+            if isinstance(item, RecordRun):
+                self._add_run(item)
+            else:
+                self._add_damage(item)
+            if until is not None and self.position >= until:
+                return
+
+    def _add_run(self, run: RecordRun) -> None:
+        self.records += len(run)
+        self.position = run.end
+        self.next_id = run.first_transaction_id + len(run)
+        self.last_id = self.next_id - 1
+        if self.comparison is not None:
+            self.comparison.compare(run.first_transaction_id, run.offset)
+        if run.data_damaged:
+            for place in np.flatnonzero(~run.data_ok):
+                if self._listed():
+                    self._add_bad_data(run.first_transaction_id + int(place), int(run.offset[place]))
+        self.limits.spend(run.end - run.start)
+
+    def _add_damage(self, damage: Damage) -> None:
+        if damage.cause is DamageCause.TORN_TAIL:
+            self.tail = damage
+            self.position, self.next_id = damage.offset, damage.transaction_id
+            return
+        if self._listed():
+            self.damages.append(damage)
+        if self.comparison is not None:
+            self.comparison.compare_span(damage)
+        self.position = damage.end
+        following = damage.next_transaction_id
+        self.open_end = damage.proof == "budget"
+        self.next_id = damage.transaction_id if following is None else following
+        self.limits.spend(damage.length)
+
+    def _add_bad_data(self, transaction_id: int, offset: int) -> None:
+        found = read_record_at(self.source, offset, expected_id=transaction_id, max_record=_HELD)
+        if isinstance(found, RecordView):
+            said = f"data checksum stored {found.data_checksum:08x}, computed {crc32(found.data):08x}"
+            self.bad_data.append(BadData(transaction_id, offset, len(found.record), said))
+        else:  # too large to be held for a message
+            self.bad_data.append(BadData(transaction_id, offset, None, "the data checksum differs"))
+
+    def _listed(self) -> bool:
+        if len(self.damages) + len(self.bad_data) < MAX_LISTED:
+            return True
+        self.unlisted += 1
+        return False
+
+    def _skip(self, error: DiskReadError, stop: int) -> bool:
+        """The system cannot read: go on at the first record behind the place that the index proves."""
+        at = self.position if error.offset is None else max(error.offset, self.position)
+        found = None if len(self.unreadable) >= _READ_ERRORS else self._beyond(at + _UNREADABLE, stop)
+        self.unreadable.append(Unreadable(at, error, None if found is None else found.offset))
+        if found is None:
+            self.open_end = True
+            return False
+        self.position, self.next_id = found.offset, found.transaction_id
+        return True
+
+    def _beyond(self, offset: int, stop: int) -> RecordView | None:
+        if self.index is None:
+            return None
+        try:
+            low, high = self.next_id, self.index.begins + self.index.count()
+            while low < high:  # the first entry at or behind `offset`
+                middle = (low + high) // 2
+                entry = self.index.entry(middle)
+                low, high = (middle + 1, high) if entry is not None and entry < offset else (low, middle)
+            return prove(self.source, self.index, low, stop)
+        except DiskReadError:
+            return None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing in the data was wrong."""
+        return not (self.damages or self.unreadable or self.tail or self.bad_data)
+
+    def jump(self, last: int, end: int) -> None:
+        """Take every record up to the one with the id `last`, which ends at `end`, as read."""
+        self.position, self.next_id, self.last_id = end, last + 1, last
+        self.records = last + 1 - self.begins
+
+    def append(self, other: RangeScan) -> None:
+        """Take over a sound scan of what follows this one."""
+        self.records += other.records
+        self.position, self.next_id = other.position, other.next_id
+        self.last_id = self.last_id if other.last_id is None else other.last_id
+        self._adopt_index(other)
+
+    def adopt(self, other: RangeScan) -> None:
+        """Take over what another scan of the same file found somewhere in it, except its tail and what is known already."""
+        known = {one.offset for one in self.damages} | {one.offset for one in self.bad_data}
+        self.damages += [one for one in other.damages if one.offset not in known]
+        self.bad_data += [one for one in other.bad_data if one.offset not in known]
+        self.unreadable += other.unreadable
+        self.unlisted += other.unlisted
+        self._adopt_index(other)
+
+    def _adopt_index(self, other: RangeScan) -> None:
+        if self.comparison is None or other.comparison is None:
+            return
+        self.comparison.wrong.merge(other.comparison.wrong)
+        self.comparison.unreadable = self.comparison.unreadable or other.comparison.unreadable
+
+    def still_damaged(self, stop: int) -> bool:
+        """Whether the first damage that was seen is there when it is looked for again."""
+        if self.damages:
+            first = self.damages[0]
+            again = RangeScan(self.source, self.begins, first.offset, first.transaction_id, self.limits, self.index)
+            again.advance(stop, until=first.offset)
+            return bool(again.damages) and again.damages[0].offset == first.offset
+        return True
+
+
+def prove(source: ByteSource, index: IndexReader, transaction_id: int, stop: int) -> RecordView | None:
+    """The record that the index gives for an id, if it is really there: id and checksum agree.  Raises DiskReadError."""
+    entry = index.entry(transaction_id)
+    if entry is None or not 0 <= entry < stop:
+        return None
+    found = read_record_at(source, entry, expected_id=transaction_id, limit=stop, max_record=MAX_DATA_LENGTH)
+    return found if isinstance(found, RecordView) else None
+
+
+def _next(damage: Damage) -> str:
+    if damage.next_transaction_id is None:
+        return "nothing valid follows" if damage.proof == "end" else "what follows was not examined"
+    return f"next valid record at {damage.end:#x} (transaction {damage.next_transaction_id})"
+
+
+def _stands(damage: Damage) -> str:
+    if damage.stored_checksum is not None and damage.stored_checksum != damage.computed_checksum:
+        return f"checksum stored {damage.stored_checksum:08x}, computed {damage.computed_checksum:08x}"
+    if damage.found_length is None:
+        return "not even a record's header is whole"
+    if damage.found_transaction_id != damage.transaction_id and damage.stored_checksum is not None:
+        return f"transaction {damage.found_transaction_id} stands there"
+    return f"its data length is {damage.found_length}"
+
+
+def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
+    """A finding for damage in front of valid records."""
+    expected = damage.transaction_id
+    if damage.cause is DamageCause.RECORD_ORDER:
+        message = f"transaction {expected} is expected, but {damage.found_transaction_id} stands there; {_next(damage)}"
+    else:
+        message = f"transaction {expected}: {_stands(damage)}; {_next(damage)}; {damage.length} bytes unreadable"
+    return job.finding(
+        Code(damage.cause.value), message, transaction_id=expected, offset=damage.offset, length=damage.length
+    )
+
+
+def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
+    """A finding for a torn tail, with the severity that its place gives it."""
+    mark, expected = job.local_low_water_mark, damage.transaction_id
+    harmless = job.last and mark is not None and expected > mark
+    if harmless:
+        why = f"above the local low-water mark {mark}"
+    elif not job.last:
+        why = "in a segment that is not the last"
+    elif mark is None:
+        why = "the local low-water mark is not known"
+    else:
+        why = f"at or below the local low-water mark {mark}"
+    stands = _stands(damage)
+    if damage.stored_checksum is None and damage.found_length is not None and damage.found_length >= 0:
+        stands = (
+            f"its data length {damage.found_length} makes a record of {damage.found_length + RECORD_OVERHEAD} bytes"
+        )
+    message = f"transaction {expected}: {stands}; nothing valid follows; {damage.length} bytes are left, {why}"
+    return job.finding(
+        Code.TORN_TAIL,
+        message,
+        severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
+        transaction_id=expected,
+        offset=damage.offset,
+        length=damage.length,
+    )
+
+
+def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
+    """Everything that a scan found in the data, but its tail, in file order."""
+    found = [damage_finding(job, damage) for damage in scan.damages]
+    found += [
+        job.finding(
+            Code.DATA_CHECKSUM,
+            f"transaction {bad.transaction_id}: the record is intact, but not the data that came with it: {bad.said}",
+            transaction_id=bad.transaction_id,
+            offset=bad.offset,
+            length=bad.length,
+        )
+        for bad in scan.bad_data
+    ]
+    for place in scan.unreadable:
+        beyond = "the rest was not read" if place.resumed is None else f"reading went on at {place.resumed:#x}"
+        length = None if place.resumed is None else place.resumed - place.offset
+        found.append(job.finding(Code.READ_ERROR, f"{place.error}; {beyond}", offset=place.offset, length=length))
+    found.sort(key=lambda finding: finding.offset or 0)
+    if scan.unlisted:
+        message = f"{scan.unlisted} more places are damaged up to {scan.position:#x}; they are not listed one by one"
+        code = found[-1].code if found else Code.RECORD_CHECKSUM
+        found.append(job.finding(code, message, offset=scan.position))
+    return found

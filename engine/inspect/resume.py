@@ -1,0 +1,158 @@
+"""The state of a verification that may be cut short and continued: which segments are finished, and what they showed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from engine import disk
+from engine.errors import InvalidRequestError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.storage.view import FileState
+
+_SCHEMA = "waltzctl.verify-state/1"
+_EVERY = 5.0
+"""Seconds between two writes of the file."""
+
+
+def _finding_to_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "path": str(finding.path),
+        "message": finding.message,
+        "partition": finding.partition,
+        "segment": finding.segment,
+        "transaction_id": finding.transaction_id,
+        "offset": finding.offset,
+        "length": finding.length,
+        "remedy": finding.remedy,
+    }
+
+
+def _finding_from_json(value: dict[str, Any]) -> Finding:
+    return Finding(
+        Code(value["code"]),
+        Severity(value["severity"]),
+        Path(value["path"]),
+        value["message"],
+        value["partition"],
+        value["segment"],
+        value["transaction_id"],
+        value["offset"],
+        value["length"],
+        value["remedy"],
+    )
+
+
+def _stamp(states: tuple[FileState | None, FileState | None]) -> list[list[int] | None]:
+    return [None if one is None else [one.size, one.modified_ns, one.inode] for one in states]
+
+
+class ResumeState:
+    """What earlier runs finished.  The file is written whole, by rename, every few seconds and at the end."""
+
+    def __init__(self, path: Path, options: VerifyOptions) -> None:
+        """Read the file where there is one.  Raises InvalidRequestError when it is something else, DiskReadError."""
+        self.path = path
+        self._mode = {"sample": options.sample, "sample_seed": options.sample_seed, "quick": options.quick}
+        self._segments: dict[str, dict[str, Any]] = {}
+        self._written = time.monotonic()
+        try:
+            self._read(_read_whole(path))
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidRequestError(
+                f"{path}: not the state of an earlier verification", advice="name another file, or remove this one"
+            ) from error
+
+    def _read(self, data: bytes) -> None:
+        value = json.loads(data)
+        if value["schema"] != _SCHEMA:
+            raise ValueError(value["schema"])
+        if value["mode"] == self._mode and not value["complete"]:
+            self._segments = dict(value["segments"])
+
+    def recall(self, job: SegmentJob) -> SegmentReport | None:
+        """The report about a segment that an earlier run finished, if its files are still the same."""
+        known = self._segments.get(_key(job))
+        states = (FileState.of(job.data_path), FileState.of(job.index_path))
+        if known is None or known["files"] != _stamp(states) or known["circumstances"] != _circumstances(job):
+            return None
+        excess = known["index_excess"]
+        return SegmentReport(
+            job,
+            known["begins"],
+            known["next_id"],
+            known["accounted"],
+            known["uncertain"],
+            known["records"],
+            tuple(_finding_from_json(one) for one in known["findings"]),
+            None if excess is None else _finding_from_json(excess),
+            known["index_end"],
+            known["last_id"],
+            known["torn"],
+            states=states,
+        )
+
+    def remember(self, report: SegmentReport) -> None:
+        """A segment is finished."""
+        if report.gone or not report.finished:
+            return
+        self._segments[_key(report.job)] = {
+            "files": _stamp(report.states),
+            "circumstances": _circumstances(report.job),
+            "begins": report.begins,
+            "next_id": report.next_id,
+            "accounted": report.accounted,
+            "uncertain": report.uncertain,
+            "records": report.records,
+            "findings": [_finding_to_json(one) for one in report.findings],
+            "index_excess": None if report.index_excess is None else _finding_to_json(report.index_excess),
+            "index_end": report.index_end,
+            "last_id": report.last_id,
+            "torn": report.torn,
+        }
+        if time.monotonic() - self._written >= _EVERY:
+            self.save(complete=False)
+
+    def save(self, *, complete: bool) -> None:
+        """Write the file; after a `complete` run the next one begins anew.  Raises DiskWriteError."""
+        value = {"schema": _SCHEMA, "mode": self._mode, "complete": complete}
+        value["segments"] = {} if complete else self._segments
+        disk.write_whole(self.path, json.dumps(value, indent=1).encode())
+        self._written = time.monotonic()
+
+
+def _read_whole(path: Path) -> bytes:
+    state = FileState.of(path)
+    if state is None and os.path.lexists(path):
+        raise ValueError(f"{path} is no file")
+    return disk.read_range(path, 0, 1 if state is None else state.size)
+
+
+def _key(job: SegmentJob) -> str:
+    return os.path.realpath(job.data_path)
+
+
+def _circumstances(job: SegmentJob) -> list[Any]:
+    """What a segment's findings depend on beside its files."""
+    return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark]
+
+
+def refuse_inside(path: Path, inspected: Iterable[Path]) -> None:
+    """Refuse a state file inside what is inspected, which is only read.  Raises InvalidRequestError."""
+    place = os.path.realpath(path)
+    for directory in inspected:
+        root = os.path.realpath(directory)
+        if os.path.commonpath([place, root]) == root:
+            raise InvalidRequestError(
+                f"{path}: lies inside {directory}, which is only read", advice="name a file elsewhere"
+            )

@@ -1,0 +1,345 @@
+"""The check of one segment: data file and index, headers, every record, every entry; patient with one that is being written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from engine.errors import DiskReadError
+from engine.findings import Code, Finding
+from engine.inspect.header_checks import check_headers, short_header
+from engine.inspect.index_checks import IndexReader, wrong_finding
+from engine.inspect.limits import CutShort, Limits
+from engine.inspect.live import Watch, has_later_segment, states
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.partial import PartialScan
+from engine.inspect.record_checks import RangeScan, record_findings, tail_finding
+from engine.inspect.sampling import split
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.scan.source import FileSource
+from engine.storage.view import FileState, read_segment_header
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
+
+_ATTEMPTS = 4
+
+
+class FilesChangedError(Exception):
+    """What was read is no longer there: the segment was truncated, rewritten or removed meanwhile."""
+
+
+def check_segment(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+    """Check a segment from beginning to end.  A report with `finished` False when the time was over.
+
+    What cannot be read is a finding, never an error.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            with SegmentCheck(job, limits) as check:
+                return check.run(options)
+        except FilesChangedError:
+            continue
+        except DiskReadError as error:
+            return unreadable(job, error)
+    return SegmentReport(job, job.first, gone=True, uncertain=True)  # it changes faster than it can be read
+
+
+def unreadable(job: SegmentJob, error: DiskReadError) -> SegmentReport:
+    """The report about a segment that could not be read at all."""
+    index = str(error.path) == str(job.index_path)
+    finding = job.finding(Code.READ_ERROR, str(error), index=index, offset=error.offset)
+    return SegmentReport(job, job.first, uncertain=True, findings=(finding,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Assessment:
+    """What a scan means, as things stand.  `passing`: findings that a file which is being written shows for a moment."""
+
+    findings: tuple[Finding, ...]
+    passing: tuple[Finding, ...]
+    index_excess: Finding | None
+    report: SegmentReport
+
+
+class SegmentCheck:
+    """One check of one segment.  A context manager that holds both files open; opening raises FilesChangedError."""
+
+    def __init__(self, job: SegmentJob, limits: Limits) -> None:
+        self.job = job
+        self.limits = limits
+        self.data_state: FileState | None = None
+        self.index_state: FileState | None = None
+        self.size = 0
+        self.begins = job.first
+        self.reader: IndexReader | None = None
+        self._stack = contextlib.ExitStack()
+        self._headers: tuple[Finding, ...] = ()
+        self._index_problem: Finding | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        job = self.job
+        self.data_state, self.index_state = states(job.data_path, job.index_path)
+        index_header, index = None, None
+        try:
+            if self.index_state is not None:
+                index = self._stack.enter_context(FileSource(job.index_path))
+                index_header = read_segment_header(self.index_state)
+            if self.data_state is None:
+                raise FilesChangedError
+            self.data = self._stack.enter_context(FileSource(job.data_path))
+        except FileNotFoundError as error:
+            raise FilesChangedError from error
+        self.size = self.data_state.size
+        header = read_segment_header(self.data_state)
+        if index is not None and index_header is not None:
+            self.reader = IndexReader(index, job.first)
+        elif self.index_state is None:
+            self._index_problem = job.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
+        else:
+            size = self.index_state.size
+            said = f"the index file has {size} bytes, its header alone has {HEADER_SIZE}"
+            self._index_problem = job.finding(Code.INDEX_HEADER, said, index=True, offset=0, length=size)
+        if header is not None:
+            verdict = check_headers(job, header, index_header, self.data)
+            self._headers, self.begins = verdict.findings, verdict.begins
+            if self.reader is not None:
+                self.reader.begins = self.begins
+
+    @property
+    def header_findings(self) -> tuple[Finding, ...]:
+        """What is wrong with both headers."""
+        return self._headers
+
+    def index_problem(self) -> tuple[Finding, ...]:
+        """Why there is no index to read, where there is none."""
+        return () if self._index_problem is None else (self._index_problem,)
+
+    def watch(self) -> Watch:
+        """A watch over both files that compares with how they were when they were opened."""
+        watch = Watch((self.job.data_path, self.job.index_path), self.job.held, self.limits)
+        watch.before = (self.data_state, self.index_state)
+        return watch
+
+    @property
+    def short(self) -> bool:
+        """Whether the data file ends inside its header, so that there is nothing to scan."""
+        return self.size < HEADER_SIZE
+
+    def run(self, options: VerifyOptions) -> SegmentReport:
+        """The whole check in the calling thread.  Raises FilesChangedError, DiskReadError."""
+        if self.short:
+            return self.finish_short()
+        scan = self.whole()
+        try:
+            if options.partial:
+                fraction = None if options.quick else options.sample
+                seed = f"{options.sample_seed}/{self.job.partition}/{self.job.first}"
+                PartialScan(scan, self.size).run(fraction, seed, bodies=not options.ends_only)
+            else:
+                scan.advance(self.size)
+        except CutShort:
+            return self._cut_short(scan)
+        return self.finish(scan)
+
+    def whole(self) -> RangeScan:
+        """A scan of the whole file, not begun yet."""
+        return RangeScan(self.data, self.begins, HEADER_SIZE, self.begins, self.limits, self.reader)
+
+    def parts(self, part: int) -> list[tuple[RangeScan, int]]:
+        """Scans that can run side by side, each with the offset where it ends.  Raises DiskReadError."""
+        return [
+            (RangeScan(self.data, self.begins, one.start, one.first, self.limits, self.reader), one.stop)
+            for one in split(self.data, self.reader, self.begins, self.size, part)
+        ]
+
+    def finish_parts(self, scans: Iterable[tuple[RangeScan, int]]) -> SegmentReport:
+        """Join scans of parts; from the first one on that does not join its successor, read on from there as a whole.
+
+        Raises FilesChangedError, DiskReadError.
+        """
+        joined = self.whole()
+        try:
+            for scan, stop in scans:
+                whole = scan.position == stop and scan.sound and scan.start == joined.position
+                if not whole or scan.first_id != joined.next_id:
+                    joined.advance(self.size)
+                    break
+                joined.append(scan)
+        except CutShort:
+            return self._cut_short(joined)
+        return self.finish(joined)
+
+    def cut_short(self, scans: Iterable[RangeScan]) -> SegmentReport:
+        """What scans of parts have found when the time was over."""
+        joined = self.whole()
+        for scan in scans:
+            joined.records += scan.records
+            joined.adopt(scan)
+        return self._cut_short(joined)
+
+    def _cut_short(self, scan: RangeScan) -> SegmentReport:
+        found = (*self._headers, *record_findings(self.job, scan))
+        return SegmentReport(
+            self.job, self.begins, records=scan.records, uncertain=True, findings=in_order(found), finished=False
+        )
+
+    def finish(self, scan: RangeScan) -> SegmentReport:
+        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError."""
+        watch = self.watch()
+        while True:
+            found = self._assess(scan)
+            if not found.findings and not found.passing and found.index_excess is None:
+                return found.report
+            if self.job.last and has_later_segment(self.job.directory, self.job.first):
+                self.job = replace(self.job, last=False)
+                found = self._assess(scan)
+            passing = bool(found.passing) or found.index_excess is not None
+            try:
+                if watch.changed():
+                    before = self.size
+                    self._follow(scan, watch)
+                    if (scan.position >= before and self.job.last) or not watch.wait():
+                        return self._without_passing(self._assess(scan))  # what looked torn was being written
+                elif not passing or not self.job.last or watch.quiet():
+                    return found.report
+                elif not watch.wait():
+                    return self._without_passing(found)
+            except CutShort:
+                return self._cut_short(scan)
+
+    @staticmethod
+    def _without_passing(found: _Assessment) -> SegmentReport:
+        return replace(found.report, findings=in_order(found.findings), index_excess=None, uncertain=True)
+
+    def _follow(self, scan: RangeScan, watch: Watch) -> None:
+        """The files changed: go on where they only grew.  Raises FilesChangedError where they did more."""
+        data, index = watch.before
+        before, self.data_state = self.data_state, data
+        grown = data is not None and before is not None and data.inode == before.inode and data.size >= self.size
+        same_index = (index is None) == (self.index_state is None)
+        if index is not None and self.index_state is not None:
+            same_index = index.inode == self.index_state.inode and (index.size < HEADER_SIZE) == (self.reader is None)
+        if data is None or not grown or not same_index:
+            raise FilesChangedError
+        wrong = None if scan.comparison is None else scan.comparison.wrong
+        if wrong is not None and wrong.count and self.reader is not None:
+            self.limits.check()
+            if self.reader.entry(wrong.first) != wrong.stored:
+                raise FilesChangedError
+        if not scan.still_damaged(data.size):
+            raise FilesChangedError
+        self.index_state, self.size = index, data.size
+        scan.advance(self.size)
+
+    def _assess(self, scan: RangeScan) -> _Assessment:
+        job = self.job
+        passing: list[Finding] = []
+        findings = [*self._headers, *record_findings(job, scan)]
+        explained, excess, index_end = 0, None, None
+        if scan.tail is not None:
+            passing.append(tail_finding(job, scan.tail))
+        if self._index_problem is not None:  # a node makes the index before it writes the first record
+            (findings if self.size > HEADER_SIZE else passing).append(self._index_problem)
+        if scan.comparison is not None and self.reader is not None and not scan.unread_tail:
+            explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
+            passing += self._index_short(scan)
+            excess = self._index_excess(scan, explained)
+            index_end = self.begins + self.reader.count()
+        if scan.comparison is not None:
+            if scan.comparison.wrong.count:
+                findings.append(wrong_finding(job, self.begins, scan.comparison.wrong))
+            if (error := scan.comparison.unreadable) is not None:
+                findings.append(job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset))
+        next_id: int | None = scan.next_id + explained
+        uncertain = scan.unread_tail or scan.open_end
+        if uncertain or (scan.tail is not None and not explained):
+            next_id = None
+        accounted = scan.next_id - 1 + max(explained, scan.tail is not None)
+        every = in_order([*findings, *passing])
+        report = SegmentReport(
+            job,
+            self.begins,
+            next_id,
+            accounted,
+            uncertain,
+            scan.records,
+            every,
+            excess,
+            index_end,
+            scan.last_id,
+            scan.tail is not None,
+            states=(self.data_state, self.index_state),
+        )
+        return _Assessment(tuple(findings), tuple(passing), excess, report)
+
+    def _index_short(self, scan: RangeScan) -> Iterator[Finding]:
+        assert self.reader is not None
+        count = self.reader.count()
+        known = 0 if scan.last_id is None else scan.last_id + 1 - self.begins
+        if count < known:
+            yield self.job.finding(
+                Code.INDEX_SHORT,
+                f"the index has {count} entries, the segment has {known} records; it ends in front of transaction"
+                f" {self.begins + count}",
+                index=True,
+                transaction_id=self.begins + count,
+                offset=entry_position(count, 0),
+                length=ENTRY_SIZE * (known - count),
+            )
+
+    def _index_excess(self, scan: RangeScan, explained: int) -> Finding | None:
+        """Entries, or parts of one, behind that of the last record."""
+        assert self.reader is not None
+        known = scan.next_id - self.begins + explained
+        entries, odd = max(0, self.reader.count() - known), self.reader.excess()
+        if not entries and not odd:
+            return None
+        said = f"{entries} entries" if entries else f"{odd} bytes, less than an entry,"
+        return self.job.finding(
+            Code.INDEX_LONG,
+            f"the index has {self.reader.count()} entries, the segment has {known} records: {said} too many",
+            index=True,
+            transaction_id=self.begins + known if entries else None,
+            offset=entry_position(known, 0),
+            length=entries * ENTRY_SIZE + odd,
+        )
+
+    def finish_short(self) -> SegmentReport:
+        """What a data file that ends inside its header means.  Raises FilesChangedError."""
+        watch = self.watch()
+        while True:
+            if self.job.last and has_later_segment(self.job.directory, self.job.first):
+                self.job = replace(self.job, last=False)
+            if watch.changed():
+                raise FilesChangedError
+            entries = 0 if self.reader is None else self.reader.count()
+            accounted = self.job.first - 1 + entries
+            nothing = SegmentReport(self.job, self.begins, self.job.first, accounted, uncertain=not entries)
+            if not self.job.last or watch.quiet():
+                finding = short_header(self.job, self.size, entries)
+                return replace(nothing, next_id=None, uncertain=False, findings=(finding,))
+            try:
+                if not watch.wait():
+                    return nothing
+            except CutShort:
+                return replace(nothing, finished=False)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings of one segment: the data file's before the index's, each by offset."""
+    return tuple(sorted(findings, key=lambda one: (one.path.suffix != ".seg", one.offset or 0, one.code)))

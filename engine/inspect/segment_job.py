@@ -1,0 +1,97 @@
+"""A segment to check, and what came out of it: the values that pass between the planning and the checking of segments."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.storage.view import FileState
+from formats.segment import INDEX_SUFFIX, segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJob:
+    """A segment and what its surroundings say about it.
+
+    `first` is the id in its name.  `last`: no data file with a larger id was there.  `cluster_key`, `partition` and
+    `local_low_water_mark` are None where nothing tells them.  `held`: a process holds the storage directory.  `storage` is
+    the directory that remedies name.
+    """
+
+    directory: Path
+    first: int
+    partition: int | None = None
+    last: bool = True
+    storage: Path | None = None
+    cluster_key: uuid.UUID | None = None
+    local_low_water_mark: int | None = None
+    held: bool = False
+    name: str | None = None
+    """Name of the data file where it is not the usual one."""
+    bytes: int = 0
+    """Size of the data file when it was planned."""
+
+    @property
+    def data_path(self) -> Path:
+        """The data file."""
+        return self.directory / (self.name or segment_name(self.first))
+
+    @property
+    def index_path(self) -> Path:
+        """The index file."""
+        return self.data_path.with_suffix(INDEX_SUFFIX)
+
+    def finding(
+        self,
+        code: Code,
+        message: str,
+        *,
+        index: bool = False,
+        severity: Severity | None = None,
+        transaction_id: int | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+    ) -> Finding:
+        """A finding in the data file, or in the index."""
+        return make_finding(
+            code,
+            self.index_path if index else self.data_path,
+            message,
+            severity=severity,
+            storage_directory=self.storage,
+            partition=self.partition,
+            segment=self.first,
+            transaction_id=transaction_id,
+            offset=offset,
+            length=length,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """What a check of one segment says.
+
+    `begins`: id of the first record, by name or header, whichever the data supports.  `next_id`: the id that the next segment
+    must begin with, None when this one's own damage leaves that open.  `accounted`: the last id that is here, intact or
+    damaged, `begins` - 1 when there is none; `uncertain`: there may be more.  `index_excess`: a finding about index entries
+    without records, apart from the others because a gap behind this segment may be their cause; `index_end`: the id behind
+    the index's last entry.  `last_id`: the last intact record.  `torn`: it has a torn tail.  `gone`: the file vanished.
+    `finished` is False when the time was over.
+    """
+
+    job: SegmentJob
+    begins: int
+    next_id: int | None = None
+    accounted: int = -1
+    uncertain: bool = False
+    records: int = 0
+    findings: tuple[Finding, ...] = ()
+    index_excess: Finding | None = None
+    index_end: int | None = None
+    last_id: int | None = None
+    torn: bool = False
+    gone: bool = False
+    finished: bool = True
+    states: tuple[FileState | None, FileState | None] = field(default=(None, None))

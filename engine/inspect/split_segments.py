@@ -1,0 +1,66 @@
+"""A large segment, read by several threads at once: each takes a part that begins where the index proves a record to begin."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from engine.errors import DiskReadError
+from engine.inspect.limits import CutShort, Limits
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.record_checks import RangeScan
+from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+
+PART = 64 << 20
+"""Bytes that one thread reads at a time."""
+
+
+class SplitSegment:
+    """The check of one segment in parts.  Work begins at once; `result` joins the parts."""
+
+    def __init__(self, job: SegmentJob, options: VerifyOptions, limits: Limits, pool: ThreadPoolExecutor) -> None:
+        self._job = job
+        self._options = options
+        self._limits = limits
+        self._error: DiskReadError | None = None
+        self._check: SegmentCheck | None = None
+        self._parts: list[tuple[RangeScan, int, Future[bool]]] = []
+        try:
+            check = SegmentCheck(job, limits).__enter__()
+        except FilesChangedError:
+            return
+        except DiskReadError as error:
+            self._error = error
+            return
+        self._check = check
+        try:
+            parts = [] if check.short else check.parts(PART)
+        except DiskReadError:
+            parts = []  # the index cannot be read: as a whole, where that becomes a finding
+        self._parts = [(scan, stop, pool.submit(_advance, scan, stop)) for scan, stop in parts]
+
+    def result(self) -> SegmentReport:
+        """The report, once every part is read."""
+        if self._error is not None:
+            return unreadable(self._job, self._error)
+        if self._check is None:
+            return check_segment(self._job, self._options, self._limits)
+        try:
+            read = [(scan, stop) for scan, stop, done in self._parts if done.result()]
+            if len(read) < len(self._parts):
+                return self._check.cut_short([scan for scan, _, _ in self._parts])
+            return self._check.finish_parts(read) if read else self._check.run(self._options)
+        except FilesChangedError:
+            return check_segment(self._job, self._options, self._limits)
+        except DiskReadError as error:
+            return unreadable(self._job, error)
+        finally:
+            self._check.__exit__(None, None, None)
+
+
+def _advance(scan: RangeScan, stop: int) -> bool:
+    try:
+        scan.advance(stop)
+    except CutShort:
+        return False
+    return True

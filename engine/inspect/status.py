@@ -1,0 +1,179 @@
+"""status: what an operator wants to know first about a storage directory, without reading its data."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DamageError, InvalidRequestError
+from engine.findings import Finding, Severity, worst
+from engine.inspect import partition_runs
+from engine.inspect.limits import Limits
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.partition_runs import PartitionRun
+from engine.inspect.segment_checks import check_segment
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.targets import Surroundings, look_around, plan
+from engine.storage.availability import Availability, read_availability
+from engine.storage.view import PartitionView
+from formats.adapters import format_time
+from formats.control import CONTROL_FILE_NAME, Layout
+
+_OPTIONS = VerifyOptions(quick=True, ends_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition.  What cannot be told is None.
+
+    `bytes` counts data and index files; `records` and the ids come from both ends of each segment.  `last_written` is the time
+    of the last change of a data file, RFC 3339 in UTC.  `health`: ok, repairable, damaged or unassigned; `findings` says
+    why.
+    """
+
+    partition: int
+    assigned: bool | None
+    readable: bool | None
+    writable: bool | None
+    session_id: int | None
+    low_water_mark: int | None
+    local_low_water_mark: int | None
+    segments: int
+    bytes: int
+    records: int
+    first_transaction_id: int | None
+    last_transaction_id: int | None
+    last_written: str | None
+    health: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """A storage directory.  `locked_by`: the process that holds it, 0 when that is unknown, None when nobody does.
+
+    `findings` are those that belong to no partition.
+    """
+
+    path: Path
+    cluster_key: uuid.UUID | None
+    layout: Layout | None
+    num_partitions: int | None
+    locked_by: int | None
+    partitions: tuple[PartitionStatus, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def storage_status(path: Path, partitions: Collection[int] | None = None) -> StorageStatus:
+    """Look at a storage directory: headers, index lengths, both ends of each segment.
+
+    Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;
+    DiskReadError.
+    """
+    scope = plan([path], partitions)[0]
+    storage = scope.storage
+    if not scope.whole or storage is None:
+        raise InvalidRequestError(f"{path}: status describes a whole storage directory, not a part of one")
+    around = look_around(scope, partitions)
+    control = around.control
+    availability: dict[int, Availability] = {}
+    if control is not None:
+        try:
+            availability = read_availability(storage, control)
+        except DamageError:
+            availability = {}  # the marks cannot be understood: unknown, and no reason to say nothing else
+    limits = Limits()
+    described: dict[int, PartitionStatus] = {}
+    for run in partition_runs.runs(scope, around, limits, partitions):
+        number = run.context.number
+        if number is not None:
+            described[number] = _describe(run, number, around, availability.get(number), limits)
+    for info in () if control is None else control.partitions:
+        number = info.partition
+        if number not in described and (partitions is None or number in partitions):
+            described[number] = _partition(number, around, availability.get(number))
+    return StorageStatus(
+        path=path,
+        cluster_key=around.cluster_key if control is None else control.header.cluster_key,
+        layout=None if control is None else control.layout,
+        num_partitions=None if control is None else control.header.num_partitions,
+        locked_by=disk.lock_holder(storage, storage / CONTROL_FILE_NAME),
+        partitions=tuple(described[number] for number in sorted(described)),
+        findings=tuple(one for one in around.findings if one.partition is None)
+        + tuple(partition_runs.storage_findings(scope, around, limits)),
+    )
+
+
+def _describe(
+    run: PartitionRun, number: int, around: Surroundings, availability: Availability | None, limits: Limits
+) -> PartitionStatus:
+    def check(job: SegmentJob) -> SegmentReport:
+        return check_segment(job, _OPTIONS, limits)
+
+    findings = [one for one in around.findings if one.partition == number]
+    findings += run.begin()
+    for job in run.jobs:
+        findings += run.add(check(job))
+    findings += run.finish(check)
+    reports = [report for report in run.reports if not report.gone]
+    held = [report for report in reports if report.last_id is not None]
+    return _partition(
+        number,
+        around,
+        availability,
+        tuple(findings),
+        run.view,
+        records=sum(report.records for report in reports),
+        first=min((report.begins for report in held), default=None),
+        last=max((report.last_id for report in held if report.last_id is not None), default=None),
+    )
+
+
+def _partition(
+    number: int,
+    around: Surroundings,
+    availability: Availability | None,
+    findings: tuple[Finding, ...] = (),
+    view: PartitionView | None = None,
+    *,
+    records: int = 0,
+    first: int | None = None,
+    last: int | None = None,
+) -> PartitionStatus:
+    control = around.control
+    info = None if control is None or number >= len(control.partitions) else control.partitions[number]
+    current = None if info is None else info.current_struct
+    segments = () if view is None else view.data_segments
+    every = () if view is None else view.segments
+    files = [state for one in every for state in (one.data, one.index) if state is not None]
+    written = max((one.data.modified_ns for one in segments if one.data), default=None)
+    assigned = None if current is None else current.assigned if current.assigned is not None else view is not None
+    return PartitionStatus(
+        partition=number,
+        assigned=assigned,
+        readable=None if availability is None else availability.readable,
+        writable=None if availability is None else availability.writable,
+        session_id=None if current is None else current.session_id,
+        low_water_mark=None if current is None else current.low_water_mark,
+        local_low_water_mark=None if current is None else current.local_low_water_mark,
+        segments=len(segments),
+        bytes=sum(state.size for state in files),
+        records=records,
+        first_transaction_id=first,
+        last_transaction_id=last,
+        last_written=None if written is None else format_time(written // 1_000_000),
+        health=_health(assigned, findings),
+        findings=findings,
+    )
+
+
+def _health(assigned: bool | None, findings: tuple[Finding, ...]) -> str:
+    severity = worst(findings)
+    if assigned is False:
+        return "unassigned"
+    if severity is Severity.DAMAGE:
+        return "damaged"
+    return "repairable" if severity is Severity.REPAIRABLE else "ok"

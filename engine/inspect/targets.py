@@ -1,0 +1,254 @@
+"""From the paths of a command line to what is inspected: each thing once, grouped by storage directory."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, NotWaltzError
+from engine.findings import Code, Finding, make_finding
+from engine.inspect.control_checks import ControlState, inspect_control
+from engine.inspect.segment_job import SegmentJob
+from engine.storage.view import (
+    FileState,
+    PartitionView,
+    TargetKind,
+    check_partitions,
+    read_segment_header,
+    resolve,
+    view_partition,
+    view_storage,
+)
+from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
+from formats.segment import SEGMENT_SUFFIX, parse_name
+
+_HEADERS_COMPARED = 1000
+"""Data files whose headers are read to tell whether the control file's key is the one that is wrong."""
+
+
+@dataclass(slots=True)
+class PartitionScope:
+    """A partition directory, or some of its segments, that was asked for.
+
+    `whole`: everything in it.  `files`: data or index files that were named one by one.
+    """
+
+    path: Path
+    number: int | None
+    whole: bool = False
+    files: list[Path] = field(default_factory=list)
+    view: PartitionView | None = None
+    error: DiskReadError | None = None
+
+    def names(self, path: Path) -> bool:
+        """Whether a data or index file, or the other one of the pair, was asked for."""
+        return self.whole or any(one.stem == path.stem for one in self.files)
+
+
+@dataclass(slots=True)
+class Scope:
+    """Everything that was asked for of one storage directory, or of what lies outside any.
+
+    `storage` is None outside; `control_path` is what partitions are checked against and, with `check_control`, itself
+    checked.  `whole`: the storage directory itself was named.
+    """
+
+    storage: Path | None
+    control_path: Path | None
+    whole: bool = False
+    check_control: bool = False
+    partitions: dict[str, PartitionScope] = field(default_factory=dict)
+    temporary: tuple[Path, ...] = ()
+    unknown: tuple[Path, ...] = ()
+
+    def partition(self, path: Path, number: int | None) -> PartitionScope:
+        """The scope of a partition directory, made when it is first named."""
+        return self.partitions.setdefault(os.path.realpath(path), PartitionScope(path, number))
+
+    def data_bytes(self) -> int:
+        """Bytes in the data files of everything in this scope."""
+        return sum(
+            segment.data.size
+            for partition in self.partitions.values()
+            if partition.view is not None
+            for segment in partition.view.data_segments
+            if segment.data is not None and partition.names(segment.data.path)
+        )
+
+    def segment_jobs(self, partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
+        """The segments to check, in order; `template` says what is known of the partition."""
+        view = partition.view
+        present = [] if view is None else view.data_segments
+        latest = present[-1].first_transaction_id if present else -1
+        for segment in present:
+            if partition.names(segment.data_path) and segment.data is not None:
+                first = segment.first_transaction_id
+                yield _job(template, first, first == latest, segment.data.size, None)
+        if not partition.whole:
+            yield from _odd_names(partition, template)
+
+
+def _job(template: SegmentJob, first: int, last: bool, size: int, name: str | None) -> SegmentJob:
+    return replace(template, first=first, last=last, bytes=size, name=name)
+
+
+def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
+    """Data files that were named on the command line and are not called as a node would call them."""
+    done = set()
+    for path in partition.files:
+        data = path.with_suffix(SEGMENT_SUFFIX)
+        state = FileState.of(data)
+        if parse_name(data.name) is not None or data.name in done or state is None:
+            continue
+        done.add(data.name)
+        header = read_segment_header(state)
+        yield _job(template, 0 if header is None else header.first_transaction_id, True, state.size, data.name)
+
+
+def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scope]:
+    """What is to be inspected.  Raises NotWaltzError, InvalidRequestError, DiskReadError."""
+    scopes: dict[str, Scope] = {}
+    for path in paths:
+        target = resolve(path)
+        if target.kind is TargetKind.CONTROL:
+            storage = target.storage
+            key = os.path.realpath(path.parent if storage is not None else path)
+            scopes.setdefault(key, Scope(storage, path)).check_control = True
+        elif target.kind is TargetKind.STORAGE:
+            scope = _scope_of(scopes, path)
+            scope.whole = scope.check_control = True
+        else:
+            directory = path if target.kind is TargetKind.PARTITION else path.parent
+            scope = _loose(scopes, directory) if target.storage is None else _scope_of(scopes, target.storage)
+            if partitions is not None and target.partition is not None and target.partition not in partitions:
+                continue
+            wanted = scope.partition(directory, target.partition)
+            if target.kind is TargetKind.PARTITION:
+                wanted.whole = True
+            else:
+                wanted.files.append(path)
+    for scope in scopes.values():
+        _look(scope, partitions)
+    return list(scopes.values())
+
+
+def _scope_of(scopes: dict[str, Scope], storage: Path) -> Scope:
+    key = os.path.realpath(storage)
+    return scopes.setdefault(key, Scope(storage, storage / CONTROL_FILE_NAME))
+
+
+def _loose(scopes: dict[str, Scope], directory: Path) -> Scope:
+    return scopes.setdefault(os.path.realpath(directory), Scope(None, None))
+
+
+def _look(scope: Scope, partitions: Collection[int] | None) -> None:
+    if scope.whole:
+        assert scope.storage is not None
+        _look_at_storage(scope, scope.storage, partitions)
+    for partition in scope.partitions.values():
+        try:
+            partition.view = view_partition(partition.path, partition.number)
+        except DiskReadError as error:
+            partition.error = error
+        except NotWaltzError:  # it went away while we looked
+            partition.view = None
+
+
+def _look_at_storage(scope: Scope, storage: Path, partitions: Collection[int] | None) -> None:
+    try:
+        view = view_storage(storage, ())
+    except NotWaltzError:
+        view = view_storage(storage, partitions)  # no control file: only partitions make it a storage directory
+    scope.temporary, scope.unknown = view.temporary, view.unknown
+    if partitions is not None and view.control is not None and view.control.size_fits:
+        check_partitions(view.control, partitions)
+    numbers = [
+        int(name) for name in os.listdir(storage) if name.isascii() and name.isdigit() and str(int(name)) == name
+    ]
+    for number in sorted(numbers):
+        path = storage / str(number)
+        if number < 2**31 and path.is_dir() and (partitions is None or number in partitions):
+            scope.partition(path, number).whole = True
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a scope's control file says, for the checks of everything else.
+
+    `held`: a process holds the storage directory.  `cluster_key` is the one that headers are compared with.
+    """
+
+    state: ControlState
+    held: bool
+    cluster_key: uuid.UUID | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def control(self) -> ControlFile | None:
+        """The control file as decoded."""
+        return self.state.control
+
+    def local_low_water_mark(self, partition: int | None) -> int | None:
+        """The mark that is in force; None where there is none."""
+        if self.control is None or partition is None or partition >= len(self.control.partitions):
+            return None
+        current = self.control.partitions[partition].current_struct
+        return None if current is None else current.local_low_water_mark
+
+
+def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> Surroundings:
+    """Read the control file of a scope, and tell whether it is itself what disagrees with everything else."""
+    if scope.control_path is None:
+        return Surroundings(ControlState(None), False, None, ())
+    storage = scope.storage
+    held = storage is not None and disk.lock_holder(storage, scope.control_path) is not None
+    wanted = partitions
+    if not scope.check_control:
+        wanted = [one.number for one in scope.partitions.values() if one.number is not None]
+    state = inspect_control(scope.control_path, storage, wanted, exclusive=exclusive)
+    findings = [
+        one for one in state.findings if scope.check_control or one.partition is not None or state.control is None
+    ]
+    key = None if state.control is None else state.control.header.cluster_key
+    actual = _key_of_all(scope, key)
+    if key is None:
+        key = actual
+    elif actual is not None:
+        findings.append(
+            make_finding(
+                Code.SEGMENT_KEY,
+                scope.control_path,
+                f"the control file's cluster key is {key}, every segment's header says {actual}",
+                storage_directory=storage,
+                offset=CONTROL_HEADER.offset_of("cluster_key"),
+                length=CONTROL_HEADER.size_of("cluster_key"),
+            )
+        )
+        key = actual
+    return Surroundings(state, held, key, tuple(findings))
+
+
+def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:
+    """The key on which all data files agree, if it is not `key` and there are at least two of them."""
+    seen: Counter[uuid.UUID] = Counter()
+    for partition in scope.partitions.values():
+        for segment in () if partition.view is None else partition.view.data_segments:
+            try:
+                header = read_segment_header(segment.data)
+            except DiskReadError:
+                continue
+            if header is None:
+                continue
+            if header.cluster_key == key:
+                return None
+            seen[header.cluster_key] += 1
+            if sum(seen.values()) >= _HEADERS_COMPARED:
+                break
+    if key is None:
+        return seen.most_common(1)[0][0] if seen else None
+    return next(iter(seen)) if len(seen) == 1 and sum(seen.values()) > 1 else None

@@ -1,0 +1,209 @@
+"""verify: read everything, change nothing, name every damage once.
+
+The way of a verification: what the paths name (`targets`), the control file, then segment by segment, in order and at
+most a few ahead of each other in threads, then each partition as a whole.  Findings come in the order of paths, partitions and
+segments, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.findings import Finding
+from engine.inspect import partition_runs
+from engine.inspect.limits import CutShort, Limits
+from engine.inspect.outcome import Tally, VerifyOptions, VerifySummary
+from engine.inspect.partition_runs import PartitionRun
+from engine.inspect.resume import ResumeState, refuse_inside
+from engine.inspect.segment_checks import check_segment
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.split_segments import PART, SplitSegment
+from engine.inspect.targets import Scope, look_around, plan
+from engine.progress import SILENT, Progress
+from engine.scan import kernels
+
+__all__ = ["VerifyOptions", "VerifySummary", "verify"]
+
+_WORTH_THREADS = 8 << 20
+"""Bytes below which one thread is done before a second has begun."""
+_AHEAD = 3
+"""Segments for each thread that may be in work or wait for their turn to be reported."""
+
+
+def verify(
+    paths: Iterable[Path], options: VerifyOptions | None = None, progress: Progress = SILENT
+) -> Iterator[Finding | VerifySummary]:
+    """Findings of everything that `paths` name, in order, and a summary as the last item.
+
+    A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.
+    Nothing is written but the state file of `options.resume`, nothing is locked, and a directory that a node is writing is no
+    difficulty.  An interrupt from the keyboard ends the verification with an incomplete summary.
+
+    Raises NotWaltzError, InvalidRequestError and DiskReadError for paths and options, before the first finding.
+    """
+    options = options or VerifyOptions()
+    options.check()
+    scopes = plan(paths, options.partitions)
+    state = None
+    if options.resume is not None:
+        inspected = [scope.storage for scope in scopes if scope.storage is not None]
+        refuse_inside(options.resume, inspected + [part.path for scope in scopes for part in scope.partitions.values()])
+        state = ResumeState(options.resume, options)
+    return _Verification(scopes, options, state, progress).run()
+
+
+@dataclass(slots=True)
+class _SegmentStep:
+    """A segment whose turn comes; `result` gives its report, waiting for it where it is in work."""
+
+    run: PartitionRun
+    result: Callable[[], SegmentReport]
+
+
+@dataclass(slots=True)
+class _PartitionEnd:
+    """Every segment of a partition has been reported."""
+
+    run: PartitionRun
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Findings that need no waiting."""
+
+    findings: tuple[Finding, ...]
+
+
+_Step = _SegmentStep | _PartitionEnd | _Ready
+
+
+class _Verification:
+    """One run of verify."""
+
+    def __init__(
+        self, scopes: list[Scope], options: VerifyOptions, state: ResumeState | None, progress: Progress
+    ) -> None:
+        self._scopes = scopes
+        self._options = options
+        self._state = state
+        self._progress = progress
+        self._tally = Tally()
+        self._partitions = self._segments = self._records = 0
+        self._cut = False
+        self._done = False
+        self._total = sum(scope.data_bytes() for scope in scopes)
+        self._limits = Limits(
+            max_duration=options.max_duration,
+            limit_rate=options.limit_rate,
+            progress=progress,
+            total=self._total,
+            exclusive=options.exclusive,
+        )
+        threads = options.threads or os.cpu_count() or 1
+        self._threads = threads if self._total >= _WORTH_THREADS else 1
+
+    def run(self) -> Iterator[Finding | VerifySummary]:
+        """Findings, and the summary."""
+        self._progress.start("verify", self._total)
+        kernels.choose(self._total)  # many small segments are worth compiled code as much as a large one
+        interrupted = False
+        pool = ThreadPoolExecutor(self._threads, "verify") if self._threads > 1 else None
+        try:
+            for finding in self._findings(pool):
+                self._tally.add(finding)
+                yield finding
+            self._done = not self._cut
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            self._limits.stop()
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+            if self._state is not None:
+                self._state.save(complete=self._done)
+        yield self._summary(interrupted)
+
+    def _summary(self, interrupted: bool) -> VerifySummary:
+        tally = self._tally
+        return VerifySummary(
+            status=tally.status,
+            exit_status_name="interrupted" if interrupted else tally.exit_status_name,
+            partitions=self._partitions,
+            segments=self._segments,
+            records=self._records,
+            bytes=self._limits.bytes_read,
+            damage=tally.damage,
+            repairable=tally.repairable,
+            notes=tally.notes,
+            elapsed_seconds=self._limits.elapsed,
+            complete=self._done and not self._options.partial,
+        )
+
+    def _findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
+        """Take steps in order, starting work on segments a little ahead."""
+        waiting: deque[_Step] = deque()
+        segments = 0
+        for step in self._steps(pool):
+            waiting.append(step)
+            segments += isinstance(step, _SegmentStep)
+            while waiting and (pool is None or segments > _AHEAD * self._threads):
+                step = waiting.popleft()
+                segments -= isinstance(step, _SegmentStep)
+                yield from self._finish(step)
+        while waiting:
+            yield from self._finish(waiting.popleft())
+
+    def _finish(self, step: _Step) -> Iterator[Finding]:
+        if isinstance(step, _Ready):
+            yield from step.findings
+        elif isinstance(step, _PartitionEnd):
+            try:
+                yield from step.run.finish(self._check_again)
+            except CutShort:
+                self._cut = True
+        else:
+            report = step.result()
+            self._segments += not report.gone
+            self._records += report.records
+            self._cut = self._cut or not report.finished
+            if self._state is not None:
+                self._state.remember(report)
+            yield from step.run.add(report)
+
+    def _check_again(self, job: SegmentJob) -> SegmentReport:
+        return check_segment(job, self._options, self._limits)
+
+    def _steps(self, pool: ThreadPoolExecutor | None) -> Iterator[_Step]:
+        for scope in self._scopes:
+            around = look_around(scope, self._options.partitions, exclusive=self._options.exclusive)
+            yield _Ready(around.findings)
+            yield _Ready(tuple(partition_runs.storage_findings(scope, around, self._limits)))
+            for run in partition_runs.runs(scope, around, self._limits, self._options.partitions):
+                if self._cut or self._limits.exceeded:
+                    self._cut = True
+                    return
+                self._partitions += run.present
+                yield _Ready(tuple(run.begin()))
+                for job in run.jobs:
+                    if self._cut or self._limits.exceeded:
+                        self._cut = True
+                        return
+                    yield _SegmentStep(run, self._start(job, pool))
+                yield _PartitionEnd(run)
+
+    def _start(self, job: SegmentJob, pool: ThreadPoolExecutor | None) -> Callable[[], SegmentReport]:
+        """Begin with a segment; the result is fetched when its turn comes."""
+        known = None if self._state is None else self._state.recall(job)
+        if known is not None:
+            self._progress.advance(job.bytes)
+            return lambda: known
+        if pool is None:
+            return lambda: check_segment(job, self._options, self._limits)
+        if job.bytes > PART and not self._options.partial:
+            return SplitSegment(job, self._options, self._limits, pool).result
+        return pool.submit(check_segment, job, self._options, self._limits).result

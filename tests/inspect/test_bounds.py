@@ -1,0 +1,335 @@
+"""A verification with bounds: quick, sampled, timed, throttled, continued, interrupted, and in threads."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidRequestError
+from engine.findings import Finding
+from engine.inspect import limits, split_segments
+from engine.inspect import verify as verify_module
+from engine.inspect.limits import CutShort, Limits
+from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, Record
+from tests.builders import build_directory
+from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+
+SIZE = 1000
+RECORD = SIZE + 40
+
+
+def build(path: Path, records: int = 600, per_segment: int = 100) -> Path:
+    return age(build_directory(path, {0: records, 1: records}, per_segment=per_segment, size=SIZE))
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and parts for small files too."""
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(split_segments, "PART", 10_000)
+    monkeypatch.setattr(verify_module, "PART", 10_000)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("seed", range(6))
+def test_findings_do_not_depend_on_the_number_of_threads(tmp_path: Path, seed: int) -> None:
+    """The same findings in the same order and the same counts, damage at the bounds of parts included."""
+    storage = build(tmp_path / "s", records=300)
+    source = random.Random(seed)
+    for _ in range(8):
+        path = source.choice([seg, seg, idx])(storage, source.randrange(2), source.choice([0, 100, 200]))
+        kind = source.randrange(4)
+        if kind == 0:
+            cut(path, source.randrange(100, path.stat().st_size))
+        elif kind == 1:
+            patch(path, source.randrange(path.stat().st_size), source.randbytes(source.choice([1, 8, 2000])))
+        else:
+            flip(path, source.randrange(path.stat().st_size), source.randrange(8))
+    age(storage)
+    expected, alone = run(storage, threads=1)
+    for threads in (2, 5):
+        findings, summary = run(storage, threads=threads)
+        assert findings == expected
+        assert (summary.records, summary.segments) == (alone.records, alone.segments)
+    assert expected
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_damaged_record_at_the_bound_of_two_parts_is_one_finding(tmp_path: Path) -> None:
+    """Each record of a segment in turn."""
+    storage = build(tmp_path / "s", records=40, per_segment=40)
+    for number in range(39):
+        offset = HEADER_SIZE + RECORD * number + 30
+        flip(seg(storage, 0, 0), offset)
+        findings, summary = run(storage, threads=2)
+        assert [one.transaction_id for one in findings] == [number]
+        assert summary.records == 79
+        flip(seg(storage, 0, 0), offset)
+
+
+def test_quick_reads_structure_and_both_ends(tmp_path: Path) -> None:
+    """What it can see, it names as a full verification does; damage in the middle it cannot see."""
+    storage = build(tmp_path / "s")
+    flip(seg(storage, 0, 100), HEADER_SIZE + RECORD * 50 + 500)
+    assert codes(run(storage, quick=True)[0]) == []
+    flip(seg(storage, 0, 0), HEADER_SIZE + 50)
+    cut(seg(storage, 0, 500), HEADER_SIZE + RECORD * 99 + 7)
+    cut(idx(storage, 1, 0), HEADER_SIZE + 8 * 90)
+    patch(idx(storage, 1, 100), HEADER_SIZE + 8 * 50, bytes(8))
+    idx(storage, 1, 200).unlink()
+    findings, summary = run(age(storage), quick=True)
+    assert codes(findings) == ["record-checksum", "torn-tail", "index-short", "index-entry", "index-missing"]
+    assert not summary.complete
+    assert summary.bytes < 400_000
+    full, _ = run(storage)
+    assert [place(one) for one in full if one.transaction_id != 150 or one.partition == 1] == [*map(place, findings)]
+
+
+def place(finding: Finding) -> tuple[object, ...]:
+    """All but the words."""
+    return finding.code, finding.severity, finding.path, finding.transaction_id, finding.offset, finding.length
+
+
+def test_quick_counts_what_a_full_verification_counts(tmp_path: Path) -> None:
+    """From the indexes alone."""
+    storage = build(tmp_path / "s")
+    assert run(storage, quick=True)[1].records == run(storage)[1].records == 1200
+
+
+def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other seeds read other parts; everything together finds what is there."""
+    from engine.inspect import sampling
+
+    monkeypatch.setattr(sampling, "BLOCK", 10_000)
+    storage = build(tmp_path / "s", records=2000, per_segment=1000)
+    flip(seg(storage, 0, 1000), HEADER_SIZE + RECORD * 500 + 500)
+    age(storage)
+    whole = run(storage)[1].bytes
+    seen = 0
+    for seed in range(60):
+        findings, summary = run(storage, sample=0.1, sample_seed=seed)
+        again, _ = run(storage, sample=0.1, sample_seed=seed)
+        assert findings == again
+        assert not summary.complete
+        assert 0.03 * whole < summary.bytes < 0.25 * whole
+        assert codes(findings) in ([], ["record-checksum"])
+        seen += bool(findings)
+    assert 1 <= seen <= 20
+    findings, summary = run(storage, sample=1.0)
+    assert codes(findings) == ["record-checksum"]
+    assert summary.complete
+
+
+def test_a_sample_without_an_index_reads_from_the_beginning(tmp_path: Path) -> None:
+    """A missing index is named and is no reason to read nothing."""
+    storage = build(tmp_path / "s", records=2000, per_segment=2000)
+    idx(storage, 0, 0).unlink()
+    flip(seg(storage, 0, 0), HEADER_SIZE + RECORD * 10 + 500)
+    findings, _ = run(age(storage), sample=0.5, partitions=[0])
+    assert codes(findings) == ["record-checksum", "index-missing"]
+
+
+class Clock:
+    """Time that passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.waited = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        self.waited += seconds
+        return False
+
+
+def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million bytes at a million a second take ten seconds, less the first burst."""
+    clock = Clock()
+    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    bound = Limits(limit_rate=1_000_000)
+    monkeypatch.setattr(bound._stop, "wait", clock.wait)
+    for _ in range(100):
+        bound.spend(100_000)
+    assert 9.5 <= clock.waited <= 10.1
+
+
+def test_a_pause_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow rate does not make a short verification long."""
+    clock = Clock()
+    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    bound = Limits(limit_rate=1, max_duration=5)
+    monkeypatch.setattr(bound._stop, "wait", clock.wait)
+    with pytest.raises(CutShort):
+        bound.spend(1_000_000)
+    assert clock.waited <= 5
+
+
+def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run after run, until everything is done; what was found stays found."""
+    storage = build(tmp_path / "s")
+    flip(seg(storage, 0, 0), HEADER_SIZE + RECORD * 50 + 500)
+    flip(seg(storage, 1, 300), HEADER_SIZE + RECORD * 50 + 500)
+    age(storage)
+    expected, whole = run(storage)
+    state = tmp_path / "state.json"
+    clock, spend = Clock(), Limits.spend
+    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+
+    def slow_disk(self: Limits, amount: int) -> None:
+        clock.now += amount / 1_000_000
+        spend(self, amount)
+
+    monkeypatch.setattr(Limits, "spend", slow_disk)
+    read, runs = 0, 0
+    while True:
+        findings, summary = run(storage, resume=state, max_duration=0.3)
+        read, runs = read + summary.bytes, runs + 1
+        assert findings == expected[: len(findings)]
+        if summary.complete:
+            break
+        assert json.loads(state.read_text())["complete"] is False
+        assert runs < 50
+    assert runs > 2
+    assert findings == expected
+    assert (summary.records, summary.segments) == (whole.records, whole.segments)
+    assert read < 2 * whole.bytes
+    assert json.loads(state.read_text())["complete"] is True
+    assert run(storage, resume=state)[1].bytes == whole.bytes, "after a complete run the next one begins anew"
+
+
+def test_a_segment_that_changed_is_read_again(tmp_path: Path) -> None:
+    """Size or time differ from what is remembered."""
+    storage = build(tmp_path / "s")
+    state = tmp_path / "state.json"
+    iterator = verify([storage], VerifyOptions(resume=state, threads=1))
+    flip(seg(storage, 1, 500), HEADER_SIZE + 50)
+    assert isinstance(next(iterator), Finding)
+    iterator.close()  # type: ignore[attr-defined]
+    assert len(json.loads(state.read_text())["segments"]) == 12
+    path = seg(storage, 0, 100)
+    with path.open("r+b") as file:
+        file.seek(HEADER_SIZE + 60)
+        file.write(b"damaged")
+    findings, summary = run(storage, resume=state)
+    assert [(one.partition, one.segment) for one in findings] == [(0, 100), (1, 500)]
+    assert summary.complete
+    assert summary.bytes < 3 * 100 * RECORD
+
+
+def test_an_interrupt_ends_with_an_incomplete_summary_and_a_saved_state(tmp_path: Path) -> None:
+    """Ctrl-C between two segments."""
+    storage = build(tmp_path / "s")
+    state = tmp_path / "state.json"
+
+    class Impatient:
+        done = 0
+
+        def start(self, what: str, total: int) -> None:
+            assert total > 1_000_000
+
+        def advance(self, amount: int) -> None:
+            self.done += amount
+            if self.done > 300_000:
+                raise KeyboardInterrupt
+
+    items = list(verify([storage], VerifyOptions(resume=state, threads=1), Impatient()))
+    (summary,) = items
+    assert isinstance(summary, VerifySummary)
+    assert (summary.complete, summary.exit_status_name, summary.status) == (False, "interrupted", "clean")
+    assert 1 <= len(json.loads(state.read_text())["segments"]) < 12
+    assert run(storage, resume=state)[1].complete
+
+
+def test_a_state_file_is_never_written_into_what_is_inspected(tmp_path: Path) -> None:
+    """Nor over something that is no state file."""
+    storage = build(tmp_path / "s", records=10)
+    for place in (storage / "state.json", storage / "0" / "state.json"):
+        with pytest.raises(InvalidRequestError, match="only read"):
+            run(storage, resume=place)
+    other = tmp_path / "precious.json"
+    other.write_text('{"mine": 1}')
+    with pytest.raises(InvalidRequestError, match="not the state"):
+        run(storage, resume=other)
+    assert other.read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sample": 0.0},
+        {"sample": 1.5},
+        {"limit_rate": 0},
+        {"threads": 0},
+        {"max_duration": -1.0},
+        {"quick": True, "sample": 0.5},
+        {"partitions": [9]},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_at_once(tmp_path: Path, options: dict[str, object]) -> None:
+    """Before anything is read."""
+    with pytest.raises(InvalidRequestError):
+        run(build(tmp_path / "s", records=10), **options)
+
+
+def test_progress_adds_up_to_the_size_of_the_data(tmp_path: Path) -> None:
+    """A clean directory: the total is what is announced, less the headers."""
+    storage = build(tmp_path / "s")
+    seen: list[int] = []
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            seen.append(-total)
+
+        def advance(self, amount: int) -> None:
+            seen.append(amount)
+
+    list(verify([storage], progress=Listener()))
+    assert sum(seen) == -12 * HEADER_SIZE
+
+
+def peak(storage: Path) -> int:
+    """Peak resident memory of a verification in a process of its own, in kibibytes."""
+    code = (
+        "import resource, sys; from pathlib import Path; from engine.inspect.verify import verify\n"
+        "*_, summary = verify([Path(sys.argv[1])]); assert summary.complete and not summary.damage, summary\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    return int(subprocess.check_output([sys.executable, "-c", code, str(storage)], cwd=root))
+
+
+def write_large(path: Path, size: int) -> Path:
+    """A storage directory with one segment of `size` bytes, records of 8 KiB, written piece by piece."""
+    storage = build_directory(path, {0: 1}, size=8000, local_low_water_mark=0)
+    data, index = seg(storage, 0, 0), idx(storage, 0, 0)
+    at = data.stat().st_size
+    with data.open("ab") as records, index.open("ab") as entries:
+        for number in range(1, size // 8040):
+            record = Record.make(number, RequestId(1, 2, 0, number), number, number.to_bytes(8) * 1000)
+            records.write(record.encode())
+            entries.write(at.to_bytes(8))
+            at += record.size
+    return age(storage)
+
+
+def test_memory_does_not_grow_with_the_size_of_a_segment(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """128 MiB and twice (with --long: 16 times) as much, read in parts by two threads."""
+    times = 16 if request.config.getoption("--long") else 2
+    low = peak(write_large(tmp_path / "small", 128 << 20))
+    high = peak(write_large(tmp_path / "large", times * 128 << 20))
+    print(f"peak memory: {low} KiB for 128 MiB, {high} KiB for {times} times as much")
+    assert high < 1.2 * low

@@ -1,0 +1,273 @@
+"""dump: every intact record in its place, every damage in its place, in both directions, from any id."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InvalidRequestError
+from engine.findings import Finding
+from engine.inspect import dump_chunks
+from engine.inspect.dump import (
+    DumpedRecord,
+    IndexEntry,
+    describe_bytes,
+    dump_control,
+    dump_index,
+    dump_records,
+    dump_segments,
+)
+from formats.control import Layout
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, Record
+from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age, cut, flip, idx, patch, run, seg
+
+SIZE = 20
+RECORD = SIZE + 40
+
+
+def at(place: int) -> int:
+    return HEADER_SIZE + RECORD * place
+
+
+def build(path: Path, layout: Layout = Layout.RELEASED) -> Path:
+    return age(build_directory(path, {0: 30, 2: 5}, layout=layout, per_segment=10, size=SIZE))
+
+
+def ids(items: list[DumpedRecord | Finding]) -> list[int]:
+    return [one.transaction_id for one in items if isinstance(one, DumpedRecord)]
+
+
+def shape(items: list[DumpedRecord | Finding]) -> list[int | str]:
+    """Ids of records and codes of findings, in order."""
+    return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
+
+
+def test_records_carry_everything_that_was_written(tmp_path: Path) -> None:
+    """Field by field, with and without data."""
+    storage = build(tmp_path / "s")
+    written = make_records(5, partition=2, size=SIZE)
+    items = list(dump_records(storage, partitions=[2]))
+    for place, (item, record) in enumerate(zip(items, written, strict=True)):
+        assert item == DumpedRecord(
+            2, 0, place, at(place), RECORD, record.request_id, record.header, SIZE, record.data_checksum,
+            record.record_checksum, record.data,
+        )  # fmt: skip
+    assert all(isinstance(one, DumpedRecord) and one.data is None for one in dump_records(storage, data=False))
+
+
+def test_partitions_segments_and_ids_come_in_order_and_in_reverse(tmp_path: Path) -> None:
+    """Partitions stay in order in both directions."""
+    storage = build(tmp_path / "s")
+    forward = list(dump_records(storage))
+    assert ids(forward) == [*range(30), *range(5)]
+    assert ids(list(dump_records(storage, reverse=True))) == [*reversed(range(30)), *reversed(range(5))]
+    assert ids(list(dump_records(storage, first=8, last=21, partitions=[0]))) == list(range(8, 22))
+    assert ids(list(dump_records(storage, first=8, last=21, partitions=[0], reverse=True))) == list(range(21, 7, -1))
+    assert ids(list(dump_records(storage, limit=3))) == [0, 1, 2]
+    assert ids(list(dump_records(storage, limit=3, reverse=True))) == [29, 28, 27]
+    assert ids(list(dump_records(storage, limit=0))) == []
+    assert ids(list(dump_records(seg(storage, 0, 10)))) == list(range(10, 20))
+    assert ids(list(dump_records(storage / "2"))) == list(range(5))
+    with pytest.raises(InvalidRequestError):
+        dump_records(storage, limit=-1)
+
+
+def test_a_damaged_record_of_a_sealed_segment_hides_no_other(tmp_path: Path) -> None:
+    """verify names it and nothing else, dump shows all the others, in both directions."""
+    storage = build(tmp_path / "s")
+    whole = list(dump_records(storage, partitions=[0]))
+    flip(seg(storage, 0, 10), at(4) + 41)
+    found, _ = run(storage)
+    items = list(dump_records(storage, partitions=[0]))
+    assert shape(items) == [*range(14), "record-checksum", *range(15, 30)]
+    assert [one for one in items if isinstance(one, Finding)] == found
+    assert [one for one in items if isinstance(one, DumpedRecord)] == whole[:14] + whole[15:]
+    assert list(dump_records(storage, partitions=[0], reverse=True)) == items[::-1]
+    assert shape(list(dump_records(storage, partitions=[0], first=12, last=16))) == [12, 13, "record-checksum", 15, 16]
+    assert shape(list(dump_records(storage, partitions=[0], first=16, last=17))) == [16, 17]
+    assert shape(list(dump_records(storage, partitions=[0], last=13, first=12))) == [12, 13]
+
+
+DAMAGES = {
+    "record": lambda s: flip(seg(s, 0, 10), at(4) + 41),
+    "last record of a sealed segment": lambda s: flip(seg(s, 0, 10), at(9) + 41),
+    "first record": lambda s: flip(seg(s, 0, 10), at(0) + 41),
+    "length": lambda s: flip(seg(s, 0, 10), at(4) + 28),
+    "torn tail": lambda s: cut(seg(s, 0, 20), at(10) - 5),
+    "cut segment": lambda s: cut(seg(s, 0, 10), at(6)),
+    "short header": lambda s: cut(seg(s, 0, 10), 20),
+    "empty file": lambda s: cut(seg(s, 0, 20), 0),
+    "gap": lambda s: (seg(s, 0, 10).unlink(), idx(s, 0, 10).unlink()),
+    "no index": lambda s: idx(s, 0, 10).unlink(),
+    "index of zeros": lambda s: patch(idx(s, 0, 10), HEADER_SIZE, bytes(80)),
+    "index shifted": lambda s: patch(idx(s, 0, 10), HEADER_SIZE, b"".join(at(i + 1).to_bytes(8) for i in range(10))),
+    "key": lambda s: flip(seg(s, 0, 10), 12),
+    "control file": lambda s: (s / "waltz-storage.ctl").unlink(),
+    "middle of everything": lambda s: patch(seg(s, 0, 10), at(2) + 5, b"\xff" * 3 * RECORD),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when going backwards takes many small pieces, with and without a usable index."""
+    storage = build(tmp_path / "s")
+    DAMAGES[name](storage)
+    age(storage)
+    forward = list(dump_records(storage, partitions=[0]))
+    intact = ids(forward)
+    assert 0 in intact
+    assert ids(list(dump_records(storage, partitions=[2]))) == list(range(5))
+    assert len(intact) == run(storage, partitions=[0])[1].records
+    for chunk in (dump_chunks.CHUNK, 100):
+        monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+        assert list(dump_records(storage, partitions=[0], reverse=True)) == forward[::-1]
+    for first in (0, 5, 10, 13, 14, 15, 19, 20, 29):
+        assert ids(list(dump_records(storage, partitions=[0], first=first))) == [one for one in intact if one >= first]
+        assert ids(list(dump_records(storage, partitions=[0], last=first, reverse=True))) == [
+            one for one in reversed(intact) if one <= first
+        ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),
+    flips=st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 7)), max_size=3),
+    spoil_index=st.booleans(),
+    chunk=st.integers(60, 2000),
+)
+def test_both_directions_agree_whatever_is_flipped(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    flips: list[tuple[int, int]],
+    spoil_index: bool,
+    chunk: int,
+) -> None:
+    """Backwards is the reverse of forwards, and both give what verify counts."""
+    records = [Record.make(n, RequestId(1, 2, 0, n), n, bytes([n]) * size) for n, size in enumerate(sizes)]
+    storage = build_directory(tmp_path_factory.mktemp("any") / "s", {0: [records]}, local_low_water_mark=-1)
+    path = seg(storage, 0, 0)
+    size = path.stat().st_size
+    for offset, bit in flips:
+        flip(path, HEADER_SIZE + offset % (size - HEADER_SIZE), bit)
+    if spoil_index:
+        patch(idx(storage, 0, 0), HEADER_SIZE, b"\x07" * 8)
+    age(storage)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dump_chunks, "CHUNK", chunk)
+        forward = list(dump_records(storage))
+        assert list(dump_records(storage, reverse=True)) == forward[::-1]
+    assert len(ids(forward)) == run(storage)[1].records
+    written = {record.transaction_id: record.data for record in records}
+    for one in forward:
+        if isinstance(one, DumpedRecord):
+            assert one.data == written[one.transaction_id]
+
+
+def test_a_record_with_a_wrong_data_checksum_is_shown_behind_its_finding(tmp_path: Path) -> None:
+    """The record is intact; what the client sent was not."""
+    from tests.inspect.test_codes import bad_data_checksum
+
+    storage = build(tmp_path / "s")
+    bad_data_checksum(storage)
+    items = list(dump_records(age(storage), partitions=[0]))
+    assert shape(items) == [*range(13), "data-checksum", *range(13, 30)]
+    (record,) = [one for one in items if isinstance(one, DumpedRecord) and not one.data_ok]
+    assert record.transaction_id == 13
+    found = [one for one in items if isinstance(one, Finding)]
+    assert found == run(storage)[0]
+
+
+def test_memory_is_bounded_in_both_directions(tmp_path: Path) -> None:
+    """A segment of 24 MiB, without its index, in reverse: a few mebibytes are enough."""
+    storage = build_directory(tmp_path / "s", {0: 24}, size=1 << 20)
+    idx(storage, 0, 0).unlink()
+    age(storage)
+    for reverse in (False, True):
+        tracemalloc.start()
+        assert sum(isinstance(one, DumpedRecord) for one in dump_records(storage, reverse=reverse)) == 24
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 14 << 20
+
+
+def test_index_entries_are_shown_as_they_stand_with_a_finding_in_front_of_wrong_ones(tmp_path: Path) -> None:
+    """Both directions; from and to ids; beyond the data."""
+    storage = build(tmp_path / "s")
+    patch(idx(storage, 0, 10), HEADER_SIZE + 8 * 4, (77).to_bytes(8))
+    patch(idx(storage, 0, 20), HEADER_SIZE + 80, at(10).to_bytes(8))
+    age(storage)
+    items = list(dump_index(storage, partitions=[0]))
+    wanted: list[object] = [*range(14), "index-entry", *range(14, 30), "index-long", 30]
+    assert [one.transaction_id if isinstance(one, IndexEntry) else one.code.value for one in items] == wanted
+    assert next(one for one in items if isinstance(one, IndexEntry) and one.transaction_id == 14).offset == 77
+    entries = [one for one in items if isinstance(one, IndexEntry)]
+    backwards = list(dump_index(storage, partitions=[0], reverse=True))
+    assert [one for one in backwards if isinstance(one, IndexEntry)] == entries[::-1]
+    assert [one.transaction_id for one in dump_index(storage, first=5, last=7, partitions=[0])] == [5, 6, 7]
+    assert len(list(dump_index(storage, limit=2))) == 2
+
+
+def test_segments_tell_the_state_of_their_index(tmp_path: Path) -> None:
+    """ok, missing or stale; findings stand behind the segment."""
+    storage = build(tmp_path / "s")
+    idx(storage, 0, 0).unlink()
+    cut(idx(storage, 0, 10), HEADER_SIZE + 16)
+    cut(seg(storage, 2, 0), 50)
+    age(storage)
+    items = list(dump_segments(storage))
+    kinds = [one.code.value if isinstance(one, Finding) else one.index for one in items]
+    assert kinds == ["missing", "index-missing", "stale", "index-short", "ok", "ok", "segment-header-short"]
+    first, *_ = items
+    assert not isinstance(first, Finding)
+    assert (first.first_transaction_id, first.last_transaction_id, first.records) == (0, 9, 10)
+    last = items[-2]
+    assert not isinstance(last, Finding)
+    assert (last.version, last.created, last.last_transaction_id, last.records) == (None, None, None, 0)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_the_control_file_is_shown_in_both_layouts(tmp_path: Path, layout: Layout) -> None:
+    """From the directory, the file, or a partition; damaged ones too."""
+    storage = build(tmp_path / "s", layout)
+    dump = dump_control(storage)
+    assert (dump.layout, dump.version, dump.num_partitions, len(dump.partitions)) == (layout, 0, 3, 3)
+    assert dump == dump_control(storage / "waltz-storage.ctl")
+    assert [one.partition for one in dump_control(storage / "2", [2]).partitions] == [2]
+    flip(storage / "waltz-storage.ctl", layout.struct_offset(0, 1))
+    assert [one.code for one in dump_control(storage).findings] == ["control-struct-checksum"]
+    cut(storage / "waltz-storage.ctl", 60)
+    short = dump_control(storage)
+    assert (short.layout, short.size, [one.code for one in short.findings]) == (None, 60, ["control-file-size"])
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_regions_cover_damaged_files_and_mark_the_damage(tmp_path: Path, name: str) -> None:
+    """Nothing is left out of a hexdump because it is damaged."""
+    storage = build(tmp_path / "s")
+    DAMAGES[name](storage)
+    age(storage)
+    for file in sorted(one for one in storage.rglob("*") if one.is_file()):
+        regions = list(describe_bytes(file))
+        assert b"".join(one.data for one in regions) == file.read_bytes()
+        damaged = [one for one in run(file)[0] if one.path == file and one.offset is not None]
+        assert {one.code for one in damaged} <= {one.finding.code for one in regions if one.finding is not None}
+
+
+def test_regions_name_each_field_by_the_schema(tmp_path: Path) -> None:
+    """And give its value in words."""
+    storage = build(tmp_path / "s")
+    regions = {one.name: one for one in describe_bytes(seg(storage, 0, 10), first=13, last=13)}
+    assert regions["header cluster_key"].meaning == "01234567-89ab-cdef-0123-456789abcdef"
+    assert regions["transaction 13 data_length"].meaning == str(SIZE)
+    assert regions["transaction 13 record_checksum"].meaning.endswith("agrees with the record")
+    assert "transaction 12 data" not in regions
+    with pytest.raises(InvalidRequestError):
+        list(describe_bytes(storage, what="colours"))

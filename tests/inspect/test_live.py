@@ -1,0 +1,139 @@
+"""A directory that somebody is writing: a growing tail is not damage, and damage is damage all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.inspect.dump import DumpedRecord, dump_index, dump_records
+from engine.inspect.status import storage_status
+from tests.builders import build_directory
+from tests.inspect.helpers import age, codes, flip, run, seg
+
+WRITER = Path(__file__).with_name("live_writer.py")
+
+
+@contextlib.contextmanager
+def writing(storage: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that appends to partitions 0 and 1 until the block ends."""
+    command = [sys.executable, str(WRITER), str(storage), "2", mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        try:
+            yield process
+            assert process.poll() is None, "the writer died"
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+    assert process.returncode == 0
+
+
+def build(path: Path) -> Path:
+    return age(build_directory(path, {0: 60, 1: 60}, per_segment=20, size=30, session=1, local_low_water_mark=10))
+
+
+def rounds(request: pytest.FixtureRequest, few: int, many: int) -> int:
+    return many if request.config.getoption("--long") else few
+
+
+def check_never_false(storage: Path, mode: str, times: int) -> None:
+    false: list[str] = []
+    records = set()
+    with writing(storage, mode):
+        for number in range(times):
+            findings, summary = run(storage, quick=number % 10 == 9)
+            false += [f"run {number}: {one}" for one in findings]
+            records.add(summary.records)
+    assert false == []
+    assert len(records) > times // 10, "the writer did not write"
+    print(f"{times} verifications of a directory being written ({mode}): {len(false)} false findings")
+
+
+def test_a_directory_that_a_node_writes_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Small unsynchronised writes in the release's order, roll-overs, truncations, control file updates; lock held."""
+    storage = build(tmp_path / "s")
+    check_never_false(storage, "hold", rounds(request, 120, 1000))
+    assert run(age(storage))[0] == []
+
+
+def test_a_writer_that_takes_no_lock_is_noticed_by_what_it_writes(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On another host, or in another container, a lock may not be visible."""
+    check_never_false(build(tmp_path / "s"), "free", rounds(request, 60, 1000))
+
+
+def test_a_writer_of_batches_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Data first, index after it."""
+    check_never_false(build(tmp_path / "s"), "batches", rounds(request, 60, 1000))
+
+
+@pytest.mark.parametrize("mode", ["hold", "free", "batches"])
+def test_real_damage_in_a_directory_that_is_written_is_found_every_time(
+    tmp_path: Path, request: pytest.FixtureRequest, mode: str
+) -> None:
+    """A flipped bit in a sealed segment, and one in a control struct that nobody rewrites."""
+    storage = build(tmp_path / "s")
+    flip(seg(storage, 0, 20), 128 + 70 * 3 + 50)
+    flip(seg(storage, 1, 0), 12)
+    with writing(storage, mode):
+        for number in range(rounds(request, 20, 300)):
+            findings, summary = run(storage, quick=False)
+            assert codes(findings) == ["record-checksum", "segment-key"], f"run {number}: {findings}"
+            assert findings[0].transaction_id == 23
+            assert summary.status == "damaged"
+
+
+def test_damage_in_the_segment_that_is_being_written_is_found(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Behind the damaged record the writer goes on; it is no tail."""
+    storage = age(build_directory(tmp_path / "s", {0: 10, 1: 10}, size=30, session=1, local_low_water_mark=3))
+    flip(seg(storage, 0, 0), 128 + 70 * 5 + 50)
+    with writing(storage, "hold"):
+        for _ in range(rounds(request, 20, 300)):
+            findings, _ = run(storage)
+            assert [(one.code, one.transaction_id) for one in findings] == [("record-checksum", 5)]
+
+
+def test_a_torn_tail_of_a_directory_that_nobody_writes_is_reported_though_it_is_new(tmp_path: Path) -> None:
+    """A crash a moment ago: after a short wait it is certain that nobody goes on."""
+    storage = build_directory(tmp_path / "s", {0: 10}, size=30, session=1, local_low_water_mark=3)
+    path = seg(storage, 0, 0)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert codes(run(storage)[0]) == ["torn-tail"]
+
+
+def test_an_old_torn_tail_is_reported_though_a_process_holds_the_directory(tmp_path: Path) -> None:
+    """A tail that nobody touched for long is not being written."""
+    from engine.disk import DirectoryLock
+
+    storage = build_directory(tmp_path / "s", {0: 10}, size=30, session=1, local_low_water_mark=3)
+    path = seg(storage, 0, 0)
+    path.write_bytes(path.read_bytes()[:-7])
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        assert codes(run(storage)[0]) == []
+        assert codes(run(storage, exclusive=True)[0]) == ["torn-tail"], (
+            "whoever holds the lock knows that nobody writes"
+        )
+        age(storage)
+        assert codes(run(storage)[0]) == ["torn-tail"]
+
+
+def test_dump_and_status_of_a_directory_that_is_written_show_no_damage(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Whole records only, in order, and health ok."""
+    storage = build(tmp_path / "s")
+    with writing(storage, "hold"):
+        for number in range(rounds(request, 20, 300)):
+            items = list(dump_records(storage, reverse=number % 2 == 1))
+            assert [one for one in items if not isinstance(one, DumpedRecord)] == []
+            assert all(not hasattr(one, "code") for one in dump_index(storage))
+            status = storage_status(storage)
+            assert [one.health for one in status.partitions] == ["ok", "ok"]
+            assert status.locked_by

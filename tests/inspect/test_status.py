@@ -1,0 +1,112 @@
+"""status: key, layout, marks, extent and health, without reading the data."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import disk
+from engine.disk import DirectoryLock
+from engine.errors import InvalidRequestError
+from engine.inspect.status import storage_status
+from engine.scan.source import FileSource
+from formats.control import Layout
+from tests.builders import KEY, build_directory
+from tests.inspect.helpers import age, cut, flip, seg
+from tests.inspect.test_codes import break_struct, unassigned
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_status_tells_key_layout_marks_and_extent(tmp_path: Path, layout: Layout) -> None:
+    """Of a clean directory, assigned and unassigned partitions."""
+    storage = age(build_directory(tmp_path / "s", {0: 120, 2: 0}, layout=layout, num_partitions=4, size=10))
+    status = storage_status(storage)
+    assert (status.path, status.cluster_key, status.layout, status.num_partitions) == (storage, KEY, layout, 4)
+    assert status.locked_by is None
+    assert [one.partition for one in status.partitions] == [0, 1, 2, 3]
+    one = status.partitions[0]
+    assert (one.assigned, one.readable, one.writable, one.health) == (True, True, True, "ok")
+    assert (one.session_id, one.low_water_mark, one.local_low_water_mark) == (3, 59, 59)
+    assert (one.segments, one.records, one.first_transaction_id, one.last_transaction_id) == (3, 120, 0, 119)
+    assert one.bytes == sum(file.stat().st_size for file in (storage / "0").iterdir())
+    assert one.last_written is not None
+    assert one.last_written.endswith("Z")
+    empty = status.partitions[2]
+    assert (empty.records, empty.first_transaction_id, empty.last_transaction_id) == (0, None, None)
+    other = status.partitions[1]
+    assert (other.assigned, other.health, other.segments, other.last_written) == (False, "unassigned", 0, None)
+    assert [one.partition for one in storage_status(storage, [2, 3]).partitions] == [2, 3]
+
+
+def test_health_names_each_partition_by_its_worst_finding(tmp_path: Path) -> None:
+    """A torn tail, a damaged header, a pair that is lost, files of an unassigned partition."""
+    storage = build_directory(tmp_path / "s", dict.fromkeys(range(5), 40), per_segment=20, size=10)
+    cut(seg(storage, 0, 20), 1000)
+    unassigned(storage)
+    flip(seg(storage, 2, 20), 12)
+    break_struct(storage, 3, 1, 2)
+    status = storage_status(age(storage))
+    assert [one.health for one in status.partitions] == ["repairable", "unassigned", "damaged", "damaged", "ok"]
+    assert [one.session_id for one in status.partitions] == [3, -1, 3, None, 3]
+    assert status.partitions[3].assigned is None
+    assert status.partitions[0].last_transaction_id == 36
+
+
+def test_availability_comes_from_flag_and_marks(tmp_path: Path) -> None:
+    """A marks file that cannot be understood makes both unknown, and nothing else."""
+    storage = age(build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED))
+    state = storage / disk.STATE_DIRECTORY
+    state.mkdir()
+    marks = {"version": 1, "partitions": {"1": {"readable": True, "writable": False}}}
+    (state / "availability.json").write_text(json.dumps(marks))
+    assert [(one.readable, one.writable) for one in storage_status(storage).partitions] == [(True, True), (True, False)]
+    (state / "availability.json").write_text("{")
+    assert [(one.readable, one.health) for one in storage_status(storage).partitions] == [(None, "ok"), (None, "ok")]
+
+
+def test_status_tells_who_holds_the_directory(tmp_path: Path) -> None:
+    """Without taking a lock itself."""
+    storage = age(build_directory(tmp_path / "s", {0: 5}))
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        assert storage_status(storage).locked_by == os.getpid()
+    assert storage_status(storage).locked_by is None
+
+
+def test_status_reads_little_of_large_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers, both ends; never the whole."""
+    storage = age(build_directory(tmp_path / "s", {0: 20000}, size=300, per_segment=20000))
+    read = 0
+    original = FileSource.read_into
+
+    def counting(self: FileSource, offset: int, buffer: memoryview) -> int:
+        nonlocal read
+        count = original(self, offset, buffer)
+        read += count
+        return count
+
+    monkeypatch.setattr(FileSource, "read_into", counting)
+    status = storage_status(storage)
+    assert status.partitions[0].records == 20000
+    assert read < 50_000
+
+
+def test_without_a_control_file_the_partitions_are_described_all_the_same(tmp_path: Path) -> None:
+    """What the control file would say is None."""
+    storage = build_directory(tmp_path / "s", {0: 5})
+    (storage / "waltz-storage.ctl").unlink()
+    status = storage_status(age(storage))
+    assert (status.layout, status.num_partitions, status.cluster_key) == (None, None, KEY)
+    assert [one.code for one in status.findings] == ["control-file-missing"]
+    (one,) = status.partitions
+    assert (one.assigned, one.session_id, one.records) == (None, None, 5)
+
+
+def test_a_part_of_a_directory_has_no_status(tmp_path: Path) -> None:
+    """A partition directory or a file is refused."""
+    storage = build_directory(tmp_path / "s", {0: 5})
+    for path in (storage / "0", seg(storage, 0, 0), storage / "waltz-storage.ctl"):
+        with pytest.raises(InvalidRequestError):
+            storage_status(path)
