@@ -1,0 +1,362 @@
+"""Write the JSON Schemas of everything that waltzctl prints: ``python docs/schemas/generate.py``.
+
+Each file stands alone (2020-12) and is strict: a key that is not listed is a mistake.  ``tests/cli/test_schemas.py`` fails
+when a file here is not what this program writes, or when a command prints an object that its schema refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+Schema = dict[str, Any]
+
+INTEGER: Schema = {"type": "integer"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+INT32: Schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+INT64: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+BOOLEAN: Schema = {"type": "boolean"}
+STRING: Schema = {"type": "string"}
+PATH: Schema = {"type": "string", "description": "As it was given; bytes that are no UTF-8 are lone surrogates."}
+CHECKSUM: Schema = {"type": "string", "pattern": "^[0-9a-f]{8}$"}
+KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"}
+TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
+BASE64: Schema = {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}
+HEX: Schema = {"type": "string", "pattern": "^([0-9a-f]{2})*$"}
+SEVERITY: Schema = {"enum": ["damage", "repairable", "note"]}
+STATUS: Schema = {"enum": ["clean", "repairable", "damaged"]}
+EXIT_STATUS: Schema = {"enum": [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 130]}
+LAYOUT: Schema = {"enum": ["documented", "released"]}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The value may be missing, which is null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def listed(schema: Schema) -> Schema:
+    """An array."""
+    return {"type": "array", "items": schema}
+
+
+def keys(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
+    """A strict object."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+FINDING = {
+    "code": {"type": "string", "pattern": "^[a-z-]+$", "description": "See waltzctl-findings(7)."},
+    "severity": SEVERITY,
+    "path": PATH,
+    "partition": or_null(INTEGER),
+    "segment": or_null(COUNT),
+    "transaction_id": or_null(INT64),
+    "offset": or_null(COUNT),
+    "length": or_null(COUNT),
+    "message": STRING,
+    "remedy": or_null({"type": "string", "description": "A command line."}),
+}
+REQUEST_ID = keys({"client": INT32, "generation": INT32, "partition": INT32, "sequence": INT32})
+STRUCT = keys(
+    {
+        "session_id": INT64,
+        "low_water_mark": INT64,
+        "local_low_water_mark": INT64,
+        "available": or_null(BOOLEAN),
+        "assigned": or_null(BOOLEAN),
+        "flags": or_null(INT32),
+        "sequence": or_null(INT32),
+        "checksum": CHECKSUM,
+        "valid": BOOLEAN,
+    }
+)
+STEP = keys(
+    {
+        "action": STRING,
+        "path": PATH,
+        "partition": or_null(COUNT),
+        "from_transaction_id": or_null(INT64),
+        "to_transaction_id": or_null(INT64),
+        "offset": or_null(COUNT),
+        "length": or_null(COUNT),
+        "reason": STRING,
+        "loses_data": BOOLEAN,
+    }
+)
+PARTITION_STATUS = keys(
+    {
+        "partition": COUNT,
+        "assigned": or_null(BOOLEAN),
+        "readable": or_null(BOOLEAN),
+        "writable": or_null(BOOLEAN),
+        "session_id": or_null(INT64),
+        "low_water_mark": or_null(INT64),
+        "local_low_water_mark": or_null(INT64),
+        "segments": COUNT,
+        "bytes": COUNT,
+        "records": COUNT,
+        "first_transaction_id": or_null(INT64),
+        "last_transaction_id": or_null(INT64),
+        "last_written": or_null(TIME),
+        "health": {"enum": ["ok", "repairable", "damaged", "unassigned"]},
+    }
+)
+PLACE = keys({"path": PATH, "offset": COUNT, "size": COUNT})
+SALVAGED_PARTITION = keys(
+    {
+        "partition": COUNT,
+        "first_transaction_id": COUNT,
+        "last_transaction_id": COUNT,
+        "records": COUNT,
+        "segments": COUNT,
+        "bytes": COUNT,
+        "missing": listed(keys({"first": COUNT, "last": COUNT})),
+        "witnesses": listed(keys({"witness": STRING, "records": COUNT})),
+    }
+)
+
+OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
+    "record": (
+        (
+            "A transaction record (dump). With --data none there is no data key; with hex it is data_hex; with utf8 and json it"
+            " is data, or data null and data_b64 where the bytes are not that."
+        ),
+        {
+            "partition": or_null(INTEGER),
+            "segment": or_null(COUNT),
+            "transaction_id": INT64,
+            "offset": COUNT,
+            "size": COUNT,
+            "request_id": REQUEST_ID,
+            "header": INT32,
+            "data_length": COUNT,
+            "data_checksum": CHECKSUM,
+            "record_checksum": CHECKSUM,
+            "data_b64": BASE64,
+            "data_hex": HEX,
+            "data": {"description": "Text (utf8) or any JSON value (json); null where the bytes are not that."},
+        },
+        ("data_b64", "data_hex", "data"),
+    ),
+    "finding": ("One place where something is wrong.", FINDING, ()),
+    "verify-summary": (
+        "The last object of verify.",
+        {
+            "status": STATUS,
+            "exit_status": EXIT_STATUS,
+            "partitions": COUNT,
+            "segments": COUNT,
+            "records": COUNT,
+            "bytes": COUNT,
+            "damage": COUNT,
+            "repairable": COUNT,
+            "notes": COUNT,
+            "elapsed_seconds": {"type": "number", "minimum": 0},
+            "modified": {"const": False},
+            "complete": BOOLEAN,
+        },
+        (),
+    ),
+    "control": (
+        "The header of a control file (dump).",
+        {
+            "path": PATH,
+            "layout": or_null(LAYOUT),
+            "version": or_null(INT32),
+            "created": or_null(TIME),
+            "cluster_key": or_null(KEY),
+            "num_partitions": or_null(INT32),
+            "size": COUNT,
+        },
+        (),
+    ),
+    "partition-info": (
+        "A partition's pair of structs in a control file (dump); current is the one in force.",
+        {
+            "partition": COUNT,
+            "stored_partition": INT32,
+            "current": {"enum": [1, 2, None]},
+            "structs": {**listed(STRUCT), "minItems": 2, "maxItems": 2},
+        },
+        (),
+    ),
+    "segment": (
+        "A segment: its header and what it holds (dump --what segments).",
+        {
+            "path": PATH,
+            "partition": or_null(INTEGER),
+            "segment": COUNT,
+            "version": or_null(INT32),
+            "created": or_null(TIME),
+            "cluster_key": or_null(KEY),
+            "first_transaction_id": or_null(INT64),
+            "last_transaction_id": or_null(INT64),
+            "records": COUNT,
+            "data_bytes": COUNT,
+            "index_bytes": COUNT,
+            "index": {"enum": ["ok", "missing", "stale"]},
+        },
+        (),
+    ),
+    "index-entry": (
+        "An entry of an index file (dump --what index).",
+        {"partition": or_null(INTEGER), "segment": or_null(COUNT), "transaction_id": INT64, "offset": INT64},
+        (),
+    ),
+    "status": (
+        "What a storage directory holds and how it is.",
+        {
+            "path": PATH,
+            "cluster_key": or_null(KEY),
+            "layout": or_null(LAYOUT),
+            "num_partitions": or_null(INT32),
+            "locked_by": or_null({**COUNT, "description": "Process id; 0 where it is locked and the id is unknown."}),
+            "partitions": listed(PARTITION_STATUS),
+            "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
+    "plan": (
+        "What a repair would do (truncate, rebuild-index, recover).",
+        {
+            "hash": STRING,
+            "command": STRING,
+            "path": PATH,
+            "steps": listed(STEP),
+            "undecided": listed(keys(FINDING)),
+            "arguments": keys(
+                {
+                    "partitions": or_null(listed(COUNT)),
+                    "everything": BOOLEAN,
+                    "after": or_null(INT64),
+                    "replicas": listed(PATH),
+                    "allow_data_loss": BOOLEAN,
+                }
+            ),
+        },
+        (),
+    ),
+    "result": (
+        "What a repair or an undo did; findings are those that remain.",
+        {
+            "plan_hash": STRING,
+            "applied": BOOLEAN,
+            "undo_id": or_null(STRING),
+            "quarantine": or_null(PATH),
+            "status": STRING,
+            "exit_status": EXIT_STATUS,
+            "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
+    "append-result": (
+        "What append made durable.",
+        {
+            "partition": COUNT,
+            "first_transaction_id": or_null(INT64),
+            "last_transaction_id": or_null(INT64),
+            "records": COUNT,
+            "bytes": COUNT,
+        },
+        (),
+    ),
+    "cluster": (
+        "What create-cluster made.",
+        {
+            "cluster_key": KEY,
+            "num_partitions": COUNT,
+            "layout": LAYOUT,
+            "directories": listed(keys({"path": PATH, "assigned": listed(COUNT)})),
+        },
+        (),
+    ),
+    "salvage-report": (
+        "What salvage found, wrote and left out: found = written + duplicates + superseded + doubtful_records + elsewhere.",
+        {
+            "path": PATH,
+            "cluster_key": KEY,
+            "num_partitions": COUNT,
+            "layout": LAYOUT,
+            "exit_status": EXIT_STATUS,
+            "sources": COUNT,
+            "bytes": COUNT,
+            "headers": COUNT,
+            "found": COUNT,
+            "written": COUNT,
+            "duplicates": COUNT,
+            "superseded": COUNT,
+            "doubtful_records": COUNT,
+            "elsewhere": COUNT,
+            "missing": COUNT,
+            "partitions": listed(SALVAGED_PARTITION),
+            "conflicts": listed(
+                keys(
+                    {
+                        "partition": COUNT,
+                        "transaction_id": COUNT,
+                        "kept": PLACE,
+                        "others": listed(PLACE),
+                        "reason": STRING,
+                    }
+                )
+            ),
+            "doubtful": listed(
+                keys(
+                    {
+                        "path": PATH,
+                        "offset": COUNT,
+                        "length": COUNT,
+                        "first_transaction_id": COUNT,
+                        "last_transaction_id": COUNT,
+                        "records": COUNT,
+                        "reason": STRING,
+                    }
+                )
+            ),
+            "unreadable": listed(keys({"path": PATH, "offset": COUNT, "length": COUNT})),
+            "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
+    "undo-entry": (
+        "A repair whose bytes are kept (undo --list).",
+        {
+            "id": STRING,
+            "command": STRING,
+            "arguments": listed(STRING),
+            "created": {"type": "string", "description": "RFC 3339 in UTC."},
+            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back"]},
+            "plan_hash": STRING,
+            "quarantine": PATH,
+            "files": listed(STRING),
+        },
+        (),
+    ),
+}
+
+
+def schema_of(name: str) -> Schema:
+    """The whole schema of an object."""
+    description, properties, optional = OBJECTS[name]
+    own = {"schema": {"const": f"waltzctl.{name}/1"}, "type": {"const": name}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"waltzctl.{name}/1",
+        "title": name,
+        "description": description,
+        **keys({**own, **properties}, optional),
+    }
+
+
+def files() -> dict[str, str]:
+    """File name to contents."""
+    return {f"{name}.schema.json": json.dumps(schema_of(name), indent=2) + "\n" for name in OBJECTS}
+
+
+if __name__ == "__main__":
+    for file_name, text in files().items():
+        (HERE / file_name).write_text(text)

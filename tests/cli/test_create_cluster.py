@@ -1,0 +1,83 @@
+"""create-cluster: the directories, the object, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formats.control import Layout, decode_control
+from tests.builders import digest
+from tests.cli.running import invoke
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_directory_gets_the_same_key(tmp_path: Path, layout: Layout) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    answer = invoke("create-cluster", *paths, "--partitions", 3, "--layout", layout.value, "--format", "json")
+    assert answer.status == 0
+    (cluster,) = answer.objects
+    assert cluster["type"] == "cluster"
+    assert cluster["directories"] == [{"path": str(path), "assigned": [0, 1, 2]} for path in paths]
+    for path in paths:
+        control = decode_control((path / "waltz-storage.ctl").read_bytes())
+        assert (control.layout, control.header.num_partitions) == (layout, 3)
+        assert str(control.header.cluster_key) == cluster["cluster_key"]
+
+
+def test_key_and_assignment_are_taken_as_given(tmp_path: Path) -> None:
+    key = "01234567-89ab-cdef-0123-456789abcdef"
+    answer = invoke(
+        "create-cluster", tmp_path / "a", "--partitions", 8, "--key", key, "--assign", "0-2,5", "--format", "ndjson"
+    )
+    (cluster,) = answer.objects
+    assert cluster["cluster_key"] == key
+    assert cluster["directories"][0]["assigned"] == [0, 1, 2, 5]
+    assert not (tmp_path / "a" / "3").exists()
+
+
+def test_assign_none(tmp_path: Path) -> None:
+    answer = invoke("create-cluster", tmp_path / "a", "--partitions", 2, "--assign", "none", "--format", "ndjson")
+    assert answer.objects[0]["directories"][0]["assigned"] == []
+
+
+def test_documented_is_the_default_layout(tmp_path: Path) -> None:
+    assert "documented" in invoke("create-cluster", tmp_path / "a", "--partitions", 1).out
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("mine")
+    before = digest(tmp_path)
+    answer = invoke("create-cluster", tmp_path / "a", "--partitions", 1)
+    assert answer.status == 13
+    assert "not empty" in answer.err
+    assert answer.out == ""
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["DIR"],
+        ["DIR", "--partitions", "0"],
+        ["DIR", "--partitions", "x"],
+        ["DIR", "--partitions", "1000001"],
+        ["DIR", "--partitions", "2", "--assign", "2"],
+        ["DIR", "--partitions", "2", "--assign", "some"],
+        ["DIR", "--partitions", "2", "--key", "short"],
+        ["DIR", "--partitions", "2", "--layout", "other"],
+        ["", "--partitions", "2"],
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
+    answer = invoke("create-cluster", *[tmp_path / "a" if word == "DIR" else word for word in arguments])
+    assert answer.status == 2
+    assert answer.err.startswith("Usage: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quiet_says_nothing_on_success(tmp_path: Path) -> None:
+    answer = invoke("create-cluster", tmp_path / "a", "--partitions", 1, "-q")
+    assert (answer.status, answer.out, answer.err) == (0, "", "")

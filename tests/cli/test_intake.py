@@ -1,0 +1,95 @@
+"""append's input: what a line means, and that a bad one is named."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.checksums import crc32
+from waltzctl.intake import BadLineError, Entry, bare_entries, json_entries
+
+
+def read_json(*lines: object) -> list[Entry]:
+    return list(json_entries(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))))
+
+
+@given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b""))))
+def test_every_bare_line_is_one_record(lines: list[bytes]) -> None:
+    entries = list(bare_entries(io.BytesIO(b"".join(line + b"\n" for line in lines))))
+    assert [entry.data for entry in entries] == lines
+    assert [entry.line for entry in entries] == list(range(1, len(lines) + 1))
+
+
+def test_a_last_line_without_end_counts() -> None:
+    assert [entry.data for entry in bare_entries(io.BytesIO(b"a\r\n\nb"))] == [b"a\r", b"", b"b"]
+
+
+@given(st.binary())
+def test_base64_and_hex_data_arrive_as_they_were(data: bytes) -> None:
+    found = read_json({"data_b64": base64.b64encode(data).decode()}, {"data_hex": data.hex()})
+    assert [entry.data for entry in found] == [data, data]
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_a_string_is_utf8_text(text: str) -> None:
+    assert read_json({"data": text})[0].data == text.encode()
+
+
+def test_any_other_value_is_compact_json() -> None:
+    assert [entry.data for entry in read_json({"data": {"a": [1, None]}}, {"data": 7})] == [b'{"a":[1,null]}', b"7"]
+
+
+def test_header_and_request_id() -> None:
+    request = {"client": -1, "generation": 2, "partition": 3, "sequence": 4}
+    (entry,) = read_json({"data": "", "header": -5, "request_id": request})
+    assert (entry.header, entry.request_id) == (-5, (-1, 2, 3, 4))
+
+
+def test_a_dumped_record_is_understood() -> None:
+    dumped = {"schema": "waltzctl.record/1", "type": "record", "partition": 1, "segment": 0, "transaction_id": 9, "offset": 128,
+              "size": 43, "header": 5, "data_length": 3, "data_checksum": f"{crc32(b'abc'):08x}", "record_checksum": "00000000",
+              "data_b64": "YWJj"}  # fmt: skip
+    (entry,) = read_json(dumped)
+    assert (entry.data, entry.header) == (b"abc", 5)
+
+
+def test_blank_lines_are_passed_over_and_counted() -> None:
+    entries = list(json_entries(io.BytesIO(b'\n{"data":"a"}\n  \n{"data":"b"}')))
+    assert [(entry.line, entry.data) for entry in entries] == [(2, b"a"), (4, b"b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "not UTF-8: byte 0"),
+        (b"[" * 100_000, "not JSON"),
+        (b"{}", "one of data"),
+        (b'{"data":"a","data_b64":"YQ=="}', "both data and data_b64"),
+        (b'{"data":NaN}', "NaN is no JSON number"),
+        (b'{"data_b64":"Y"}', "data_b64"),
+        (b'{"data_b64":"Y Q=="}', "data_b64"),
+        (b'{"data_b64":7}', "not a string"),
+        (b'{"data_hex":"abc"}', "data_hex"),
+        (b'{"data":"a","header":2147483648}', "header is not a signed 32-bit"),
+        (b'{"data":"a","header":true}', "header is not a signed 32-bit"),
+        (b'{"data":"a","header":1.0}', "header is not a signed 32-bit"),
+        (b'{"data":"a","request_id":{"client":1}}', "request_id"),
+        (b'{"data":"a","request_id":[1,2,3,4]}', "request_id"),
+        (b'{"data":"a","haeder":1}', "unknown key 'haeder'"),
+        (b'{"data":"a","data_checksum":"00000000"}', "data_checksum"),
+        (b'{"data":"\\ud800"}', "lone surrogate"),
+        (b'{"type":"finding","data":"a"}', "'finding', not a record"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line: bytes, why: str) -> None:
+    with pytest.raises(BadLineError, match=why) as caught:
+        list(json_entries(io.BytesIO(b'{"data":""}\n' + line + b"\n")))
+    assert caught.value.line == 2
+    assert "input line 2" in str(caught.value)

@@ -1,0 +1,89 @@
+"""One place turns what a command raises into an exit status and a message."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import errors
+from engine.findings import Code, make_finding
+from waltzctl.exit_status import ExitStatus
+from waltzctl.outcome import conclude
+
+
+def every_error(kind: type[errors.WaltzError]) -> Iterator[type[errors.WaltzError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from every_error(below)
+
+
+@pytest.mark.parametrize("kind", list(every_error(errors.WaltzError)), ids=lambda kind: kind.__name__)
+def test_every_error_of_the_engine_has_an_exit_status(kind: type[errors.WaltzError]) -> None:
+    assert ExitStatus.from_label(kind.status).label == kind.status
+
+
+def test_the_numbers_are_those_of_the_contract() -> None:
+    assert {status.label: int(status) for status in ExitStatus} == {
+        "clean": 0, "internal": 1, "usage": 2, "repairable": 3, "damaged": 4, "damage-remains": 5, "not-waltz": 10, "locked": 11,
+        "mismatch": 12, "refused": 13, "io-error": 14, "interrupted": 130,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (errors.NotWaltzError("x: nothing here"), ExitStatus.NOT_WALTZ, "waltzctl: error: x: nothing here\n"),
+        (errors.RefusedError("no", advice="do y"), ExitStatus.REFUSED, "waltzctl: refused: no\n  do y\n"),
+        (errors.DirectoryLockedError(Path("d"), 7), ExitStatus.LOCKED, "locked by process 7"),
+        (
+            errors.DiskReadError("f", 12, OSError(errno.EIO, "broken")),
+            ExitStatus.IO_ERROR,
+            "f: cannot read at offset 12: broken",
+        ),
+        (OSError(errno.ENOSPC, "full", "/x"), ExitStatus.IO_ERROR, "waltzctl: error: /x: full\n"),
+        (KeyboardInterrupt(), ExitStatus.INTERRUPTED, "waltzctl: interrupted\n"),
+        (BrokenPipeError(), ExitStatus.CLEAN, ""),
+        (MemoryError(), ExitStatus.INTERNAL, "out of memory"),
+        (ZeroDivisionError("oops"), ExitStatus.INTERNAL, "ZeroDivisionError: oops"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_explained(
+    error: BaseException, status: ExitStatus, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> None:
+        raise error
+
+    assert conclude(body) is status
+    err = capsys.readouterr().err
+    assert said in err
+    assert bool(err) == bool(said)
+
+
+def test_a_damage_error_lists_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [make_finding(Code.RECORD_CHECKSUM, Path("f"), f"finding {number}") for number in range(25)]
+
+    def body() -> None:
+        raise errors.DamageError("partition 3 is damaged", findings)
+
+    assert conclude(body) is ExitStatus.DAMAGED
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "waltzctl: error: partition 3 is damaged"
+    assert lines[1] == "  damage  record-checksum: finding 0"
+    assert lines[-1] == "  and 5 more; run verify to see them"
+
+
+def test_messages_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> None:
+        raise errors.NotWaltzError("\x1b[2J\udcff: nothing")
+
+    conclude(body)
+    assert capsys.readouterr().err == "waltzctl: error: \\x1b[2J\\xff: nothing\n"
+
+
+def test_an_answer_is_the_status() -> None:
+    assert conclude(lambda: ExitStatus.DAMAGED) is ExitStatus.DAMAGED
+    assert conclude(lambda: None) is ExitStatus.CLEAN

@@ -1,0 +1,277 @@
+"""truncate, rebuild-index, recover: plan, confirmation, result and exit status; what they do to files is the engine's matter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import disk
+from tests.builders import build_directory, digest
+from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
+from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
+
+PROMPT = b"to apply the plan"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return build_directory(tmp_path / "storage", {0: 60, 2: 20}, local_low_water_mark=9)
+
+
+def contents(storage: Path) -> dict[str, str]:
+    """The storage's own files, ours left out."""
+    return {name: value for name, value in digest(storage).items() if not name.startswith(disk.STATE_DIRECTORY)}
+
+
+def only(answer: Answer, kind: str) -> dict[str, Any]:
+    (found,) = answer.objects
+    assert found["type"] == kind
+    return found
+
+
+def test_a_dry_run_shows_the_plan_and_what_verify_would_say(storage: Path) -> None:
+    index_of(storage).unlink()
+    before = digest(storage)
+    answer = invoke("rebuild-index", storage, "--dry-run", "--format", "json")
+    plan = only(answer, "plan")
+    assert answer.status == 3
+    assert plan["command"] == "rebuild-index"
+    assert [step["path"] for step in plan["steps"]] == [str(index_of(storage))]
+    assert digest(storage) == before
+
+
+def test_rebuild_index_writes_the_same_bytes(storage: Path) -> None:
+    before = contents(storage)
+    index_of(storage).write_bytes(b"nonsense")
+    answer = invoke("rebuild-index", storage, "--yes", "--format", "json")
+    result = only(answer, "result")
+    assert (answer.status, result["applied"], result["exit_status"], result["findings"]) == (0, True, 0, [])
+    assert contents(storage) == before
+    assert (Path(result["quarantine"]) / "manifest.json").is_file()
+
+
+def test_only_what_differs_is_replaced_unless_all_is_asked_for(storage: Path) -> None:
+    answer = invoke("rebuild-index", storage, "--yes", "--format", "json")
+    assert (answer.status, only(answer, "result")["applied"]) == (0, False)
+    assert not (storage / disk.STATE_DIRECTORY / "quarantine").exists()
+    plan = only(invoke("rebuild-index", storage, "--all", "--partition", "0", "--dry-run", "--format", "json"), "plan")
+    assert len(plan["steps"]) == 2
+
+
+@pytest.mark.parametrize("command", [["rebuild-index"], ["truncate", "--partition", "0", "--after", "55"]])
+def test_without_a_terminal_and_without_yes_it_is_refused(storage: Path, command: list[str]) -> None:
+    index_of(storage).unlink()
+    before = digest(storage)
+    answer = invoke(command[0], storage, *command[1:], "--format", "json")
+    assert answer.status == 13
+    assert only(answer, "plan")["steps"]
+    assert "add --yes" in answer.err
+    assert digest(storage) == before
+
+
+def test_recover_without_a_terminal_and_without_yes_is_a_dry_run(storage: Path) -> None:
+    tear_tail(segment_of(storage, first=50))
+    before = digest(storage)
+    answer = invoke("recover", storage, "--format", "ndjson")
+    assert answer.status == 3
+    assert only(answer, "plan")["steps"][0]["partition"] == 0
+    assert "dry run" in answer.err
+    assert digest(storage) == before
+
+
+def test_recover_applies_what_loses_nothing_and_names_the_rest(storage: Path) -> None:
+    tear_tail(segment_of(storage, first=50))
+    lost = damage_record(segment_of(storage, 2), 15)
+    answer = invoke("recover", storage, "--yes", "--format", "json")
+    result = only(answer, "result")
+    assert answer.status == 5
+    assert result["status"] == "damaged"
+    assert [(one["code"], one["transaction_id"]) for one in result["findings"]] == [("record-checksum", lost)]
+    assert invoke("recover", storage, "--yes", "--partition", "0").status == 0
+
+
+def test_recover_brings_a_record_back_from_a_replica(storage: Path, tmp_path: Path) -> None:
+    replica = build_directory(tmp_path / "replica", {0: 60, 2: 20}, local_low_water_mark=9)
+    before = contents(storage)
+    damage_record(segment_of(storage, 2), 15)
+    answer = invoke("recover", storage, "--from", replica, "--yes", "--format", "json")
+    assert (answer.status, only(answer, "result")["exit_status"]) == (0, 0)
+    assert contents(storage) == before
+
+
+def test_recover_splits_around_a_lost_record_and_the_gap_stays_a_finding(storage: Path) -> None:
+    lost = damage_record(segment_of(storage, 2), 15)
+    answer = invoke("recover", storage, "--allow-data-loss", "--yes", "--format", "json")
+    (finding,) = only(answer, "result")["findings"]
+    assert answer.status == 5
+    assert (finding["code"], finding["transaction_id"]) == ("segment-gap", lost)
+    ids = [
+        one["transaction_id"]
+        for one in invoke("dump", storage, "--partition", "2", "--format", "ndjson").only("record")
+    ]
+    assert ids == [number for number in range(20) if number != lost]
+
+
+def test_truncate_keeps_what_it_is_told_to_keep(storage: Path) -> None:
+    answer = invoke("truncate", storage, "--partition", "2", "--after", "12", "--yes", "--format", "json")
+    assert (answer.status, only(answer, "result")["applied"]) == (0, True)
+    assert records_of(segment_of(storage, 2))[-1][1].transaction_id == 12
+
+
+def test_truncate_below_the_mark_needs_more_than_yes(storage: Path) -> None:
+    before = digest(storage)
+    arguments = ["truncate", storage, "--partition", "2", "--after", "5", "--yes"]
+    answer = invoke(*arguments)
+    assert answer.status == 13
+    assert "--allow-data-loss" in answer.err
+    assert digest(storage) == before
+    done = invoke(*arguments, "--allow-data-loss", "--format", "json")
+    assert done.status == 5
+    assert [one["code"] for one in only(done, "result")["findings"]] == ["acknowledged-missing"]
+
+
+def test_a_plan_is_applied_exactly_or_not_at_all(storage: Path, tmp_path: Path) -> None:
+    tear_tail(segment_of(storage, first=50))
+    plan = tmp_path / "plan.json"
+    plan.write_text(invoke("recover", storage, "--dry-run", "--format", "json").out)
+    index_of(storage, 2).unlink()
+    stale = invoke("recover", storage, "--plan", plan)
+    assert stale.status == 13
+    assert "nothing was modified" in stale.err
+    plan.write_text(invoke("recover", storage, "--dry-run", "--format", "json").out)
+    answer = invoke("recover", storage, "--plan", plan, "--format", "json")
+    result = only(answer, "result")
+    assert (answer.status, result["applied"]) == (0, True)
+    assert result["plan_hash"] == json.loads(plan.read_text())["hash"]
+    assert invoke("recover", storage, "--plan", plan).status == 13
+
+
+def test_a_plan_carries_its_options(storage: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    arguments = ["truncate", storage, "--partition", "2", "--after", "12"]
+    plan.write_text(invoke(*arguments, "--dry-run", "--format", "json").out)
+    other = invoke("truncate", storage, "--partition", "2", "--after", "13", "--plan", plan)
+    assert other.status == 2
+    assert "other options" in other.err
+    assert invoke(*arguments, "--plan", plan).status == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 10_000, '{"schema":"waltzctl.plan/1","type":"plan"}', "\0"])
+def test_a_file_that_is_no_plan(storage: Path, tmp_path: Path, text: str) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    answer = invoke("recover", storage, "--plan", plan)
+    assert answer.status == 2
+    assert "not a plan" in answer.err
+
+
+def test_a_plan_of_another_command_or_directory(storage: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(invoke("rebuild-index", storage, "--all", "--dry-run", "--format", "json").out)
+    assert invoke("recover", storage, "--plan", plan).status == 2
+    other = build_directory(tmp_path / "other", {0: 5})
+    assert invoke("rebuild-index", other, "--plan", plan).status == 2
+    assert invoke("recover", storage, "--plan", tmp_path / "missing").status == 2
+
+
+def test_yes_and_dry_run_cannot_be_meant_together(storage: Path) -> None:
+    assert invoke("recover", storage, "--yes", "--dry-run").status == 2
+
+
+def test_on_a_terminal_the_partition_number_is_the_confirmation(storage: Path) -> None:
+    arguments = ["truncate", storage, "--partition", "2", "--after", "12"]
+    before = digest(storage)
+    for wrong in (b"0\n", b"yes\n", b"\n", b"\x04"):
+        refused = on_terminal(*arguments, typed=wrong, after=PROMPT)
+        assert refused.status == 13
+        assert "not confirmed, nothing was modified" in refused.out
+    assert digest(storage) == before
+    answer = on_terminal(*arguments, typed=b"2\n", after=PROMPT, NO_COLOR="1")
+    assert answer.status == 0
+    assert "Plan of truncate for " in answer.out
+    assert "Type the partition number (2) to apply the plan" in answer.out
+    assert f"To take it back: waltzctl undo {storage} " in answer.out
+
+
+def test_on_a_terminal_several_partitions_are_typed_as_a_range(storage: Path) -> None:
+    index_of(storage).unlink()
+    index_of(storage, 2).unlink()
+    answer = on_terminal("rebuild-index", storage, typed=b"0,2\n", after=PROMPT)
+    assert answer.status == 0
+    assert "(0,2)" in answer.out
+
+
+def test_an_interrupt_at_the_question_changes_nothing(storage: Path) -> None:
+    before = digest(storage)
+    answer = on_terminal("truncate", storage, "--partition", "2", "--after", "12", typed=b"\x03", after=PROMPT)
+    assert answer.status == 130
+    assert "interrupted" in answer.out
+    assert digest(storage) == before
+
+
+def test_a_person_sees_the_plan_even_when_stdout_holds_json(storage: Path) -> None:
+    answer = on_terminal(
+        "truncate", storage, "--partition", "2", "--after", "12", "--format", "json", typed=b"2\n", after=PROMPT
+    )
+    assert answer.status == 0
+    assert "Plan of truncate" in answer.out
+    assert json.loads(answer.out.splitlines()[-1])["type"] == "result"
+
+
+def test_what_lies_in_plain_output(storage: Path) -> None:
+    index_of(storage).unlink()
+    lines = run("rebuild-index", storage, "--yes").out.splitlines()
+    kinds = [line.split("\t")[0] for line in lines if not line.startswith("#")]
+    assert kinds == ["plan", "plan.steps", "result"]
+    assert lines[-1].startswith("# REPAIRED  1 step done and verified again: clean. To take it back: waltzctl undo ")
+
+
+def test_quiet_says_nothing_on_success(storage: Path) -> None:
+    index_of(storage).unlink()
+    answer = invoke("rebuild-index", storage, "--yes", "-q")
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "command", [["rebuild-index"], ["recover"], ["truncate", "--partition", "0", "--after", "1"], ["undo"]]
+)
+def test_what_is_no_storage_directory(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "missing"):
+        answer = invoke(command[0], path, *command[1:], "--yes")
+        assert answer.status == 10
+        assert str(path) in answer.err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+@pytest.mark.parametrize("command", [["rebuild-index", "--all"], ["truncate", "--partition", "2", "--after", "12"]])
+def test_a_directory_in_use_is_never_overridden(storage: Path, command: list[str]) -> None:
+    before = contents(storage)
+    with disk.DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        answer = run(command[0], storage, *command[1:], "--yes")
+        assert invoke("verify", storage).status == 0
+        assert invoke("status", storage, "--format", "json").objects[0]["locked_by"] is not None
+    assert answer.status == 11
+    assert "locked by process" in answer.err
+    assert contents(storage) == before
+
+
+def test_a_reader_that_goes_away_does_not_stop_a_repair(storage: Path) -> None:
+    index_of(storage).unlink()
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        command_line("rebuild-index", storage, "--yes"),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        check=False,
+    )
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert invoke("verify", storage).status == 0

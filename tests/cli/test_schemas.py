@@ -1,0 +1,176 @@
+"""What every command prints is what the schemas say, in json and in ndjson."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from formats.control import Layout
+from tests.builders import build_directory
+from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
+from tests.cli.running import ROOT, Answer, invoke
+from tests.golden import golden_directories, needs_golden
+from waltzctl.app import COMMANDS, manual_of
+
+SCHEMAS = ROOT / "docs" / "schemas"
+ARRAYS = {("verify",), ("dump",), ("undo", "--list")}
+
+
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("schemas_generate", SCHEMAS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+VALIDATORS = {
+    path.name.removesuffix(".schema.json"): Draft202012Validator(json.loads(path.read_text()))
+    for path in SCHEMAS.glob("*.schema.json")
+}
+
+
+def test_the_committed_schemas_are_those_that_the_generator_writes() -> None:
+    written = generator().files()
+    assert {path.name for path in SCHEMAS.glob("*.schema.json")} == set(written)
+    for name, text in written.items():
+        assert (SCHEMAS / name).read_text() == text, f"{name}: run python docs/schemas/generate.py"
+
+
+@pytest.mark.parametrize("name", sorted(VALIDATORS))
+def test_a_schema_is_valid_and_strict(name: str) -> None:
+    schema = VALIDATORS[name].schema
+    Draft202012Validator.check_schema(schema)
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["schema"] == {"const": f"waltzctl.{name}/1"}
+
+
+def test_every_object_of_a_command_has_a_schema_and_every_schema_a_command() -> None:
+    named = {name for command in COMMANDS for name in manual_of(command).objects}
+    assert named == set(VALIDATORS)
+
+
+def check(answer: Answer, *, array: bool, form: str) -> set[str]:
+    """Validate what was printed; gives the types that were seen."""
+    if form == "ndjson":
+        objects = answer.objects
+    else:
+        document = json.loads(answer.out)
+        assert isinstance(document, list) == array
+        objects = document if array else [document]
+    for shown in objects:
+        assert list(shown)[:2] == ["schema", "type"]
+        VALIDATORS[shown["type"]].validate(shown)
+    assert answer.out.isascii()
+    return {shown["type"] for shown in objects}
+
+
+def damaged(path: Path, layout: Layout = Layout.RELEASED) -> Path:
+    storage = build_directory(
+        path, {0: 60, 1: 120, 2: 20, 4: 0}, num_partitions=6, layout=layout, local_low_water_mark=9
+    )
+    damage_record(segment_of(storage), 3)
+    index_of(storage, 1).unlink()
+    tear_tail(segment_of(storage, 1, first=100))
+    (storage / "notes.txt").write_text("somebody's")
+    control = bytearray((storage / "waltz-storage.ctl").read_bytes())
+    control[layout.info_offset(2) + 5] ^= 1
+    (storage / "waltz-storage.ctl").write_bytes(control)
+    return storage
+
+
+Step = tuple[Callable[[str], Answer], bool, set[str]]
+
+
+def steps(tmp_path: Path, form: str) -> Iterator[Step]:
+    storage = damaged(tmp_path / f"damaged-{form}")
+    replica = build_directory(
+        tmp_path / f"replica-{form}", {0: 60, 1: 120, 2: 20, 4: 0}, num_partitions=6, local_low_water_mark=9
+    )
+
+    def command(*words: object) -> Callable[[str], Answer]:
+        return lambda given="": invoke(*words, "--format", form, given=given)
+
+    yield command("create-cluster", tmp_path / f"new-{form}", "--partitions", 2), False, {"cluster"}
+    yield command("verify", storage), True, {"finding", "verify-summary"}
+    yield command("verify", storage, "--quick"), True, {"finding", "verify-summary"}
+    yield command("status", storage), False, {"status"}
+    for data in ("base64", "hex", "utf8", "json", "none"):
+        yield command("dump", storage, "--data", data), True, {"record", "finding"}
+    yield command("dump", storage, "--what", "segments"), True, {"segment", "finding"}
+    yield command("dump", storage, "--what", "index", "--partition", "0"), True, {"index-entry"}
+    yield command("dump", storage, "--what", "control"), True, {"control", "partition-info", "finding"}
+    yield command("rebuild-index", storage, "--dry-run"), False, {"plan"}
+    yield command("rebuild-index", storage), False, {"plan"}
+    yield command("rebuild-index", storage, "--yes"), False, {"result"}
+    yield command("recover", storage), False, {"plan"}
+    yield command("recover", storage, "--yes"), False, {"result"}
+    yield command("recover", storage, "--from", replica, "--yes"), False, {"result"}
+    yield command("recover", storage, "--yes"), False, {"result"}
+    yield command("truncate", storage, "--partition", 2, "--after", 12, "--dry-run"), False, {"plan"}
+    yield command("truncate", storage, "--partition", 2, "--after", 12, "--yes"), False, {"result"}
+    yield command("undo", storage, "--list"), True, {"undo-entry"}
+    yield command("undo", storage, "--dry-run"), False, {"undo-entry"}
+    yield command("undo", storage, "--yes"), False, {"result"}
+    yield command("append", replica, "--partition", 4), False, {"append-result"}
+    yield (
+        lambda _: invoke("append", replica, "--partition", 4, "--format", form, given="a\nb\n"),
+        False,
+        {"append-result"},
+    )
+    yield (
+        command("salvage", damaged(tmp_path / f"wreck-{form}"), "--to", tmp_path / f"out-{form}"),
+        False,
+        {"salvage-report"},
+    )
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form: str) -> None:
+    seen = set()
+    for act, array, expected in steps(tmp_path, form):
+        kinds = check(act(""), array=array, form=form)
+        assert kinds == expected
+        seen |= kinds
+    assert seen == set(VALIDATORS)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> None:
+    storage = build_directory(tmp_path / "s", {0: 5}, layout=layout)
+    control = storage / "waltz-storage.ctl"
+    whole = control.read_bytes()
+    for size in (0, 100, 128, 150, len(whole) - 1):
+        control.write_bytes(whole[:size])
+        for words in (
+            ["verify", storage],
+            ["dump", control],
+            ["dump", storage],
+            ["dump", storage, "--what", "segments"],
+        ):
+            answer = invoke(*words, "--format", "json")
+            sound = words[0] == "dump" and words[1] == storage  # the records and segments themselves are
+            assert answer.status in ((0, 4) if sound else (4,))
+            check(answer, array=True, form="json")
+        answer = invoke("status", storage, "--format", "json")
+        assert answer.status == 4
+        check(answer, array=False, form="json")
+    control.unlink()
+    check(invoke("verify", storage, "--format", "json"), array=True, form="json")
+    check(invoke("status", storage, "--format", "json"), array=False, form="json")
+
+
+@needs_golden
+@pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
+def test_directories_of_the_release(directory: Path) -> None:
+    for words in (["verify", directory], ["dump", directory, "--limit", 200], ["dump", directory, "--what", "control"],
+                  ["dump", directory, "--what", "segments"], ["dump", directory, "--what", "index", "--limit", 50]):  # fmt: skip
+        check(invoke(*words, "--format", "json"), array=True, form="json")
+    check(invoke("status", directory, "--format", "json"), array=False, form="json")

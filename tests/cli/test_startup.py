@@ -1,0 +1,44 @@
+"""The command line answers at once: what is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.running import ROOT, environment
+from waltzctl.app import COMMANDS, manual_of
+
+HEAVY = ("numpy", "numba", "llvmlite", "construct", "rich", "isal", "engine.storage", "engine.scan", "engine.inspect",
+         "engine.repair", "engine.disk", "formats")  # fmt: skip
+PROGRAM = """
+import json, sys
+from waltzctl.__main__ import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    status = end.code
+sys.stdout.write("\\0" + json.dumps([status, sorted(sys.modules)]))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([manual_of(c).name, "--help"] for c in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, env=environment(), cwd=ROOT, check=True
+    )
+    status, modules = json.loads(done.stdout.decode().partition("\0")[2])
+    assert status == 0
+    assert [name for name in modules if name in HEAVY] == []
+
+
+def test_a_mistyped_command_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "verfiy"], capture_output=True, env=environment(), cwd=ROOT, check=True
+    )
+    status, modules = json.loads(done.stdout.decode().partition("\0")[2])
+    assert status == 2
+    assert [name for name in modules if name in HEAVY] == []
+    assert b"Did you mean 'verify'?" in done.stderr

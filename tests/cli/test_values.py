@@ -1,0 +1,90 @@
+"""What people type is read as they mean it, and nonsense is refused with a hint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzctl.values import (
+    format_ranges,
+    human_bytes,
+    human_duration,
+    parse_duration,
+    parse_percent,
+    parse_ranges,
+    parse_rate,
+    printable,
+)
+
+
+@given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
+def test_ranges_are_read_back_as_they_were_written(numbers: set[int]) -> None:
+    assert set(parse_ranges(format_ranges(numbers))) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0-3,7", (0, 1, 2, 3, 7)), ("7,0-1,1", (0, 1, 7)), (" 2 - 3 , 5", (2, 3, 5)), ("0", (0,))]
+)
+def test_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_ranges(text) == numbers
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a", "-1", "3-1", "1-", "1--2", "0x1", "1.5", "2147483648", "0-2000000", "٣", "9" * 30, "0;1"]
+)
+def test_ranges_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(ValueError, match=r"range|partition|number"):
+        parse_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), ("250ms", 0.25), ("1.5h", 5400), ("10", 10)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("100MiB", 100 << 20), ("1k", 1024), ("2GB", 2 * 10**9), ("512", 512), ("1.5KiB", 1536), ("10MiB/s", 10 << 20)],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("100", 1.0), ("0.5 %", 0.005)])
+def test_percentages(text: str, share: float) -> None:
+    assert parse_percent(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3s", "1 week", "nan", "inf", "1e9", "s"])
+def test_amounts_that_cannot_be_meant(text: str) -> None:
+    for parse in (parse_duration, parse_rate):
+        with pytest.raises(ValueError, match=r"write for instance|more than nothing"):
+            parse(text)
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "-1%", "nan%", "inf", "ten", ""])
+def test_percentages_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(ValueError, match=r"percentage|sample"):
+        parse_percent(text)
+
+
+@given(st.text())
+def test_printable_text_is_one_line_without_control_characters(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert "\n" not in shown
+
+
+def test_printable_shows_the_bytes_of_a_name_that_is_no_utf8() -> None:
+    assert printable("a\udcffb\x1b[31m\tc\u2028\U000e0001") == "a\\xffb\\x1b[31m\\tc\\u2028\\U000e0001"
+
+
+def test_sizes_and_times_for_people() -> None:
+    assert [human_bytes(n) for n in (0, 1023, 1024, 1536, 200 << 30, 5 << 40)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "200 GiB", "5.0 TiB"
+    ]  # fmt: skip
+    assert [human_duration(s) for s in (0.123, 42, 192, 3840)] == ["0.12s", "42s", "3m12s", "1h04m"]

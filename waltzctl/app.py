@@ -1,0 +1,144 @@
+"""The command tree.
+
+A command's file is imported only for its short help or when it runs, and none of them imports the engine at that time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from waltzctl import __version__
+from waltzctl.commands import (
+    append,
+    create_cluster,
+    dump,
+    rebuild_index,
+    recover,
+    salvage,
+    status,
+    truncate,
+    undo,
+    verify,
+)
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Manual
+from waltzctl.outcome import conclude, drop_output
+
+COMMANDS: tuple[ModuleType, ...] = (
+    create_cluster, status, verify, dump, rebuild_index, truncate, recover, undo, append, salvage,
+)  # fmt: skip
+"""One file each, in the order in which ``--help`` lists them."""
+
+HELP = """Create, inspect, repair and extend the storage of a Waltz cluster.
+
+Inspecting (status, verify, dump) never writes, takes no lock, and works on a directory in use. What repairs shows its
+plan first, keeps every byte that it removes or replaces, and can be undone."""
+
+EPILOG = """\b
+Examples:
+  waltzctl status /var/lib/waltz
+  waltzctl verify /var/lib/waltz
+  waltzctl recover /var/lib/waltz --dry-run
+
+\b
+Exit status, the same for every command:
+""" + "\n".join(f"  {status.value:<4} {status.meaning}" for status in ExitStatus)
+
+
+_NO_BRACES = str.maketrans("", "", "{}")
+_TYPE = re.compile(r" <[^<>]*>$")
+
+
+class Command(TyperCommand):
+    """A command whose help names its arguments the way manuals do: ``PATH...``, without the type they have in the code."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the command's name in the usage line."""
+        return [piece.translate(_NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then options."""
+        records = [(param.param_type_name, param.get_help_record(ctx)) for param in self.get_params(ctx)]
+        for kind, heading in (("argument", "Arguments"), ("option", "Options")):
+            shown = [record for of, record in records if of == kind and record is not None]
+            if kind == "argument":
+                shown = [(_TYPE.sub("", name), text) for name, text in shown]
+            if shown:
+                with formatter.section(heading):
+                    formatter.write_dl(shown)
+
+
+class CommandTree(TyperGroup):
+    """The top of the tree, where a command's answer or error becomes the exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        run = super().invoke
+        raise typer.Exit(int(conclude(lambda: run(ctx))))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Parse and run; ends in SystemExit.  Help into a closed pipe is no error."""
+        try:
+            return super().main(
+                args, prog_name or "waltzctl", complete_var, standalone_mode, windows_expand_args, **extra
+            )
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):
+                drop_output()
+                raise SystemExit(int(ExitStatus.CLEAN)) from None
+            raise
+
+
+app = typer.Typer(
+    name="waltzctl",
+    cls=CommandTree,
+    help=HELP,
+    epilog=EPILOG,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def manual_of(command: ModuleType) -> Manual:
+    """The documentation of a command's file."""
+    manual = command.MANUAL
+    assert isinstance(manual, Manual)
+    return manual
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"waltzctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in COMMANDS:
+    _manual = manual_of(_command)
+    app.command(_manual.name, cls=Command, help=_manual.help_text, short_help=_manual.summary, epilog=_manual.epilog)(
+        _command.run
+    )

@@ -1,0 +1,115 @@
+"""create-cluster: one new storage directory for each path, all with the same cluster key."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
+from waltzctl.values import counted, parse_ranges
+
+MANUAL = Manual(
+    name="create-cluster",
+    summary="Create the storage directories of a new cluster",
+    description=(
+        (
+            "Makes one storage directory for each DIR, all with the same cluster key, and prints the key. A DIR that exists"
+            " must be empty; nothing is ever overwritten. Each directory is built beside its place and renamed, so that an"
+            " interruption leaves no half-made one."
+        ),
+    ),
+    examples=(
+        Example("waltzctl create-cluster /data/waltz --partitions 4", "One node that holds all four partitions."),
+        Example(
+            "waltzctl create-cluster /data/n1 /data/n2 /data/n3 --partitions 8 --layout released",
+            "Three nodes in the layout that release 0.13.2 reads.",
+        ),
+        Example(
+            "waltzctl create-cluster /data/n4 --partitions 8 --assign 0-3 --key 2f1c61c8-5a6e-4a3c-9d0e-0d7e4c9a1b22",
+            "A further node of an existing cluster, with half of the partitions.",
+        ),
+    ),
+    statuses=(
+        ExitStatus.CLEAN,
+        ExitStatus.USAGE,
+        ExitStatus.REFUSED,
+        ExitStatus.IO_ERROR,
+        ExitStatus.INTERRUPTED,
+    ),
+    objects=("cluster",),
+    sections=(
+        Section(
+            "LAYOUTS",
+            (
+                (
+                    "documented: the control file of the design documents, 60 bytes a partition. It has no flags: a partition"
+                    " is assigned when its directory exists."
+                ),
+                "released: the control file of release 0.13.2, 76 bytes a partition, with flags and a sequence number.",
+                "The file's length tells them apart. Segments and indexes are the same in both.",
+            ),
+        ),
+    ),
+)
+
+
+def run(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR", help="Directories to make.", show_default=False)],
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "--partitions", metavar="N", min=1, max=1_000_000, help="Partitions of the cluster.", show_default=False
+        ),
+    ],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="UUID", help="Cluster key; a new one unless given.")
+    ] = None,
+    layout: Annotated[LayoutName, typer.Option("--layout", help="Layout of the control file.")] = LayoutName.DOCUMENTED,
+    assign: Annotated[
+        str, typer.Option("--assign", metavar="none|all|RANGES", help="Partitions that each directory holds.")
+    ] = "all",
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Create and report."""
+    paths = [path_of(text, name="DIR") for text in directories]
+    cluster_key = parsed("--key", key, cluster_key_of)
+    assigned = _assigned(assign, partitions)
+
+    from engine.storage.directory import create_cluster
+    from formats.control import Layout
+    from waltzctl.render.objects import cluster_object
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        result = create_cluster(
+            paths, num_partitions=partitions, cluster_key=cluster_key, layout=Layout(layout.value), assign=assigned
+        )
+        if not (quiet and console.for_people):
+            console.emit(cluster_object(result))
+        console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
+
+
+def cluster_key_of(text: str) -> uuid.UUID:
+    """A cluster key as it is typed.  Raises ValueError."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a UUID such as 01234567-89ab-cdef-0123-456789abcdef") from None
+
+
+def _assigned(text: str, partitions: int) -> tuple[int, ...] | None:
+    if text == "all":
+        return None
+    numbers = () if text == "none" else parsed("--assign", text, parse_ranges) or ()
+    beyond = [number for number in numbers if number >= partitions]
+    if beyond:
+        raise typer.BadParameter(
+            f"partition {beyond[0]} does not exist: they are 0 to {partitions - 1}", param_hint="'--assign'"
+        )
+    return numbers

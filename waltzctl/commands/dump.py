@@ -1,0 +1,121 @@
+"""dump: show what is in the files, damaged places included."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.exit_status import INSPECTING, ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    DataForm,
+    DumpFormat,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    What,
+    partitions_of,
+    path_of,
+    transaction_of,
+)
+
+MANUAL = Manual(
+    name="dump",
+    summary="Show control file, segments, indexes or records",
+    description=(
+        (
+            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file. Shows records for a directory"
+            " or a .seg file, the index for an .idx file, the control file for a .ctl file, unless --what says otherwise."
+        ),
+        (
+            "A damaged place appears as a finding where it is, and what follows it is shown all the same; the exit status tells"
+            " that there was one. Nothing is locked or changed."
+        ),
+    ),
+    examples=(
+        Example("waltzctl dump /data/waltz --partition 3 --from 81230 --to 81240", "Eleven transactions."),
+        Example("waltzctl dump /data/waltz --partition 3 --reverse --limit 1", "The last one."),
+        Example(
+            "waltzctl dump /data/waltz --partition 0-3 --format ndjson --data utf8 -o records.ndjson",
+            "Everything in four partitions, as text, into a file.",
+        ),
+        Example(
+            "waltzctl dump /data/waltz --partition 3 --from 7 --to 7 --format raw -o payload.bin",
+            "The bytes of one record's data.",
+        ),
+        Example("waltzctl dump /data/waltz/waltz-storage.ctl --format hexdump", "Every field of the control file."),
+    ),
+    statuses=INSPECTING,
+    objects=("record", "finding", "control", "partition-info", "segment", "index-entry"),
+    sections=(
+        Section(
+            "FORMATS",
+            (
+                (
+                    "table: columns, for a terminal; data as text, shortened to the line. plain: columns with a tab between"
+                    " them, never shortened. json: an array. ndjson: one object a line."
+                ),
+                "hexdump: the bytes as they stand in the file, every field named, with the file offset in front.",
+                "raw: the data of the records and nothing else, one after the other.",
+            ),
+        ),
+        Section(
+            "DATA",
+            (
+                (
+                    "base64 (data_b64) and hex (data_hex) show any bytes. utf8 and json put text or a JSON value under data;"
+                    " where the bytes are not that, data is null and data_b64 holds them. none leaves it out and is fastest."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def run(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A directory, or a .ctl, .seg or .idx file.", show_default=False)
+    ],
+    what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None,
+    first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many objects.")] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Last record first.")] = False,
+    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; base64 unless given.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write there instead; FILE appears once it is whole."),
+    ] = None,
+    partition: PartitionsOption = None,
+    output_format: Annotated[
+        DumpFormat | None,
+        typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
+    ] = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Show it."""
+    place = path_of(path)
+    partitions = partitions_of(partition)
+    first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+
+    from waltzctl.dumping import Request, dump
+
+    request = Request(
+        path=place,
+        what=what,
+        partitions=partitions,
+        first=first,
+        last=last,
+        limit=limit,
+        reverse=reverse,
+        data=data,
+        format=output_format,
+        output=path_of(output, name="-o") if output is not None else None,
+        quiet=quiet,
+        verbose=verbose,
+    )
+    return dump(request)

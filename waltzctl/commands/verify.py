@@ -1,0 +1,192 @@
+"""verify: check everything, change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import INSPECTING, ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    parsed,
+    partitions_of,
+    path_of,
+)
+from waltzctl.render.progress import progress
+from waltzctl.values import counted, human_bytes, human_duration, parse_duration, parse_percent, parse_rate
+
+if TYPE_CHECKING:
+    from engine.findings import Finding
+    from engine.inspect.outcome import VerifySummary
+
+REMEDIES = 20
+"""So many different remedies are listed at the end; every finding carries its own."""
+
+MANUAL = Manual(
+    name="verify",
+    summary="Check storage directories or files, and change nothing",
+    description=(
+        (
+            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file; several may be given. Checks"
+            " every header, every record with both of its checksums, and what control file, segments and indexes say of each"
+            " other. Opens read-only, takes no lock, and works on a directory that a running node is writing: a growing tail is"
+            " not damage."
+        ),
+        (
+            "Each finding has a stable code, a severity (damage: data is lost or doubtful; repairable: nothing is lost; note),"
+            " its place, one sentence and, where there is one, the command that mends it. The exit status tells the worst."
+        ),
+    ),
+    examples=(
+        Example("waltzctl verify /data/waltz", "Check everything that a node holds."),
+        Example("waltzctl verify /data/waltz --partition 0-3 --limit-rate 100MiB", "Four partitions, gently."),
+        Example("waltzctl verify /data/waltz/3/0000000000000081237.seg", "One segment and its index."),
+        Example(
+            "waltzctl verify /data/waltz --max-duration 2h --resume /var/tmp/waltz.resume",
+            "A part each night; finished segments are remembered.",
+        ),
+        Example("waltzctl verify /data/waltz --format ndjson | jq -r .code", "For scripts."),
+    ),
+    statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.INTERRUPTED),
+    objects=("finding", "verify-summary"),
+    sections=(
+        Section(
+            "COST",
+            (
+                (
+                    "Every byte is read once, as fast as the disk gives it, in bounded memory, with all processors. --quick"
+                    " reads headers and indexes and both ends of each segment. --sample 10% reads a tenth of the data, a"
+                    " different tenth each time. --limit-rate bounds what is read in a second."
+                ),
+                (
+                    "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown with"
+                    " complete = false. With --resume FILE the segments that were finished and have not changed since are"
+                    " passed over the next time. FILE must not lie inside PATH."
+                ),
+            ),
+        ),
+        Section(
+            "FINDINGS",
+            ("Every code is explained in waltzctl-findings(7).",),
+        ),
+    ),
+)
+
+
+def run(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Storage or partition directories, or files.", show_default=False),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check structure and indexes without reading the data.")
+    ] = False,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="P%", help="Read only this share of the data.")
+    ] = None,
+    max_duration: Annotated[
+        str | None, typer.Option("--max-duration", metavar="TIME", help="Stop after this time, for instance 30s or 2h.")
+    ] = None,
+    limit_rate: Annotated[
+        str | None, typer.Option("--limit-rate", metavar="RATE", help="Bytes a second at most, for instance 100MiB.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="FILE", help="Remember finished segments there, and pass them over."),
+    ] = None,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Verify and report."""
+    wanted = [path_of(text) for text in paths]
+    partitions = partitions_of(partition)
+    share = parsed("--sample", sample, parse_percent)
+    seconds = parsed("--max-duration", max_duration, parse_duration)
+    rate = parsed("--limit-rate", limit_rate, parse_rate)
+
+    from engine.inspect.outcome import VerifyOptions
+    from engine.inspect.verify import verify
+    from waltzctl.interrupt import showing
+
+    options = VerifyOptions(
+        partitions=partitions,
+        quick=quick,
+        sample=share,
+        max_duration=seconds,
+        limit_rate=rate,
+        resume=path_of(resume, name="--resume") if resume is not None else None,
+    )
+    with (
+        Console(output_format, quiet=quiet, verbose=verbose) as console,
+        progress(quiet=quiet, verbose=verbose) as listener,
+    ):
+        report = _Report(console)
+        stream = verify(wanted, options, listener)
+        try:
+            for seen in stream:
+                with showing() as interrupt:
+                    report.show(seen)
+                if interrupt.wanted:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            assert isinstance(stream, Generator)
+            report.show(stream.throw(KeyboardInterrupt()))  # the summary of what was checked so far
+    return report.status
+
+
+class _Report:
+    """Shows findings as they come and the summary at the end, from which the exit status follows."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._remedies: dict[str, None] = {}
+        self.status = ExitStatus.CLEAN
+
+    def show(self, seen: Finding | VerifySummary) -> None:
+        """Show one item of the stream."""
+        from engine.findings import Finding
+        from waltzctl.render.objects import finding_object, verify_summary_object
+
+        silent = self._console.quiet and self._console.for_people
+        if isinstance(seen, Finding):
+            if seen.remedy is not None and len(self._remedies) <= REMEDIES:
+                self._remedies[seen.remedy] = None
+            if not (silent and seen.severity == "note"):
+                self._console.emit(finding_object(seen), flush=True)
+            return
+        self.status = ExitStatus.from_label(seen.exit_status_name)
+        if not (silent and self.status is ExitStatus.CLEAN):
+            self._console.emit(verify_summary_object(seen), flush=True)
+            self._console.sentence(_conclusion(seen, list(self._remedies)))
+
+
+def _conclusion(summary: VerifySummary, remedies: list[str]) -> str:
+    word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(summary.status, "FAILED")
+    lines = []
+    if remedies:
+        lines += ["What mends it:", *(f"  {remedy}" for remedy in remedies[:REMEDIES])]
+        if len(remedies) > REMEDIES:
+            lines.append("  and others; each finding names its own")
+    counts = [
+        counted(number, noun)
+        for number, noun in (
+            (summary.damage, "damage finding"),
+            (summary.repairable, "repairable finding"),
+            (summary.notes, "note"),
+        )
+        if number
+    ]
+    read = f"{counted(summary.segments, 'segment')} ({counted(summary.records, 'record')}, {human_bytes(summary.bytes)}"
+    seen = f"{', '.join(counts) or 'no findings'} in {read}, {human_duration(summary.elapsed_seconds)})."
+    partly = "" if summary.complete else " Not everything was read."
+    lines.append(f"{word}  {seen}{partly} Nothing was modified.")
+    return "\n".join(lines)

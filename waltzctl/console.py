@@ -1,0 +1,146 @@
+"""Where a command's answer goes: objects through the writer of the chosen format, everything else to stderr."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Protocol, TextIO
+
+from waltzctl.options import Format
+from waltzctl.outcome import drop_output, say
+from waltzctl.render.objects import Object
+from waltzctl.values import human_duration, printable
+
+
+class Writer(Protocol):
+    """One output format."""
+
+    def write(self, shown: Object) -> None:
+        """Show one object."""
+
+    def close(self) -> None:
+        """Show what is still held back; a second call does nothing."""
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at a stream."""
+    return bool(stream.isatty())
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether colours may be used there (https://no-color.org)."""
+    return on_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Console:
+    """The output of one command.
+
+    `single`: the command answers with exactly one object, which is then the whole JSON document; otherwise a JSON document
+    is an array.  `must_finish`: the command changes something, so a reader that goes away must not stop it half-way.
+    `stream`: where the objects go instead of stdout.
+    """
+
+    def __init__(
+        self,
+        chosen: Format | None,
+        *,
+        quiet: bool = False,
+        verbose: int = 0,
+        single: bool = False,
+        must_finish: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        self.stream = stream or sys.stdout
+        self.format = chosen or (Format.TABLE if on_terminal(self.stream) else Format.PLAIN)
+        self.quiet = quiet
+        self.verbose = verbose
+        self._must_finish = must_finish
+        self._gone = False
+        self._began = time.monotonic()
+        self._writer = self._open(single)
+
+    @property
+    def for_people(self) -> bool:
+        """Whether sentences may stand between the objects (table and plain)."""
+        return self.format in (Format.TABLE, Format.PLAIN)
+
+    def _open(self, single: bool) -> Writer:
+        if self.format is Format.NDJSON:
+            from waltzctl.render.ndjson import NdjsonWriter
+
+            return NdjsonWriter(self.stream)
+        if self.format is Format.JSON:
+            from waltzctl.render.json import JsonWriter
+
+            return JsonWriter(self.stream, single=single)
+        if self.format is Format.PLAIN:
+            from waltzctl.render.plain import PlainWriter
+
+            return PlainWriter(self.stream)
+        from waltzctl.render.table import TableWriter
+
+        width = shutil.get_terminal_size().columns if on_terminal(self.stream) else None
+        return TableWriter(self.stream, width=width, colour=wants_colour(self.stream))
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, BrokenPipeError):
+            self._guarded(self._writer.close)
+        self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
+
+    def emit(self, shown: Object, *, flush: bool = False) -> None:
+        """Show an object.  `flush`: it must reach the reader now."""
+        self._guarded(lambda: self._writer.write(shown))
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what was shown so far."""
+        self._guarded(self.stream.flush)
+
+    def sentence(self, text: str) -> None:
+        """A conclusion or heading between the objects; only table and plain have room for it.  May be several lines."""
+        if not self.for_people:
+            return
+        self._guarded(self._writer.close)
+        mark = "" if self.format is Format.TABLE else "# "
+        for line in text.splitlines():
+            self.line(mark + printable(line) if line else mark.strip())
+
+    def line(self, text: str) -> None:
+        """A line as it stands."""
+        self._guarded(lambda: print(text, file=self.stream))
+
+    def success(self, text: str) -> None:
+        """A sentence that ``-q`` leaves out."""
+        if not self.quiet:
+            self.sentence(text)
+
+    def note(self, text: str) -> None:
+        """A message on stderr that ``-q`` leaves out."""
+        if not self.quiet:
+            say(f"waltzctl: {text}")
+
+    def detail(self, text: str) -> None:
+        """A message on stderr for ``-v``."""
+        if self.verbose:
+            say(f"waltzctl: {text}")
+
+    def _guarded(self, act: object) -> None:
+        assert callable(act)
+        if self._gone:
+            return
+        try:
+            act()
+        except BrokenPipeError:
+            if not self._must_finish:
+                raise
+            self._gone = True
+            drop_output()

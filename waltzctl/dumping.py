@@ -1,0 +1,213 @@
+"""The work of dump: what is read, in which form it is shown, and where it goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+import typer
+
+from engine.findings import Finding
+from engine.inspect.dump import (
+    ControlDump,
+    DumpedRecord,
+    IndexEntry,
+    SegmentDump,
+    dump_control,
+    dump_index,
+    dump_records,
+    dump_segments,
+)
+from engine.inspect.outcome import Tally
+from engine.storage.view import Target, TargetKind, resolve
+from formats.control import PartitionInfo
+from waltzctl.console import Console, on_terminal
+from waltzctl.exit_status import ExitStatus
+from waltzctl.options import DataForm, DumpFormat, Format, What
+from waltzctl.outcome import say
+from waltzctl.output_file import check_outside, replacing_binary, replacing_text
+from waltzctl.render import dumped
+from waltzctl.render.objects import finding_object
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+Item = DumpedRecord | IndexEntry | SegmentDump | ControlDump | PartitionInfo | Finding
+
+_USUAL = {TargetKind.CONTROL: What.CONTROL, TargetKind.INDEX: What.INDEX}
+_NOUNS = {What.RECORDS: "record", What.SEGMENTS: "segment", What.INDEX: "entry", What.CONTROL: "partition"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for; None where nothing was said."""
+
+    path: Path
+    what: What | None
+    partitions: Collection[int] | None
+    first: int | None
+    last: int | None
+    limit: int | None
+    reverse: bool
+    data: DataForm | None
+    format: DumpFormat | None
+    output: Path | None
+    quiet: bool
+    verbose: int
+
+
+def dump(request: Request) -> ExitStatus:
+    """Show what was asked for.  Raises what the engine's dump raises, and usage errors."""
+    target = resolve(request.path)
+    what = request.what or _USUAL.get(target.kind, What.RECORDS)
+    _check(request, what)
+    if request.output is not None:
+        check_outside(request.output, target.storage or request.path)
+    shown = _format(request)
+    tally = Tally()
+    with ExitStack() as stack:
+        if shown is DumpFormat.RAW:
+            binary: BinaryIO = sys.stdout.buffer
+            if request.output is not None:
+                binary = stack.enter_context(replacing_binary(request.output))
+            count = _raw(request, binary, tally)
+        else:
+            text: TextIO = sys.stdout
+            if request.output is not None:
+                text = stack.enter_context(replacing_text(request.output))
+            if shown is DumpFormat.HEXDUMP:
+                count = _hexdump(request, target, what, text, tally)
+            else:
+                count = _objects(request, what, Format(shown.value), text, tally)
+    if request.output is not None and not request.quiet:
+        say(f"waltzctl: {request.output}: {_counts(what, count, tally)}")
+    return ExitStatus.from_label(tally.exit_status_name)
+
+
+def _check(request: Request, what: What) -> None:
+    def refuse(option: str, why: str) -> None:
+        raise typer.BadParameter(why, param_hint=f"'{option}'")
+
+    if what not in (What.RECORDS, What.INDEX):
+        for option, given in (("--from", request.first), ("--to", request.last)):
+            if given is not None:
+                refuse(option, f"picks records or index entries, not {what}")
+    if what is not What.RECORDS:
+        if request.reverse:
+            refuse("--reverse", f"turns records around, not {what}")
+        if request.data is not None:
+            refuse("--data", f"is about records, not {what}")
+        if request.format is DumpFormat.RAW:
+            refuse("--format", f"raw shows the data of records, not {what}")
+
+
+def _format(request: Request) -> DumpFormat:
+    if request.format is not None:
+        return request.format
+    return DumpFormat.TABLE if request.output is None and on_terminal(sys.stdout) else DumpFormat.PLAIN
+
+
+def _items(request: Request, what: What) -> Iterator[Item]:
+    """What is to be shown, in order; `--limit` counts everything but findings."""
+    if what is What.RECORDS:
+        yield from dump_records(
+            request.path,
+            partitions=request.partitions,
+            first=request.first,
+            last=request.last,
+            limit=request.limit,
+            reverse=request.reverse,
+            data=request.data is not DataForm.NONE,
+        )
+    elif what is What.INDEX:
+        yield from _limited(
+            dump_index(request.path, partitions=request.partitions, first=request.first, last=request.last),
+            request.limit,
+        )
+    elif what is What.SEGMENTS:
+        yield from _limited(dump_segments(request.path, request.partitions), request.limit)
+    else:
+        control = dump_control(request.path, request.partitions)
+        yield control
+        yield from _limited(control.partitions, request.limit)
+        yield from control.findings
+
+
+def _limited(items: object, limit: int | None) -> Iterator[Item]:
+    left = limit
+    if left == 0:
+        return
+    for item in items:  # type: ignore[attr-defined]
+        yield item
+        if left is not None and not isinstance(item, Finding):
+            left -= 1
+            if left == 0:
+                return
+
+
+def _objects(request: Request, what: What, chosen: Format, stream: TextIO, tally: Tally) -> int:
+    form = request.data
+    if form is None and chosen is not Format.TABLE:
+        form = DataForm.BASE64
+    preview = dumped.PREVIEW if on_terminal(stream) else None
+    count = 0
+    with Console(chosen, quiet=request.quiet, verbose=request.verbose, stream=stream) as console:
+        for item in _items(request, what):
+            if isinstance(item, DumpedRecord):
+                console.emit(dumped.record_object(item, form, preview))
+            elif isinstance(item, Finding):
+                tally.add(item)
+                console.emit(finding_object(item))
+                continue
+            elif isinstance(item, IndexEntry):
+                console.emit(dumped.index_entry_object(item))
+            elif isinstance(item, SegmentDump):
+                console.emit(dumped.segment_object(item))
+            elif isinstance(item, PartitionInfo):
+                console.emit(dumped.partition_info_object(item))
+            else:
+                console.emit(dumped.control_object(item))
+                continue
+            count += 1
+        if request.output is None:
+            console.success(f"{_counts(what, count, tally)} Nothing was modified.")
+    return count
+
+
+def _raw(request: Request, stream: BinaryIO, tally: Tally) -> int:
+    count = 0
+    for item in _items(replace(request, data=DataForm.BASE64), What.RECORDS):
+        if isinstance(item, Finding):
+            tally.add(item)
+            say(f"waltzctl: {item.severity}: {item.path}: {item.code}: {item.message}")
+        elif isinstance(item, DumpedRecord):
+            count += 1
+            stream.write(item.data or b"")
+    stream.flush()
+    return count
+
+
+def _hexdump(request: Request, target: Target, what: What, stream: TextIO, tally: Tally) -> int:
+    from waltzctl.render.hexdump import HexdumpWriter
+
+    writer = HexdumpWriter(stream, target, with_data=request.data is not DataForm.NONE)
+    count = 0
+    for item in _items(replace(request, data=DataForm.NONE), what):
+        if isinstance(item, Finding):
+            tally.add(item)
+        else:
+            count += not isinstance(item, ControlDump)
+        writer.write(item)
+    return count
+
+
+def _counts(what: What, count: int, tally: Tally) -> str:
+    found = tally.damage + tally.repairable
+    noun = _NOUNS[what]
+    shown = counted(count, noun, "entries" if noun == "entry" else None)
+    return f"{shown}, {counted(found, 'finding')}." if found else f"{shown}."

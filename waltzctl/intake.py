@@ -1,0 +1,142 @@
+"""What append reads: one record a line, as bare data or as JSON.
+
+Bare: the line without its end is the data, whatever its bytes.  JSON: an object with `data` (a string is taken as UTF-8 text,
+any other value as compact JSON) or `data_b64`, and optionally `header` and `request_id`.  The keys that ``dump --format
+ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from engine.errors import InvalidRequestError
+
+MAX_LINE = 512 << 20
+"""Bytes of a line that are read at most; base64 of the largest record stays below it."""
+
+_IGNORED = {"schema", "partition", "segment", "transaction_id", "offset", "size", "data_length", "record_checksum"}
+_KNOWN = _IGNORED | {"type", "data", "data_b64", "data_hex", "data_checksum", "header", "request_id"}
+_REQUEST_KEYS = ("client", "generation", "partition", "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record to append.  `request_id`: client, generation, partition, sequence, or None where none was given."""
+
+    line: int
+    data: bytes
+    header: int = 0
+    request_id: tuple[int, int, int, int] | None = None
+
+
+class BadLineError(InvalidRequestError):
+    """A line of the input that cannot be a record; `line` counts from 1."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(f"input line {line}: {why}")
+        self.line = line
+
+
+def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Lines without their ends, counted from 1.  Raises BadLineError for one that is too long to be held."""
+    number = 0
+    while line := stream.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise BadLineError(number, f"longer than {MAX_LINE} bytes")
+        yield number, line[:-1] if line.endswith(b"\n") else line
+
+
+def bare_entries(stream: BinaryIO) -> Iterator[Entry]:
+    """Every line is the data of one record; an empty line is an empty record."""
+    for number, line in numbered_lines(stream):
+        yield Entry(number, line)
+
+
+def json_entries(stream: BinaryIO) -> Iterator[Entry]:
+    """Every line is a JSON object; blank lines are passed over.  Raises BadLineError."""
+    for number, line in numbered_lines(stream):
+        if line.strip():
+            try:
+                yield _entry(number, _parse(line))
+            except (ValueError, RecursionError) as error:
+                raise BadLineError(number, str(error) or type(error).__name__) from None
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte {error.start} of the line") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _entry(number: int, value: dict[str, Any]) -> Entry:
+    kind = value.get("type", "record")
+    if kind != "record":
+        raise ValueError(f"the object is a {kind!r}, not a record")
+    unknown = sorted(value.keys() - _KNOWN)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r}")
+    data = _data(value)
+    _check_data_checksum(value.get("data_checksum"), data)
+    return Entry(number, data, _signed32(value.get("header", 0), "header"), _request_id(value.get("request_id")))
+
+
+def _data(value: dict[str, Any]) -> bytes:
+    given = [key for key in ("data", "data_b64", "data_hex") if key in value]
+    if given == ["data", "data_b64"] and value["data"] is None:
+        given = ["data_b64"]  # what dump writes for data that is not the text that was asked for
+    if len(given) != 1:
+        raise ValueError("one of data, data_b64 and data_hex is needed" if not given else f"both {' and '.join(given)}")
+    content = value[given[0]]
+    if given[0] == "data":
+        try:
+            return (content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))).encode()
+        except UnicodeEncodeError:
+            raise ValueError("data holds a lone surrogate, which has no UTF-8 form; use data_b64") from None
+    if not isinstance(content, str):
+        raise ValueError(f"{given[0]} is not a string")
+    try:
+        return base64.b64decode(content, validate=True) if given[0] == "data_b64" else binascii.unhexlify(content)
+    except ValueError as error:
+        raise ValueError(f"{given[0]}: {error}") from None
+
+
+def _check_data_checksum(given: Any, data: bytes) -> None:
+    if given is None:
+        return
+    from formats.checksums import crc32
+
+    if not isinstance(given, str) or given.lower() != f"{crc32(data):08x}":
+        raise ValueError(f"data_checksum is {given!r}, but that of the data is {crc32(data):08x}")
+
+
+def _signed32(value: Any, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
+        raise ValueError(f"{name} is not a signed 32-bit integer")
+    return value
+
+
+def _request_id(value: Any) -> tuple[int, int, int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) != set(_REQUEST_KEYS):
+        raise ValueError(f"request_id is not an object of {', '.join(_REQUEST_KEYS)}")
+    client, generation, partition, sequence = (_signed32(value[key], f"request_id.{key}") for key in _REQUEST_KEYS)
+    return client, generation, partition, sequence

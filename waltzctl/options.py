@@ -1,0 +1,115 @@
+"""Options that several commands share, and how their text becomes a value."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from waltzctl.values import parse_ranges
+
+Value = TypeVar("Value")
+
+
+class Format(enum.StrEnum):
+    """How objects are shown."""
+
+    TABLE = "table"
+    PLAIN = "plain"
+    JSON = "json"
+    NDJSON = "ndjson"
+
+
+class LayoutName(enum.StrEnum):
+    """The two layouts of a control file, by the names that the format modules give them."""
+
+    DOCUMENTED = "documented"
+    RELEASED = "released"
+
+
+class DumpFormat(enum.StrEnum):
+    """Formats of dump: the usual ones, annotated bytes, and bare bytes."""
+
+    TABLE = "table"
+    PLAIN = "plain"
+    JSON = "json"
+    NDJSON = "ndjson"
+    HEXDUMP = "hexdump"
+    RAW = "raw"
+
+
+class What(enum.StrEnum):
+    """What is dumped."""
+
+    RECORDS = "records"
+    SEGMENTS = "segments"
+    INDEX = "index"
+    CONTROL = "control"
+
+
+class DataForm(enum.StrEnum):
+    """How a record's data is shown."""
+
+    BASE64 = "base64"
+    HEX = "hex"
+    UTF8 = "utf8"
+    JSON = "json"
+    NONE = "none"
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
+]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing on success.")]
+VerboseOption = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more on stderr.")
+]
+PartitionsOption = Annotated[
+    str | None, typer.Option("--partition", metavar="RANGES", help="Only these partitions, for instance 0-3,7.")
+]
+OnePartitionOption = Annotated[int, typer.Option("--partition", metavar="P", min=0, help="The partition.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+PlanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Apply the plan that --dry-run --format json wrote, if it still holds."
+    ),
+]
+StorageArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage directory.", show_default=False)]
+
+
+def parsed(option: str, text: str | None, parse: Callable[[str], Value]) -> Value | None:
+    """An option's value; None where it was not given.  Raises typer.BadParameter, which is a usage error."""
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+def partitions_of(text: str | None) -> frozenset[int] | None:
+    """The partitions of ``--partition``; None for all."""
+    numbers = parsed("--partition", text, parse_ranges)
+    return None if numbers is None else frozenset(numbers)
+
+
+def path_of(text: str, *, name: str = "PATH") -> Path:
+    """A path as it was typed.  Empty text is refused: it would mean the current directory, which nobody typed."""
+    if not text:
+        raise typer.BadParameter("the path is empty", param_hint=f"'{name}'")
+    if "\0" in text:
+        raise typer.BadParameter("the path holds a zero byte", param_hint=f"'{name}'")
+    return Path(text)
+
+
+def transaction_of(number: int | None, option: str) -> int | None:
+    """A transaction id.  Raises typer.BadParameter for one that 64 bits cannot hold."""
+    if number is not None and number >= 2**63:
+        raise typer.BadParameter(f"{number}: transaction ids end at {2**63 - 1}", param_hint=f"'{option}'")
+    return number

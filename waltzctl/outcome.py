@@ -1,0 +1,90 @@
+"""From what a command body returns or raises to an exit status, and what is said about it on stderr.
+
+The one place where errors are rendered.  A closed pipe on the reading side (``| head``) is no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from engine.errors import DamageError, WaltzError
+from waltzctl.exit_status import ExitStatus
+from waltzctl.values import printable
+
+_OF_TYPER: tuple[type[Exception], ...] = (
+    typer.Exit,
+    typer.Abort,
+    *(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception) and kind is not Exception),
+)
+"""What the argument parser raises and renders itself: usage errors and early exits."""
+
+_LISTED = 20
+"""So many findings are listed under an error; verify lists all."""
+
+
+def say(text: str) -> None:
+    """One message on stderr, each line escaped."""
+    for line in text.splitlines():
+        print(printable(line), file=sys.stderr)
+
+
+def drop_output() -> None:
+    """Nobody reads stdout any more: let what is still buffered go nowhere instead of failing at the end."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def conclude(body: Callable[[], Any]) -> ExitStatus:
+    """Run a command body and give its exit status.
+
+    A body returns its status (None: clean).  What the argument parser raises passes through.
+    """
+    try:
+        answer = body()
+        sys.stdout.flush()
+    except _OF_TYPER:
+        raise
+    except BrokenPipeError:
+        drop_output()
+        return ExitStatus.CLEAN
+    except KeyboardInterrupt:
+        say("waltzctl: interrupted")
+        return ExitStatus.INTERRUPTED
+    except WaltzError as error:
+        _explain(error)
+        return ExitStatus.from_label(error.status)
+    except OSError as error:
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        say(f"waltzctl: error: {place}{error.strerror or error}")
+        drop_output()
+        return ExitStatus.IO_ERROR
+    except MemoryError:
+        say("waltzctl: error: out of memory")
+        return ExitStatus.INTERNAL
+    except Exception:  # the last resort: a mistake of ours, shown with everything that helps to find it
+        import traceback
+
+        traceback.print_exc()
+        say("waltzctl: internal error: this is a mistake in waltzctl, not in your data; please report the lines above")
+        return ExitStatus.INTERNAL
+    return answer if isinstance(answer, ExitStatus) else ExitStatus.CLEAN
+
+
+def _explain(error: WaltzError) -> None:
+    say(f"waltzctl: {error.status if error.status == 'refused' else 'error'}: {error.message}")
+    if isinstance(error, DamageError):
+        for finding in error.findings[:_LISTED]:
+            say(f"  {finding.severity}  {finding.code}: {finding.message}")
+        if len(error.findings) > _LISTED:
+            say(f"  and {len(error.findings) - _LISTED} more; run verify to see them")
+    if error.advice:
+        say(f"  {error.advice}")

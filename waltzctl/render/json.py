@@ -1,0 +1,37 @@
+"""json: one document.
+
+The document is the object itself where a command always answers with exactly one, and an array of the objects that ndjson
+would show, in the same order, where it answers with many.  Each object stands on a line of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from waltzctl.render.ndjson import encode
+from waltzctl.render.objects import Object
+
+
+class JsonWriter:
+    """A single object, or an array that is complete once the writer is closed."""
+
+    def __init__(self, stream: TextIO, *, single: bool) -> None:
+        self._stream = stream
+        self._single = single
+        self._count = 0
+        self._closed = False
+
+    def write(self, shown: Object) -> None:
+        """Show one object."""
+        text = encode(shown)
+        if self._single:
+            self._stream.write(text + "\n")
+        else:
+            self._stream.write((",\n" if self._count else "[\n") + text)
+        self._count += 1
+
+    def close(self) -> None:
+        """End the array."""
+        if not self._closed and not self._single:
+            self._stream.write("\n]\n" if self._count else "[]\n")
+        self._closed = True

@@ -1,0 +1,32 @@
+r"""ndjson: one object a line, in ASCII, so that no locale can spoil it.
+
+A file name that is no UTF-8 carries its stray bytes as lone surrogates (``\\udcff`` for 0xff), which Python reads back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TextIO
+
+from waltzctl.render.objects import Object
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def encode(shown: Object) -> str:
+    """One object as one line of JSON, without the line's end."""
+    return _ENCODER.encode(shown)
+
+
+class NdjsonWriter:
+    """Objects, one a line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, shown: Object) -> None:
+        """Show one object."""
+        self._stream.write(encode(shown) + "\n")
+
+    def close(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,304 @@
+"""The objects that commands print: their names, keys and the form of their values.
+
+This file is the contract with scripts (schemas: ``docs/schemas``).  Keys are only ever added, at the end; a missing value is
+None.  Checksums are eight lower-case hex digits, times RFC 3339 in UTC with milliseconds, bytes base64 under a key that
+ends in ``_b64``; identifiers, offsets and sizes are numbers (beyond 2^53 some readers of JSON round them).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waltzctl.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from engine.findings import Finding
+    from engine.inspect.outcome import VerifySummary
+    from engine.inspect.status import StorageStatus
+    from engine.repair.manifest import QuarantineEntry
+    from engine.repair.plan import Plan, Step
+    from engine.repair.salvage import SalvageReport
+    from engine.repair.salvage_selection import Place
+    from engine.storage.directory import ClusterResult
+
+Object = dict[str, Any]
+"""One JSON object, keys in the order of the contract."""
+
+
+def named(name: str, keys: Object) -> Object:
+    """An object of its own, with `schema` and `type` in front."""
+    return {"schema": f"waltzctl.{name}/1", "type": name, **keys}
+
+
+def path_text(path: Path | None) -> str | None:
+    """A path as it was given; bytes that are no UTF-8 stay as lone surrogates."""
+    return None if path is None else os.fspath(path)
+
+
+def hex32(checksum: int | None) -> str | None:
+    """A checksum as eight hex digits."""
+    return None if checksum is None else f"{checksum & 0xFFFFFFFF:08x}"
+
+
+def base64_text(data: bytes) -> str:
+    """Bytes in standard base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def finding_keys(finding: Finding) -> Object:
+    """A finding without `schema` and `type`, as it stands inside other objects."""
+    return {
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "path": path_text(finding.path),
+        "partition": finding.partition,
+        "segment": finding.segment,
+        "transaction_id": finding.transaction_id,
+        "offset": finding.offset,
+        "length": finding.length,
+        "message": finding.message,
+        "remedy": finding.remedy,
+    }
+
+
+def finding_object(finding: Finding) -> Object:
+    """**finding**."""
+    return named("finding", finding_keys(finding))
+
+
+def verify_summary_object(summary: VerifySummary) -> Object:
+    """**verify-summary**."""
+    return named(
+        "verify-summary",
+        {
+            "status": summary.status,
+            "exit_status": int(ExitStatus.from_label(summary.exit_status_name)),
+            "partitions": summary.partitions,
+            "segments": summary.segments,
+            "records": summary.records,
+            "bytes": summary.bytes,
+            "damage": summary.damage,
+            "repairable": summary.repairable,
+            "notes": summary.notes,
+            "elapsed_seconds": round(summary.elapsed_seconds, 6),
+            "modified": False,
+            "complete": summary.complete,
+        },
+    )
+
+
+def _step_keys(step: Step) -> Object:
+    return {
+        "action": str(step.action),
+        "path": path_text(step.path),
+        "partition": step.partition,
+        "from_transaction_id": step.from_transaction_id,
+        "to_transaction_id": step.to_transaction_id,
+        "offset": step.offset,
+        "length": step.length,
+        "reason": step.reason,
+        "loses_data": step.loses_data,
+    }
+
+
+def plan_object(plan: Plan) -> Object:
+    """**plan**.  `arguments`: what the planner was asked for; ``--plan`` asks for it again."""
+    return named(
+        "plan",
+        {
+            "hash": plan.hash,
+            "command": plan.command,
+            "path": path_text(plan.path),
+            "steps": [_step_keys(step) for step in plan.steps],
+            "undecided": [finding_keys(finding) for finding in plan.undecided],
+            "arguments": {
+                "partitions": None if plan.arguments.partitions is None else list(plan.arguments.partitions),
+                "everything": plan.arguments.everything,
+                "after": plan.arguments.after,
+                "replicas": list(plan.arguments.replicas),
+                "allow_data_loss": plan.arguments.allow_data_loss,
+            },
+        },
+    )
+
+
+def result_object(
+    *,
+    plan_hash: str,
+    applied: bool,
+    undo_id: str | None,
+    quarantine: Path | None,
+    status: str,
+    exit_status: ExitStatus,
+    findings: Iterable[Finding] = (),
+) -> Object:
+    """**result**.  `findings`: what is still wrong afterwards."""
+    return named(
+        "result",
+        {
+            "plan_hash": plan_hash,
+            "applied": applied,
+            "undo_id": undo_id,
+            "quarantine": path_text(quarantine),
+            "status": status,
+            "exit_status": int(exit_status),
+            "findings": [finding_keys(finding) for finding in findings],
+        },
+    )
+
+
+def cluster_object(result: ClusterResult) -> Object:
+    """**cluster**."""
+    return named(
+        "cluster",
+        {
+            "cluster_key": str(result.cluster_key),
+            "num_partitions": result.num_partitions,
+            "layout": result.layout.value,
+            "directories": [
+                {"path": path_text(directory.path), "assigned": list(directory.assigned)}
+                for directory in result.directories
+            ],
+        },
+    )
+
+
+def append_result_object(partition: int, first: int | None, last: int | None, records: int, data_bytes: int) -> Object:
+    """**append-result**.  `data_bytes`: what the records take on disk."""
+    return named(
+        "append-result",
+        {
+            "partition": partition,
+            "first_transaction_id": first,
+            "last_transaction_id": last,
+            "records": records,
+            "bytes": data_bytes,
+        },
+    )
+
+
+def undo_entry_object(entry: QuarantineEntry) -> Object:
+    """**undo-entry** (undo --list): what a repair kept and where it stands."""
+    return named(
+        "undo-entry",
+        {
+            "id": entry.id,
+            "command": entry.command,
+            "arguments": list(entry.arguments),
+            "created": entry.created,
+            "state": entry.state.value,
+            "plan_hash": entry.plan_hash,
+            "quarantine": path_text(entry.path),
+            "files": [file.path for file in entry.files],
+        },
+    )
+
+
+def status_object(status: StorageStatus) -> Object:
+    """**status**.  `findings`: what the healths stand for, the directory's own first."""
+    return named(
+        "status",
+        {
+            "path": path_text(status.path),
+            "cluster_key": None if status.cluster_key is None else str(status.cluster_key),
+            "layout": None if status.layout is None else status.layout.value,
+            "num_partitions": status.num_partitions,
+            "locked_by": status.locked_by,
+            "partitions": [
+                {
+                    "partition": one.partition,
+                    "assigned": one.assigned,
+                    "readable": one.readable,
+                    "writable": one.writable,
+                    "session_id": one.session_id,
+                    "low_water_mark": one.low_water_mark,
+                    "local_low_water_mark": one.local_low_water_mark,
+                    "segments": one.segments,
+                    "bytes": one.bytes,
+                    "records": one.records,
+                    "first_transaction_id": one.first_transaction_id,
+                    "last_transaction_id": one.last_transaction_id,
+                    "last_written": one.last_written,
+                    "health": str(one.health),
+                }
+                for one in status.partitions
+            ],
+            "findings": [
+                finding_keys(finding)
+                for finding in (*status.findings, *(found for one in status.partitions for found in one.findings))
+            ],
+        },
+    )
+
+
+def _place_keys(place: Place) -> Object:
+    return {"path": path_text(place.path), "offset": place.offset, "size": place.size}
+
+
+def salvage_report_object(report: SalvageReport) -> Object:
+    """**salvage-report**.  found = written + duplicates + superseded + doubtful_records + elsewhere."""
+    return named(
+        "salvage-report",
+        {
+            "path": path_text(report.path),
+            "cluster_key": str(report.cluster_key),
+            "num_partitions": report.num_partitions,
+            "layout": report.layout.value,
+            "exit_status": int(ExitStatus.from_label(report.exit_status_name)),
+            "sources": report.sources,
+            "bytes": report.bytes,
+            "headers": report.headers,
+            "found": report.found,
+            "written": report.written,
+            "duplicates": report.duplicates,
+            "superseded": report.superseded,
+            "doubtful_records": report.doubtful_records,
+            "elsewhere": report.elsewhere,
+            "missing": report.missing,
+            "partitions": [
+                {
+                    "partition": one.partition,
+                    "first_transaction_id": one.first_transaction_id,
+                    "last_transaction_id": one.last_transaction_id,
+                    "records": one.records,
+                    "segments": one.segments,
+                    "bytes": one.bytes,
+                    "missing": [{"first": gap.first, "last": gap.last} for gap in one.missing],
+                    "witnesses": [
+                        {"witness": str(name), "records": records} for name, records in one.by_witness.items()
+                    ],
+                }
+                for one in report.partitions
+            ],
+            "conflicts": [
+                {
+                    "partition": one.partition,
+                    "transaction_id": one.transaction_id,
+                    "kept": _place_keys(one.kept),
+                    "others": [_place_keys(other) for other in one.others],
+                    "reason": one.reason,
+                }
+                for one in report.conflicts
+            ],
+            "doubtful": [
+                {
+                    "path": path_text(one.path),
+                    "offset": one.offset,
+                    "length": one.length,
+                    "first_transaction_id": one.first_transaction_id,
+                    "last_transaction_id": one.last_transaction_id,
+                    "records": one.records,
+                    "reason": one.reason,
+                }
+                for one in report.doubtful
+            ],
+            "unreadable": [
+                {"path": path_text(one.path), "offset": one.offset, "length": one.length} for one in report.unreadable
+            ],
+            "findings": [finding_keys(finding) for finding in report.findings],
+        },
+    )

@@ -1,0 +1,64 @@
+"""plain: lines of columns with a tab between them, for ``cut``, ``awk`` and log files; never shortened.
+
+The first column names the object, the others are its keys in their fixed order (nested ones joined by a dot).  A list of
+objects inside an object follows as lines of its own, named ``object.key``.  Before the first line of each kind stands a line
+that begins with ``#`` and names the columns; sentences for people begin with ``#`` as well.  A missing value is ``-``; tabs,
+line ends and what cannot be printed are escaped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from waltzctl.render.objects import Object
+from waltzctl.values import printable
+
+Row = tuple[str, dict[str, Any]]
+
+
+def cell(value: Any) -> str:
+    """A value as a column shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(cell(item) for item in value)
+    return printable(str(value))
+
+
+def rows(kind: str, shown: Object) -> list[Row]:
+    """The object's own line first, then those of the objects in it."""
+    own: dict[str, Any] = {}
+    inner: list[Row] = []
+    for key, value in shown.items():
+        if key in ("schema", "type"):
+            continue
+        if isinstance(value, dict) and key != "data":
+            own.update({f"{key}.{name}": item for name, item in value.items()})
+        elif isinstance(value, list) and key != "data" and all(isinstance(item, dict) for item in value):
+            for item in value:
+                inner += rows(f"{kind}.{key}", item)
+        else:
+            own[key] = value
+    return [(kind, own), *inner]
+
+
+class PlainWriter:
+    """Lines of columns."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._headed: dict[str, tuple[str, ...]] = {}
+
+    def write(self, shown: Object) -> None:
+        """Show one object."""
+        for kind, columns in rows(shown["type"], shown):
+            names = tuple(columns)
+            if self._headed.get(kind) != names:
+                self._headed[kind] = names
+                self._stream.write("\t".join((f"# {kind}", *names)) + "\n")
+            self._stream.write("\t".join((kind, *map(cell, columns.values()))) + "\n")
+
+    def close(self) -> None:
+        """Nothing is held back."""

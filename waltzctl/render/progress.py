@@ -1,0 +1,124 @@
+"""A progress bar on stderr, for people only and only once work has gone on for a second."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from engine.progress import SILENT, Progress
+from waltzctl.outcome import say
+from waltzctl.values import human_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+PATIENCE = 1.0
+"""Seconds before the bar appears."""
+
+
+class TerminalProgress:
+    """A listener that draws; calls may come from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._what = ""
+        self._total = 0
+        self._done = 0
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, what: str, total: int) -> None:
+        """A piece of work of `total` bytes begins."""
+        with self._lock:
+            self._what, self._total, self._done = what, total, 0
+            if self._bars is not None and self._task is not None:
+                self._bars.reset(self._task, description=what, total=total)
+
+    def advance(self, amount: int) -> None:
+        """`amount` more bytes are done."""
+        with self._lock:
+            self._done += amount
+            if self._bars is not None and self._task is not None:
+                self._bars.update(self._task, completed=self._done)
+            elif time.monotonic() - self._began > PATIENCE:
+                self._show()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Bars(*columns, console=Console(file=sys.stderr), transient=True)
+        self._task = self._bars.add_task(self._what, total=self._total, completed=self._done)
+        self._bars.start()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        with self._lock:
+            if self._bars is not None:
+                self._bars.stop()
+                self._bars = None
+
+
+class TellingProgress:
+    """For ``-v`` where no bar can be drawn: a line on stderr for each piece of work."""
+
+    def __enter__(self) -> TellingProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def start(self, what: str, total: int) -> None:
+        """A piece of work of `total` bytes begins."""
+        say(f"waltzctl: {what}: {human_bytes(total)} to go through")
+
+    def advance(self, amount: int) -> None:
+        """Nothing is said in between."""
+
+
+class NoProgress:
+    """What stands in for the bar where nobody looks."""
+
+    def __enter__(self) -> Progress:
+        return SILENT
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def progress(*, quiet: bool, verbose: int = 0) -> TerminalProgress | TellingProgress | NoProgress:
+    """The listener that suits stderr."""
+    if not quiet and sys.stderr.isatty():
+        return TerminalProgress()
+    return TellingProgress() if verbose else NoProgress()

@@ -1,0 +1,239 @@
+"""The way every repair goes: plan, show, confirm, apply, report.
+
+Nothing is changed before the plan was shown and somebody agreed: on a terminal by typing the partition's number, in a
+script with ``--yes``, or with ``--plan``, which applies exactly the plan that was looked at before.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from engine.errors import InvalidRequestError, RefusedError
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.interrupt import finishing
+from waltzctl.manual import Section
+from waltzctl.options import Format, path_of
+from waltzctl.render.objects import Object, plan_object, result_object
+from waltzctl.values import counted, format_ranges
+
+if TYPE_CHECKING:
+    from engine.repair.plan import Arguments, Plan, Repair
+
+STATUSES = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.REPAIRABLE,
+    ExitStatus.DAMAGED,
+    ExitStatus.DAMAGE_REMAINS,
+    ExitStatus.NOT_WALTZ,
+    ExitStatus.LOCKED,
+    ExitStatus.MISMATCH,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What a repair can answer."""
+
+SAFETY = Section(
+    "SAFETY",
+    (
+        (
+            "The plan is shown first. On a terminal it is applied after the partition's number has been typed; elsewhere it"
+            " needs --yes. --dry-run shows it and changes nothing; its exit status is the one that verify would give."
+        ),
+        (
+            "A plan carries a hash of every file that it touches (size, time, checksum) and of the options. Keep it with"
+            " --dry-run --format json and apply exactly that one later with --plan FILE; its options are in the file. If"
+            " anything has changed since, it is refused (13). --plan counts as the confirmation."
+        ),
+        (
+            "The directory is locked while it is changed; a running node is never overridden (11). Every byte that is removed"
+            " or replaced is kept in .waltzctl/quarantine, with checksums, before the first change. The directory is verified"
+            " again afterwards and the journal .waltzctl/journal.jsonl gains a line. waltzctl undo brings everything back."
+        ),
+        (
+            "Ctrl-C lets a repair that has begun finish. A second one, a kill or a power loss in the middle leaves an"
+            " interrupted repair; the next command that writes, or undo, takes it back byte for byte."
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How the plan is to be treated.
+
+    `dry_run_unasked`: with nobody to ask and no ``--yes``, show the plan instead of refusing.
+    """
+
+    yes: bool
+    dry_run: bool
+    plan_file: str | None
+    dry_run_unasked: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be meant together."""
+        if self.yes and self.dry_run:
+            raise typer.BadParameter("--dry-run changes nothing, --yes wants it done", param_hint="'--yes'")
+
+
+def planned(switches: Switches, command: str, storage: Path, given: Arguments, make: Callable[[], Repair]) -> Repair:
+    """The repair that `make` plans, or the one in the plan file, which was made with options of its own.
+
+    Raises InvalidRequestError when the file is no plan of this command, directory and options, and StalePlanError.
+    """
+    if switches.plan_file is None:
+        return make()
+    from engine.repair.plan import Arguments, load_plan
+
+    name = switches.plan_file
+    repair = load_plan(path_of(name, name="--plan"))
+    if repair.plan.command != command:
+        raise InvalidRequestError(f"{name}: a plan of {repair.plan.command}, not of {command}")
+    if os.path.realpath(repair.storage) != os.path.realpath(storage):
+        raise InvalidRequestError(f"{name}: a plan for {repair.plan.path}, not for {storage}")
+    if given not in (Arguments(), repair.plan.arguments):
+        raise InvalidRequestError(
+            f"{name}: the plan was made with other options", advice="leave them out, or make a new one"
+        )
+    return repair
+
+
+def carry_out(console: Console, repair: Repair, switches: Switches) -> ExitStatus:
+    """Show the plan and, where that is wanted and agreed, apply it.
+
+    Raises RefusedError where nobody agreed, StalePlanError, and what `apply` raises.
+    """
+    plan = repair.plan
+    storage, partitions = repair.storage, plan.arguments.partitions
+    asked_for = switches.yes or switches.plan_file is not None
+    on_terminal = sys.stdin.isatty()
+    console.detail(f"plan {plan.hash}: {_in_words(plan)}")
+    if switches.dry_run or (switches.dry_run_unasked and not asked_for and not on_terminal):
+        return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
+    if not plan.steps and not asked_for:
+        return _nothing_to_do(console, plan, storage, partitions)
+    if not asked_for:
+        if not on_terminal:
+            console.emit(plan_object(plan), flush=True)
+            raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
+        _show_to_person(console, plan)
+        _confirm(plan)
+    elif console.for_people and not console.quiet:
+        console.emit(plan_object(plan), flush=True)
+    return _apply(console, repair)
+
+
+def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
+    """What verify says of the directory as it is."""
+    from engine.inspect.outcome import VerifyOptions, VerifySummary
+    from engine.inspect.verify import verify
+
+    status = ExitStatus.CLEAN
+    for seen in verify((storage,), VerifyOptions(partitions=partitions)):
+        if isinstance(seen, VerifySummary):
+            status = ExitStatus.from_label(seen.exit_status_name)
+    return status
+
+
+def _dry_run(
+    console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, *, asked: bool
+) -> ExitStatus:
+    console.emit(plan_object(plan), flush=True)
+    status = verified(storage, partitions)
+    if not asked:
+        console.note("no terminal to ask on and no --yes: this was a dry run")
+    console.sentence(f"PLANNED  {_in_words(plan)} Nothing was modified.")
+    return status
+
+
+def _nothing_to_do(console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None) -> ExitStatus:
+    status = verified(storage, partitions)
+    shown = result_object(
+        plan_hash=plan.hash,
+        applied=False,
+        undo_id=None,
+        quarantine=None,
+        status=status.label,
+        exit_status=status,
+        findings=plan.undecided,
+    )
+    _report(console, shown, status, "")
+    return status
+
+
+def _report(console: Console, shown: Object, status: ExitStatus, done: str) -> None:
+    """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
+    if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
+        console.emit(shown, flush=True)
+    if status is ExitStatus.CLEAN:
+        console.success(f"REPAIRED  {done}" if done else "NOTHING TO DO. Nothing was modified.")
+    elif done:
+        console.sentence(f"DAMAGE REMAINS  {done}")
+    else:
+        console.sentence("NOTHING THAT THIS COMMAND CAN MEND. Nothing was modified; verify names what is wrong.")
+
+
+def _show_to_person(console: Console, plan: Plan) -> None:
+    """The plan, where the person who is asked can see it: a JSON document has room for the result only."""
+    if console.format is Format.JSON:
+        from waltzctl.render.table import TableWriter
+
+        TableWriter(sys.stderr).write(plan_object(plan))
+        sys.stderr.flush()
+    else:
+        console.emit(plan_object(plan), flush=True)
+
+
+def _confirm(plan: Plan) -> None:
+    """Ask on the terminal.  Raises RefusedError unless the right word is typed."""
+    touched = {step.partition for step in plan.steps if step.partition is not None}
+    word = format_ranges(touched) if touched else "yes"
+    what = "the partition number" if len(touched) == 1 else "the partition numbers" if touched else "the word"
+    print(f"Type {what} ({word}) to apply the plan, anything else to leave: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != word:
+        raise RefusedError("not confirmed, nothing was modified")
+
+
+def _apply(console: Console, repair: Repair) -> ExitStatus:
+    from engine.repair.apply import apply
+
+    with finishing("the repair", "the next command that writes then takes it back") as interrupt:
+        result = apply(repair, arguments=sys.argv[1:])
+    status = ExitStatus.from_label(result.exit_status_name)
+    shown = result_object(
+        plan_hash=result.plan_hash,
+        applied=result.applied,
+        undo_id=result.undo_id,
+        quarantine=result.quarantine,
+        status=result.status,
+        exit_status=status,
+        findings=result.findings,
+    )
+    if interrupt.wanted:
+        console.note("the interrupt came too late: the repair is complete")
+    done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
+    if result.undo_id is not None:
+        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
+    _report(console, shown, status, done if result.applied else "")
+    return status
+
+
+def _in_words(plan: Plan) -> str:
+    if not plan.steps:
+        words = "No step."
+    else:
+        losing = sum(step.loses_data for step in plan.steps)
+        words = counted(len(plan.steps), "step") + (f", {losing} of them lose data." if losing else ".")
+    if plan.undecided:
+        words += f" {counted(len(plan.undecided), 'finding')} left for a person."
+    return words

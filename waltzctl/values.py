@@ -1,0 +1,137 @@
+"""Values that people type: partition ranges, durations, rates, percentages; and how numbers are shown to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+MAX_PARTITION = 2**31 - 1
+MAX_LISTED = 1_000_000
+"""More partitions than this in one range is a slip of the finger, and would only fill memory."""
+
+_RANGE = re.compile(r"(\d{1,10})(?:\s*-\s*(\d{1,10}))?", re.ASCII)
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)", re.ASCII)
+_SECONDS = {"": 1, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BYTES = {"": 1, "b": 1} | {
+    f"{letter}{tail}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for tail, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Partition numbers from text such as ``0-3,7``, sorted, each once.  Raises ValueError."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{part.strip()!r} is neither a number nor a range; write for instance 0-3,7")
+        first = int(match[1])
+        last = int(match[2]) if match[2] else first
+        if last < first:
+            raise ValueError(f"{part.strip()}: the range runs backwards")
+        if last > MAX_PARTITION:
+            raise ValueError(f"{last}: partition numbers end at {MAX_PARTITION}")
+        if last - first >= MAX_LISTED:
+            raise ValueError(f"{part.strip()}: more than {MAX_LISTED} partitions")
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def format_ranges(numbers: Collection[int]) -> str:
+    """The shortest text that `parse_ranges` reads back."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    start = 0
+    for place, number in enumerate(ordered):
+        if place + 1 < len(ordered) and ordered[place + 1] == number + 1:
+            continue
+        parts.append(str(number) if place == start else f"{ordered[start]}-{number}")
+        start = place + 1
+    return ",".join(parts)
+
+
+def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
+    match = _AMOUNT.fullmatch(text.strip())
+    unit = match[2].lower() if match else ""
+    if match is None or unit not in units:
+        raise ValueError(f"{text!r} is not understood; write for instance {example}")
+    value = float(match[1]) * units[unit]
+    if value <= 0:
+        raise ValueError(f"{text!r} must be more than nothing")
+    return value
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from text such as ``30s``, ``5m``, ``2h`` or a bare number.  Raises ValueError."""
+    return _amount(text, _SECONDS, "30s, 5m or 2h")
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second from text such as ``100MiB`` (1024), ``100MB`` (1000), ``100M`` (1024).  Raises ValueError."""
+    return max(1, int(_amount(text.strip().removesuffix("/s"), _BYTES, "100MiB or 2GiB")))
+
+
+def parse_size(text: str) -> int:
+    """Bytes from text such as ``256KiB`` (1024), ``1GB`` (1000) or a bare number.  Raises ValueError."""
+    return max(1, int(_amount(text, _BYTES, "256KiB or 1GB")))
+
+
+def parse_percent(text: str) -> float:
+    """A share between 0 and 1 from text such as ``10%``.  Raises ValueError."""
+    try:
+        share = float(text.strip().removesuffix("%").strip()) / 100
+    except ValueError:
+        raise ValueError(f"{text!r} is not a percentage; write for instance 10%") from None
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r}: a sample is more than 0% and at most 100%")
+    return share
+
+
+def human_bytes(count: int) -> str:
+    """A size for people, in binary units."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def human_duration(seconds: float) -> str:
+    """A duration for people: ``0.12s``, ``42s``, ``3m12s``, ``1h04m``."""
+    if seconds < 10:
+        return f"{seconds:.2f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    r"""Text for one line of a terminal or of plain output.
+
+    Control characters are escaped, so that a file name can neither break a line nor drive the terminal; a byte of a name
+    that is no UTF-8 becomes ``\\xff``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escaped(character) for character in text)
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    if character in "\t\n\r":
+        return {"\t": "\\t", "\n": "\\n", "\r": "\\r"}[character]
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that the file system's encoding could not decode
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
