@@ -1,0 +1,124 @@
+"""Drives an open storage directory and writes down beside every change what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from engine.storage.directory import StorageDirectory, StorageOptions
+from formats.control import Layout
+from formats.segment import Record
+from tests.builders import build_directory, make_records
+from tests.crash.recorder import Recorder, Recording
+from tests.crash.truth import PartitionTruth, Truth
+
+STRADDLING = {Layout.DOCUMENTED: 6, Layout.RELEASED: 11}
+"""A partition one of whose structs crosses a sector of the control file, so that an update of it can tear."""
+
+
+def built(
+    path: Path, layout: Layout, records: int, *, per_segment: int = 10, size: int | None = None, mark: int | None = None
+) -> tuple[Path, Truth]:
+    """A directory with `records` in the partition that straddles a sector, and what is true of it.
+
+    Without a `mark` (the low-water marks; the middle of the records unless given) there is an empty partition 0 as well.
+    """
+    number = STRADDLING[layout]
+    partitions = {number: records} if mark is not None else {0: 0, number: records}
+    build_directory(
+        path, partitions, layout=layout, per_segment=per_segment, size=size, session=3, local_low_water_mark=mark
+    )
+    if mark is None:
+        mark = (records - 1) // 2 if records > 1 else records - 1
+    full = PartitionTruth(marks=frozenset({(3, mark, mark)})).holding(
+        make_records(records, partition=number, size=size)
+    )
+    truths = {number: full}
+    if 0 in partitions:
+        truths[0] = PartitionTruth(marks=frozenset({(3, -1, -1)}))
+    return path, Truth(truths)
+
+
+class Driver:
+    """An open storage directory whose every operation promises before, and again when it returns."""
+
+    def __init__(self, recorder: Recorder[Truth], path: Path, options: StorageOptions, truth: Truth) -> None:
+        self._recorder = recorder
+        self._path, self._options = path, options
+        self.truth = truth
+        self.storage = StorageDirectory.open(path, options=options)
+
+    def reopen(self) -> None:
+        """Close and open again: nothing new is promised."""
+        self.storage.close()
+        self.storage = StorageDirectory.open(self._path, options=self._options)
+
+    def _under_way(self, number: int, truth: PartitionTruth) -> None:
+        self._recorder.promise(self.truth.with_partition(number, truth), settled=False)
+
+    def _done(self, number: int, truth: PartitionTruth) -> None:
+        self.truth = self.truth.with_partition(number, truth)
+        self._recorder.promise(self.truth, settled=True)
+
+    def next_records(self, number: int, count: int, size: int | None = None) -> list[Record]:
+        """New records for the end of a partition."""
+        first = len(self.truth.partitions[number].possible)
+        return make_records(count, first=first, partition=number, size=size, seed=7)
+
+    def append(self, number: int, count: int, size: int | None = None) -> None:
+        records = self.next_records(number, count, size)
+        before = self.truth.partitions[number]
+        after = (*before.possible, *records)
+        self._under_way(number, replace(before, possible=after))
+        self.storage.partition(number).append(records)
+        self._done(number, before.holding(after))
+
+    def truncate(self, number: int, after: int) -> None:
+        """Keep `after` and below; ids begin with 0."""
+        before = self.truth.partitions[number]
+        self._under_way(number, replace(before, least=after + 1))
+        self.storage.partition(number).truncate(after)
+        self._done(number, before.holding(before.possible[: after + 1]))
+
+    def set_low_water_mark(self, number: int, session: int, mark: int) -> None:
+        before = self.truth.partitions[number]
+        wanted = frozenset({(session, mark, len(before.possible) - 1)})
+        self._under_way(number, replace(before, marks=before.marks | wanted))
+        self.storage.partition(number).set_low_water_mark(session, mark)
+        self._done(number, replace(before, marks=wanted))
+
+    def assign(self, number: int) -> None:
+        before = self.truth.partitions.get(number, PartitionTruth(assigned=frozenset({False})))
+        self._under_way(number, replace(before, assigned=frozenset({True, False})))
+        self.storage.assign(number)
+        self._done(number, replace(before, assigned=frozenset({True})))
+
+    def unassign(self, number: int, *, delete_files: bool) -> None:
+        before = self.truth.partitions[number]
+        gone = PartitionTruth(assigned=frozenset({False}), switches=before.switches)
+        self._under_way(number, replace(before, assigned=frozenset({True, False})))
+        self.storage.unassign(number, delete_files=delete_files)
+        self._done(number, gone if delete_files else replace(before, assigned=frozenset({False})))
+
+    def set_availability(self, number: int, *, readable: bool | None = None, writable: bool | None = None) -> None:
+        before = self.truth.partitions[number]
+        (now,) = before.switches
+        wanted = (now[0] if readable is None else readable, now[1] if writable is None else writable)
+        self._under_way(number, replace(before, switches=before.switches | {wanted}))
+        self.storage.set_availability(number, readable=readable, writable=writable)
+        self._done(number, replace(before, switches=frozenset({wanted})))
+
+
+@contextmanager
+def recorded(path: Path, truth: Truth, options: StorageOptions) -> Iterator[tuple[Driver, Recording[Truth]]]:
+    """Open a directory, record what is done with it until the end of the block, and close it, which is recorded as well."""
+    recorder: Recorder[Truth] = Recorder(path)
+    with recorder.listening():
+        recorder.promise(truth, settled=True)
+        driver = Driver(recorder, path, options, truth)
+        try:
+            yield driver, recorder.recording
+        finally:
+            driver.storage.close()

@@ -1,0 +1,181 @@
+"""Opens a storage directory after a crash, reads everything in it, and looks whether it is sound and stays so."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine import disk
+from engine.disk import Change
+from engine.errors import NotWaltzError, WaltzError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from engine.storage.directory import StorageDirectory, StorageOptions
+from engine.storage.partition import Partition
+from formats.control import CONTROL_FILE_NAME
+from formats.request_id import RequestId
+from formats.segment import SEGMENT_SUFFIX, Record
+from tests.crash.recorder import LOCK
+from tests.crash.simdisk import Tree
+from tests.crash.truth import PartitionSeen, Seen, Truth, judge, narrowed
+
+SMALL_SEGMENTS = StorageOptions(segment_size_threshold=1500)
+"""Some ten records of the builders in a segment, so that a few appends roll over."""
+HARMLESS = (Code.CONTROL_STRUCT_CHECKSUM,)
+MUST_WORK = (WaltzError, OSError, ValueError, AssertionError, KeyError, IndexError, TypeError, AttributeError)
+"""What an opening that fails may raise; anything else is not caught, and ends the test with its own traceback."""
+
+
+def look(storage: StorageDirectory) -> dict[int, PartitionSeen]:
+    """Everything in an open storage directory."""
+    return {number: _look_at(storage, number, partition) for number, partition in storage.partitions.items()}
+
+
+def _look_at(storage: StorageDirectory, number: int, partition: Partition) -> PartitionSeen:
+    last = partition.max_transaction_id
+    first = partition.first_transaction_id
+    records = partition.read_range(first, last + 1 - first) if last >= first else []
+    for place in _sampled(len(records)):  # a single read goes through the index
+        assert partition.read(first + place) == records[place], f"transaction {first + place} reads differently alone"
+    switches = storage.availability(number)
+    return PartitionSeen(
+        tuple(record.encode() for record in records),
+        (partition.session_id, partition.low_water_mark, partition.local_low_water_mark),
+        last,
+        partition.quarantined,
+        (switches.readable, switches.writable),
+        tuple(f"{finding.code}: {finding.message}" for finding in partition.findings),
+    )
+
+
+def _sampled(count: int) -> list[int]:
+    """All of a few; of many the last ones and some others."""
+    return list(range(count)) if count <= 60 else [*range(0, count - 15, 97), *range(count - 15, count)]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageChecker:
+    """Opens the storage directory `name` below the root ("" for the root itself)."""
+
+    options: StorageOptions = SMALL_SEGMENTS
+    name: str = ""
+
+    def recover(self, root: Path) -> Seen:
+        """Inspect without touching, then open read-write as a node does."""
+        path = root / self.name
+        before = segments(path)
+        complaints: list[str] = []
+        try:
+            self._inspect(path, complaints)
+            with StorageDirectory.open(path, options=self.options) as storage:
+                partitions = look(storage)
+        except NotWaltzError:
+            return Seen(absent=True, error=traceback.format_exc(limit=-3))
+        except MUST_WORK:
+            return Seen(error=traceback.format_exc(limit=-6), absent=not (path / CONTROL_FILE_NAME).exists())
+        after = segments(path)
+        for number, seen in partitions.items():
+            if seen.quarantined and before.get(number) != after.get(number):
+                complaints.append(f"partition {number}: its quarantined segments were changed")
+        return Seen(partitions, None, tuple(complaints))
+
+    def _inspect(self, path: Path, complaints: list[str], opened: Collection[int] | None = None) -> None:
+        """Verify never raises (but for a path that holds nothing of Waltz), changes nothing, and is content with what is open.
+
+        A struct of the control file that an update tore is `HARMLESS`: the other one is in force, and the next update writes
+        it anew.
+        """
+        changes: list[Change] = []
+        earlier, disk.observer = disk.observer, changes.append
+        try:
+            *findings, summary = verify([path], VerifyOptions(threads=1))
+        finally:
+            disk.observer = earlier
+        if changes:
+            complaints.append(f"verify made changes: {[change.kind for change in changes]}")
+        if not isinstance(summary, VerifySummary):
+            complaints.append(f"verify ended with {summary!r}")
+        complaints += [
+            f"verify after the recovery: {finding.code}: {finding.path.name}: {finding.message}"
+            for finding in findings
+            if opened is not None
+            and isinstance(finding, Finding)
+            and finding.severity is not Severity.NOTE
+            and finding.code not in HARMLESS
+            and (finding.partition is None or finding.partition in opened)
+        ]
+
+    def examine(self, root: Path, seen: Seen) -> Seen:
+        """Open again: nothing changes.  Verify: clean.  Append: it works, and the record is there after another opening."""
+        if seen.error is not None:
+            return seen
+        path = root / self.name
+        complaints = list(seen.complaints)
+        try:
+            self._second_opening(path, seen, complaints)
+            self._inspect(path, complaints, [number for number, one in seen.partitions.items() if not one.quarantined])
+            self._go_on(path, seen, complaints)
+        except MUST_WORK:
+            complaints.append(traceback.format_exc(limit=-6))
+        return replace(seen, complaints=tuple(complaints))
+
+    def _second_opening(self, path: Path, seen: Seen, complaints: list[str]) -> None:
+        before = Tree.read(path, (LOCK,))
+        changes: list[Change] = []
+        disk.observer = changes.append
+        try:
+            with StorageDirectory.open(path, options=self.options) as storage:
+                again = look(storage)
+        finally:
+            disk.observer = None
+        changed = [change for change in changes if change.kind not in ("sync", "sync-directory")]
+        if changed:
+            complaints.append(f"a second open made changes: {[(one.kind, one.path.name) for one in changed]}")
+        complaints += [f"a second open changed {line}" for line in before.differences(Tree.read(path, (LOCK,)))]
+        if _without_findings(again) != _without_findings(seen.partitions):
+            complaints.append("a second open shows something else than the first")
+
+    def _go_on(self, path: Path, seen: Seen, complaints: list[str]) -> None:
+        usable = {
+            number: found.max_transaction_id + 1
+            for number, found in seen.partitions.items()
+            if not found.quarantined and all(found.switches)
+        }
+        with StorageDirectory.open(path, options=self.options) as storage:
+            for number, following in usable.items():
+                storage.partition(number).append([_next_record(number, following)])
+        with StorageDirectory.open(path, options=self.options) as storage:
+            for number, following in usable.items():
+                if storage.partition(number).read(following) != _next_record(number, following):
+                    complaints.append(f"partition {number}: a record appended after the recovery is not there")
+
+    def judge(self, truth: Truth, seen: Seen, state: Tree) -> list[str]:
+        """See `tests.crash.truth.judge`."""
+        return judge(truth, seen, state.below(self.name) if self.name else state)
+
+    def narrowed(self, truth: Truth, seen: Seen) -> Truth:
+        """See `tests.crash.truth.narrowed`."""
+        return narrowed(truth, seen)
+
+
+def _without_findings(partitions: Mapping[int, PartitionSeen]) -> dict[int, PartitionSeen]:
+    """What is to stay: what was found and mended is not found again."""
+    return {number: replace(seen, findings=()) for number, seen in partitions.items()}
+
+
+def segments(path: Path) -> Mapping[int, Mapping[str, bytes]]:
+    """The bytes of every data file, by partition."""
+    found: dict[int, dict[str, bytes]] = {}
+    for name in os.listdir(path) if path.is_dir() else []:
+        if name.isdigit():
+            found[int(name)] = {
+                one.name: one.read_bytes() for one in sorted((path / name).iterdir()) if one.suffix == SEGMENT_SUFFIX
+            }
+    return found
+
+
+def _next_record(partition: int, transaction_id: int) -> Record:
+    return Record.make(transaction_id, RequestId(9, 9, partition, transaction_id), 9, b"appended after the crash")

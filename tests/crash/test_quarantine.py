@@ -1,0 +1,54 @@
+"""Edits kept in the quarantine: a crash leaves the directory as before the repair or after it, and undo still works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.disk import DirectoryLock
+from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, undo
+from formats.control import CONTROL_FILE_NAME, Layout
+from tests.builders import build_directory
+from tests.crash.conftest import CrashTest
+from tests.crash.repairs import RepairChecker, record_repair, record_undo
+
+LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+
+
+def segment(storage: Path, first: int, suffix: str = "seg") -> Path:
+    return storage / "0" / f"{first:019d}.{suffix}"
+
+
+def everything(storage: Path) -> list[Edit]:
+    """Each kind of edit, and several of one file."""
+    return [
+        Cut(segment(storage, 20), 700),
+        Overwrite(segment(storage, 20), 128, b"Z" * 100),
+        Overwrite(segment(storage, 10), 400, b"Q" * 700),
+        Overwrite(storage / CONTROL_FILE_NAME, 150, b"W" * 60),
+        Replace(segment(storage, 0, "idx"), lambda: [b"new" * 300, b"index" * 100]),
+        Replace(segment(storage, 17), lambda: [b"split" * 200]),
+        Replace(storage / "1" / "0000000000000000000.seg", lambda: [b"made with its directory"]),
+        Remove(segment(storage, 10, "idx")),
+    ]
+
+
+def apply(storage: Path, edits: list[Edit]) -> None:
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        apply_edits(storage, edits, command="recover", arguments=["recover", str(storage)], plan_hash="0" * 64)
+
+
+@LAYOUTS
+def test_edits_are_made_as_a_whole_or_not_at_all(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    storage = build_directory(tmp_path / "s", {0: 25}, layout=layout, per_segment=10, num_partitions=2)
+    recording = record_repair(storage, lambda: apply(storage, everything(storage)))
+    survive("quarantine: edits", recording, RepairChecker())
+
+
+@LAYOUTS
+def test_undo_is_done_as_a_whole_or_not_at_all(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    storage = build_directory(tmp_path / "s", {0: 25}, layout=layout, per_segment=10, num_partitions=2)
+    apply(storage, everything(storage))
+    recording = record_undo(storage, lambda: undo(storage))
+    survive("quarantine: undo", recording, RepairChecker())

@@ -1,0 +1,55 @@
+"""Random sequences of everything a storage node does, in both layouts: the order of operations matters to no promise."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from formats.control import Layout
+from tests.crash.conftest import CrashTest
+from tests.crash.driver import STRADDLING, Driver, built, recorded
+from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+
+DEFAULT_SEEDS, LONG_SEEDS = 1, 40
+
+
+def one_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> None:
+    number = rng.choice(numbers)
+    truth = driver.truth.partitions.get(number)
+    if truth is None or truth.assigned == {False}:
+        driver.assign(number)
+        return
+    ((session, mark, local),) = truth.marks
+    last = len(truth.possible) - 1
+    match rng.choice(["append"] * 5 + ["truncate"] * 2 + ["session"] * 2 + ["reopen", "switch", "unassign"]):
+        case "append":
+            driver.append(number, rng.choice([1, 2, 3, 9]), rng.choice([None, 0, 40, 600, 1700]))
+        case "truncate" if last >= local:
+            driver.truncate(number, rng.randint(local, last))
+        case "session" if last >= local:
+            driver.set_low_water_mark(number, session + rng.choice([0, 1]), max(mark, last) + rng.choice([0, 0, 3]))
+        case "reopen":
+            driver.reopen()
+        case "switch":
+            readable, writable = rng.choice([(True, None), (False, None), (None, True), (None, False)])
+            driver.set_availability(number, readable=readable, writable=writable)
+        case "unassign":
+            driver.unassign(number, delete_files=rng.random() < 0.5)
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=() if seed < DEFAULT_SEEDS else pytest.mark.long) for seed in range(LONG_SEEDS)],
+)
+def test_random_work(seed: int, layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    rng = random.Random(seed)
+    path, truth = built(tmp_path / "s", layout, rng.choice([0, 3, 21]))
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        for _ in range(15):
+            one_operation(driver, rng, [0, 1, STRADDLING[layout]])
+    survive(f"random work, {layout}", recording, StorageChecker(SMALL_SEGMENTS))

@@ -1,0 +1,133 @@
+"""The commands that repair: a crash leaves the directory as before or as after, the rest is rolled back, and undo works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.repair.apply import apply
+from engine.repair.plan import Repair
+from engine.repair.quarantine import undo
+from engine.repair.rebuild_index import plan_rebuild_index
+from engine.repair.recover import plan_recover
+from engine.repair.truncate import plan_truncate
+from formats.control import CONTROL_FILE_NAME, Layout
+from tests.builders import build_directory
+from tests.crash.conftest import CrashTest
+from tests.crash.repairs import RepairChecker, record_repair, record_undo
+
+
+def segment(storage: Path, first: int, suffix: str = "seg") -> Path:
+    return storage / "0" / f"{first:019d}.{suffix}"
+
+
+def flip(path: Path, offset: int, length: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    for place in range(offset, offset + length):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def cut(path: Path, missing: int) -> None:
+    path.write_bytes(path.read_bytes()[:-missing])
+
+
+def no_damage(storage: Path, layout: Layout) -> None:
+    pass
+
+
+def indexes_of_every_kind(storage: Path, layout: Layout) -> None:
+    flip(segment(storage, 10, "idx"), 140, 20)
+    segment(storage, 20, "idx").unlink()
+    cut(segment(storage, 30, "idx"), 8)
+
+
+def what_a_crash_leaves(storage: Path, layout: Layout) -> None:
+    with segment(storage, 30).open("ab") as file:
+        file.write(b"\0" * 7 + b"\x23" + b"half a record" * 60)
+    segment(storage, 40, "idx").write_bytes(segment(storage, 30, "idx").read_bytes()[:128])
+    segment(storage, 20, "idx").unlink()
+    (storage / "0" / "0000000000000000030.seg.waltzctl-tmp").write_bytes(b"half built")
+    flip(storage / CONTROL_FILE_NAME, layout.struct_offset(1, 1) + 3)
+
+
+def a_record_in_the_middle(storage: Path, layout: Layout) -> None:
+    flip(segment(storage, 10), segment(storage, 10).stat().st_size // 2, 3)
+
+
+def headers(storage: Path, layout: Layout) -> None:
+    flip(segment(storage, 20), 14)
+    flip(storage / CONTROL_FILE_NAME, layout.info_offset(1))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A directory of 35 records in partition 0 and 12 in partition 1, damaged, and what is done about it."""
+
+    name: str
+    damage: Callable[[Path, Layout], None]
+    plan: Callable[[Path, Path], Repair]  # the directory, a sound replica of it
+    control: bool = False  # whether the control file, which differs by layout, is repaired as well
+
+
+SCENES = [
+    Scene("rebuild-index", indexes_of_every_kind, lambda path, _: plan_rebuild_index(path)),
+    Scene("rebuild-index --all", no_damage, lambda path, _: plan_rebuild_index(path, everything=True)),
+    Scene("truncate, one segment", no_damage, lambda path, _: plan_truncate(path, partition=0, after=32)),
+    Scene("truncate, segments", no_damage, lambda path, _: plan_truncate(path, partition=0, after=18)),
+    Scene(
+        "truncate, below the mark",
+        no_damage,
+        lambda path, _: plan_truncate(path, partition=0, after=4, allow_data_loss=True),
+        control=True,
+    ),
+    Scene("recover, left by a crash", what_a_crash_leaves, lambda path, _: plan_recover(path), control=True),
+    Scene("recover, headers", headers, lambda path, _: plan_recover(path), control=True),
+    Scene(
+        "recover, from a replica",
+        a_record_in_the_middle,
+        lambda path, replica: plan_recover(path, replicas=[replica]),
+    ),
+    Scene(
+        "recover, split",
+        a_record_in_the_middle,
+        lambda path, _: plan_recover(path, allow_data_loss=True),
+    ),
+]
+EACH = pytest.mark.parametrize(
+    ("scene", "layout"),
+    [
+        pytest.param(scene, layout, marks=() if scene.control or (place + turn) % 2 else pytest.mark.long)
+        for turn, layout in enumerate(Layout)
+        for place, scene in enumerate(SCENES)
+    ],
+    ids=lambda value: value.name if isinstance(value, Scene) else str(value),
+)
+
+
+def prepared(scene: Scene, layout: Layout, tmp_path: Path) -> tuple[Path, Repair]:
+    storage, replica = tmp_path / "s", tmp_path / "replica"
+    for path in (storage, replica):
+        build_directory(path, {0: 35, 1: 12}, layout=layout, per_segment=10)
+    scene.damage(storage, layout)
+    repair = scene.plan(storage, replica)
+    assert repair.edits, "a scene in which nothing is repaired would prove nothing"
+    return storage, repair
+
+
+@EACH
+def test_repair(scene: Scene, layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    storage, repair = prepared(scene, layout, tmp_path)
+    recording = record_repair(storage, lambda: apply(repair, arguments=[scene.name]))
+    survive(scene.name, recording, RepairChecker())
+
+
+@EACH
+def test_undo(scene: Scene, layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    storage, repair = prepared(scene, layout, tmp_path)
+    apply(repair, arguments=[scene.name])
+    recording = record_undo(storage, lambda: undo(storage))
+    survive(f"undo of {scene.name}", recording, RepairChecker())

@@ -1,0 +1,194 @@
+"""The file-backed store: after a crash at any instant every acknowledged record is there and nothing is invented."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from formats.control import Layout
+from tests.crash.conftest import CrashTest
+from tests.crash.driver import STRADDLING, built, recorded
+from tests.crash.recorder import Recorder, Recording
+from tests.crash.simdisk import SECTOR, sector_boundaries
+from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+from tests.crash.truth import PartitionTruth, Truth
+
+LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+ONE_SEGMENT = StorageOptions()
+
+
+def across(ids: Sequence[int]) -> pytest.MarkDecorator:
+    """Each id in both layouts; in the default run every other one in each, as the layouts hardly differ here."""
+    return pytest.mark.parametrize(
+        ("layout", "number"),
+        [
+            pytest.param(layout, number, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
+            for turn, layout in enumerate(Layout)
+            for place, number in enumerate(ids)
+        ],
+    )
+
+
+@LAYOUTS
+def test_the_partition_under_test_has_a_struct_that_can_tear(layout: Layout) -> None:
+    """Otherwise no workload here would ever tear an update of the control file."""
+    size = layout.struct_schema.size
+    offsets = [layout.struct_offset(STRADDLING[layout], number) for number in (1, 2)]
+    assert any(sector_boundaries(offset, size) for offset in offsets), (offsets, SECTOR)
+
+
+def append_work(tmp_path: Path, layout: Layout) -> Recording[Truth]:
+    path, truth = built(tmp_path / "s", layout, 7)
+    with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        number = STRADDLING[layout]
+        for count, size in ((1, None), (5, None), (1, 0), (2, 700), (1, 3000), (12, 30)):
+            driver.append(number, count, size)
+        driver.append(0, 3)
+    return recording
+
+
+@LAYOUTS
+def test_append(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    survive(f"append, {layout}", append_work(tmp_path, layout), StorageChecker(ONE_SEGMENT))
+
+
+@LAYOUTS
+def test_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Batches that end before, at and behind the threshold, and one that fills several segments."""
+    path, truth = built(tmp_path / "s", layout, 13)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        for count, size in ((2, 400), (1, 1600), (7, 500), (1, 20)):
+            driver.append(number, count, size)
+    survive(f"roll-over, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@across([995, 999, 1000, 998])
+def test_checkpoint(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
+    """The batch that reaches transaction 1000, whose index entry and data no earlier sync covers."""
+    path, truth = built(tmp_path / "s", layout, number, per_segment=5000, size=10)
+    with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        for count in (3, 6, 1):
+            driver.append(STRADDLING[layout], count, 10)
+    survive(f"checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
+
+
+@across([33, 30, 29, 10, 9, 0, -1])
+def test_truncate(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
+    """Within the last segment, at its first record, to the end of the one before, across several, and to nothing."""
+    path, truth = built(tmp_path / "s", layout, 36, mark=-1)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        partition, after = STRADDLING[layout], number
+        driver.truncate(partition, after)
+        driver.append(partition, 2)
+        driver.truncate(partition, max(after, 0))
+    survive(f"truncate, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_session_and_low_water_marks(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    path, truth = built(tmp_path / "s", layout, 7)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.set_low_water_mark(number, 3, 6)
+        driver.append(number, 4)
+        driver.set_low_water_mark(number, 7, 15)
+        driver.append(number, 15)
+        driver.set_low_water_mark(number, 8, 40)
+        driver.set_low_water_mark(0, 4, 2)
+        driver.append(0, 2)
+        driver.set_low_water_mark(0, 5, 2)
+    survive(f"low-water mark, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_a_session_of_a_waltz_server(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Truncate what the last session left, catch up, set the mark, go on: the order that recovery of a partition has."""
+    path, truth = built(tmp_path / "s", layout, 26, mark=20)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.truncate(number, 21)
+        driver.append(number, 3, 100)
+        driver.set_low_water_mark(number, 4, 24)
+        driver.append(number, 9, 300)
+        driver.truncate(number, 30)
+        driver.append(number, 1, 10)
+        driver.set_low_water_mark(number, 5, 31)
+    survive(f"server session, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_availability(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    path, truth = built(tmp_path / "s", layout, 7)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.set_availability(number, writable=False)
+        driver.set_availability(number, readable=False)
+        driver.set_availability(number, writable=True)
+        driver.set_availability(0, readable=False, writable=False)
+        driver.set_availability(number, readable=True)
+    survive(f"availability, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_assign(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    path, truth = built(tmp_path / "s", layout, 7)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        driver.assign(2)
+        driver.append(2, 3)
+        driver.assign(1)
+    survive(f"assign, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_unassign_and_delete_then_assign_again(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """A partition whose files were deleted comes back empty, with initial marks."""
+    path, truth = built(tmp_path / "s", layout, 27)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.unassign(number, delete_files=True)
+        driver.unassign(0, delete_files=True)
+        driver.assign(number)
+        driver.append(number, 2)
+    survive(f"unassign, delete, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_unassign_and_keep(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    path, truth = built(tmp_path / "s", layout, 27)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.unassign(number, delete_files=False)
+        driver.assign(number)
+        driver.append(number, 2)
+    survive(f"unassign, keep, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_create_cluster(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """No directory at all or a whole one: a control file is only there once everything behind it is."""
+    key = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+    recorder: Recorder[Truth] = Recorder(tmp_path)
+    empty = {number: PartitionTruth() for number in range(3)}
+    with recorder.listening():
+        recorder.promise(Truth(empty, frozenset({True, False})), settled=False)
+        create_cluster([tmp_path / "a", tmp_path / "b"], num_partitions=3, cluster_key=key, layout=layout)
+        recorder.promise(Truth(empty), settled=True)
+    for name in ("a", "b"):
+        survive(f"create-cluster, {layout}", recorder.recording, StorageChecker(SMALL_SEGMENTS, name))
+
+
+@LAYOUTS
+def test_opening_and_closing_an_undamaged_directory(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Opening promises nothing new, and takes nothing away."""
+    path, truth = built(tmp_path / "s", layout, 23)
+    recorder: Recorder[Truth] = Recorder(path)
+    with recorder.listening():
+        recorder.promise(truth, settled=True)
+        for _ in range(2):
+            StorageDirectory.open(path, options=SMALL_SEGMENTS).close()
+    survive(f"open, {layout}", recorder.recording, StorageChecker(SMALL_SEGMENTS))
