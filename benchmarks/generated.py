@@ -1,0 +1,89 @@
+"""Storage directories for benchmarks: records of one size, written as the release would, quickly."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from formats.checksums import crc32
+from formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, initial_control
+from formats.segment import (
+    CHECKSUM,
+    HEADER_SIZE,
+    RECORD_HEADER,
+    RECORD_OVERHEAD,
+    SegmentHeader,
+    index_name,
+    segment_name,
+)
+
+KEY = uuid.UUID("b3c4b3c4-0000-4000-8000-000000000001")
+CREATED = 1_700_000_000_000
+BATCH = 4 << 20
+
+
+def make_storage(path: Path, *, size: int, record_size: int, segment_size: int = 256 << 20) -> int:
+    """Write about `size` bytes of records of `record_size` bytes into one partition; return the number of records."""
+    (path / "0").mkdir(parents=True)
+    control = initial_control(Layout.RELEASED, KEY, 1, CREATED)
+    info = control.partitions[0]
+    info = info.with_struct(*info.updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
+    control = replace(control, partitions=(info,))
+    (path / CONTROL_FILE_NAME).write_bytes(control.encode())
+    length = record_size - RECORD_OVERHEAD
+    pool = random.Random(record_size).randbytes(length + 4096)
+    total, number = max(1, size // record_size), 0
+    while number < total:
+        count = min(total - number, max(1, segment_size // record_size))
+        _write_segment(path / "0", number, count, pool, length)
+        number += count
+    return total
+
+
+def _write_segment(directory: Path, first: int, count: int, pool: bytes, length: int) -> None:
+    header = SegmentHeader(0, CREATED, KEY, 0, first).encode()
+    offsets = HEADER_SIZE + np.arange(count, dtype=np.int64) * (length + RECORD_OVERHEAD)
+    (directory / index_name(first)).write_bytes(header + offsets.astype(">i8").tobytes())
+    pack, seal = RECORD_HEADER.struct.pack, CHECKSUM.struct.pack
+    pieces = [(pool[shift : shift + length], crc32(pool[shift : shift + length])) for shift in range(0, 4096, 61)]
+    with (directory / segment_name(first)).open("wb", buffering=BATCH) as out:
+        out.write(header)
+        for number in range(first, first + count):
+            data, data_sum = pieces[number % len(pieces)]
+            head = pack(number, 7, 1, 0, number & 0x7FFFFFFF, number & 0xFF, length, data_sum)
+            out.write(head)
+            out.write(data)
+            out.write(seal(crc32(data, crc32(head))))
+
+
+def data_files(path: Path) -> list[Path]:
+    """Data files and indexes of a storage directory."""
+    return sorted(path.glob("*/*.seg")) + sorted(path.glob("*/*.idx"))
+
+
+def total_bytes(path: Path) -> int:
+    """Bytes of the data files and indexes."""
+    return sum(file.stat().st_size for file in data_files(path))
+
+
+@contextmanager
+def workplace(given: Path | None, needed: int) -> Iterator[Path]:
+    """A directory with `needed` bytes of room that is removed afterwards."""
+    parent = given or Path(tempfile.gettempdir())
+    status = os.statvfs(parent)
+    if status.f_bavail * status.f_frsize < needed:
+        raise SystemExit(f"{parent}: {needed >> 20} MiB are needed; name another place with --directory")
+    place = Path(tempfile.mkdtemp(prefix="waltzctl-benchmark-", dir=given))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)

@@ -1,0 +1,379 @@
+"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage.
+
+``make demo``, or ``python demo/demo.py [--keep] [--directory DIR]`` where waltzctl is installed.  Every command is run as a
+user would run it; what it says and its exit status are shown, and the demonstration ends with status 1 as soon as anything
+is not as it should be.  Takes well under two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+PARTITIONS = 4
+RECORDS = 25_000
+"""Records appended to each partition."""
+SESSIONS = (20_000, 5_000)
+"""The same by session: what the first one wrote is below the low-water mark once the second has begun."""
+CLEAN, REPAIRABLE, DAMAGED, DAMAGE_REMAINS, REFUSED = 0, 3, 4, 5, 13
+WIDTH = 100
+SHOWN_LINES = 16
+DIM, BOLD, RED, GREEN, PLAIN = "\033[2m", "\033[1m", "\033[31m", "\033[32m", "\033[0m"
+
+
+class UnexpectedError(Exception):
+    """Something is not as the demonstration says; the message tells what."""
+
+
+def require(truth: bool, what: str) -> None:
+    """Stop the demonstration unless `truth`; say what was found to be so."""
+    if not truth:
+        raise UnexpectedError(f"not so: {what}")
+    print(f"  {_colour(GREEN, 'ok')}  {what}")
+
+
+def _colour(code: str, text: str) -> str:
+    return f"{code}{text}{PLAIN}" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def title(text: str) -> None:
+    """Begin a scene."""
+    print(f"\n{_colour(BOLD, text)}\n{_colour(DIM, '-' * len(text))}")
+
+
+def tell(text: str) -> None:
+    """A paragraph of narration."""
+    print("\n" + textwrap.fill(" ".join(text.split()), WIDTH))
+
+
+@dataclass
+class Stage:
+    """The working directory, and how commands are run in it."""
+
+    root: Path
+    commands: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    originals: dict[int, dict[int, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+
+    def run(self, line: str, expected: int = CLEAN, *, stdin: bytes | None = None, show: bool = True) -> bytes:
+        """Run ``waltzctl LINE``, show it with what it says, and insist on its exit status.  Returns its stdout."""
+        words = shlex.split(line)
+        shown = words if "--format" in words else [*words, "--format", "table"]
+        self.commands += 1
+        done = subprocess.run(
+            [sys.executable, "-m", "waltzctl", *shown], cwd=self.root, env=self.environment, input=stdin,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        print(f"\n  {_colour(BOLD, '$ waltzctl ' + line)}")
+        if show:
+            self._show((done.stdout + done.stderr).decode(errors="replace").splitlines())
+        print(f"  {_colour(DIM, f'exit status {done.returncode}')}")
+        if done.returncode != expected:
+            lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+            text = "\n".join(line[:WIDTH] for line in lines[-40:])
+            raise UnexpectedError(f"`waltzctl {line}` ended with {done.returncode}, not {expected}:\n{text}")
+        return done.stdout
+
+    def _show(self, lines: Sequence[str]) -> None:
+        """The beginning, and the end, where the conclusion stands."""
+        left_out = len(lines) - SHOWN_LINES
+        shown = [*lines[: SHOWN_LINES - 3], f"... {left_out} more lines ...", *lines[-3:]] if left_out > 1 else lines
+        for line in shown:
+            print(f"    {line}")
+
+    def findings(self, directory: str, expected: int) -> list[dict[str, object]]:
+        """What verify finds, as a script would read it."""
+        output = self.run(f"verify {directory} --format ndjson", expected, show=False)
+        return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
+
+    def copy(self, name: str) -> Path:
+        """A fresh copy of node 1 to damage."""
+        target = self.root / name
+        print(f"\n  {_colour(BOLD, f'$ cp -a node-1 {name}')}")
+        shutil.copytree(self.root / "node-1", target)
+        return target
+
+    def original(self, partition: int) -> dict[int, bytes]:
+        """Every record of a partition of node 1."""
+        if partition not in self.originals:
+            self.originals[partition] = self.records("node-1", partition)
+        return self.originals[partition]
+
+    def records(self, directory: str, partition: int, expected: int = CLEAN) -> dict[int, bytes]:
+        """Every record of a partition as dump gives it, by id; place and segment left out."""
+        output = self.run(f"dump {directory} --partition {partition} --format ndjson", expected, show=False)
+        found = {}
+        for line in output.splitlines():
+            one = json.loads(line)
+            if one["type"] == "record":
+                for place in ("segment", "offset"):
+                    del one[place]
+                found[one["transaction_id"]] = json.dumps(one, sort_keys=True).encode()
+        return found
+
+
+def digests(storage: Path) -> dict[str, str]:
+    """SHA-256 of every file of a storage directory but for waltzctl's own."""
+    return {
+        str(path.relative_to(storage)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(storage.rglob("*"))
+        if path.is_file() and ".waltzctl" not in path.parts
+    }
+
+
+def segments(storage: Path, partition: int) -> list[Path]:
+    """Data files of a partition, in order."""
+    return sorted((storage / str(partition)).glob("*.seg"))
+
+
+def flip(path: Path, offset: int, bit: int = 3) -> None:
+    """Flip one bit of a file, as a failing disk would."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def orders(partition: int, first: int, count: int) -> bytes:
+    """Lines to append: something that a person recognises."""
+    source = random.Random(partition * 1_000_003 + first)
+    items = ("tea", "a lamp", "two chairs", "a bicycle", "paper", "an umbrella with a wooden handle")
+    lines = [
+        f"order {number}: {source.choice(items)} for customer {source.randrange(10_000)}, {source.randrange(100, 99_999)} cents"
+        for number in range(first, first + count)
+    ]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def fill(stage: Stage) -> None:
+    """Two replicas of a cluster with 100,000 transactions."""
+    title(f"1. A cluster with {PARTITIONS * RECORDS:,} transactions")
+    stage.run(f"create-cluster node-1 node-2 --partitions {PARTITIONS}")
+    tell("""Each append is a session of its own: what the first one wrote is known to be durable when the second begins, and is
+         guarded by the low-water mark from then on. Small segments, so that there are several.""")
+    for partition in range(PARTITIONS):
+        first = 0
+        for count in SESSIONS:
+            stage.run(
+                f"append node-1 --partition {partition} --segment-size 512KiB",
+                stdin=orders(partition, first, count),
+                show=partition == 0,
+            )
+            first += count
+    stage.run("status node-1")
+    stage.run("verify node-1")
+    tell("The second replica gets the same records through a pipe: dump on one side, append on the other.")
+    for partition in range(PARTITIONS):
+        records = stage.run(f"dump node-1 --partition {partition} --format ndjson", show=False)
+        stage.run(
+            f"append node-2 --partition {partition} --input-format ndjson --segment-size 300KiB",
+            stdin=records,
+            show=partition == 0,
+        )
+    stage.run("verify node-2")
+
+
+def flipped_bit(stage: Stage) -> None:
+    """One bit of a sealed segment."""
+    title("2. A bit flips in a sealed segment")
+    storage = stage.copy("flipped")
+    whole = digests(storage)
+    victim = segments(storage, 1)[0]
+    flip(victim, 200_000)
+    damaged = digests(storage)
+    stage.run("verify flipped", DAMAGED)
+    (found,) = stage.findings("flipped", DAMAGED)
+    lost = int(str(found["transaction_id"]))
+    require(found["code"] == "record-checksum", f"exactly one record is named: transaction {lost}")
+    tell("dump shows every other record, and the damage in its place:")
+    stage.run(f"dump flipped --partition 1 --from {lost - 1} --to {lost + 1} --data utf8", DAMAGED)
+    tell("The other replica has the record. The plan comes first; nothing is changed by looking at it.")
+    stage.run("recover flipped --from node-2 --dry-run", DAMAGED)
+    require(digests(storage) == damaged, "a dry run changes nothing")
+    stage.run("recover flipped --from node-2 --yes")
+    require(digests(storage) == whole, "every file is again what it was before the damage, byte for byte")
+    stage.run("undo flipped --yes")
+    require(digests(storage) == damaged, "undo brought the damaged directory back, byte for byte")
+    tell("Without a replica the segment can be split around the loss, so that everything else reads again. That loses a record,"
+         " so it must be asked for, and the gap stays a finding.")  # fmt: skip
+    stage.run("recover flipped --yes", DAMAGE_REMAINS)
+    stage.run("recover flipped --allow-data-loss --yes", DAMAGE_REMAINS)
+    left = stage.findings("flipped", DAMAGED)
+    require([one["code"] for one in left] == ["segment-gap"], "all that is left is a gap with a name")
+    kept, original = stage.records("flipped", 1, DAMAGED), stage.original(1)
+    require(original.keys() - kept.keys() == {lost}, f"transaction {lost} is lost, and no other")
+    require(all(kept[number] == original[number] for number in kept), "all the others are what they were")
+    stage.run("undo flipped --yes")
+    require(digests(storage) == damaged, "undo brought the damaged directory back, byte for byte")
+
+
+def torn_tail(stage: Stage) -> None:
+    """What a crash during an append leaves."""
+    title("3. A crash in the middle of an append")
+    storage = stage.copy("torn")
+    last = segments(storage, 2)[-1]
+    os.truncate(last, last.stat().st_size - 30)
+    damaged = digests(storage)
+    stage.run("verify torn", REPAIRABLE)
+    stage.run("recover torn --yes")
+    kept, original = stage.records("torn", 2), stage.original(2)
+    require(original.keys() - kept.keys() == {RECORDS - 1}, "only the record that was being written is gone")
+    stage.run("undo torn --yes")
+    require(digests(storage) == damaged, "undo brought the torn tail back, byte for byte")
+    tell("The same below the low-water mark is another matter: those records were acknowledged.")
+    stage.run(f"truncate torn --partition 2 --after {SESSIONS[0] - 100} --yes", REFUSED)
+    require(digests(storage) == damaged, "refused, and nothing was changed")
+
+
+def indexes(stage: Stage) -> None:
+    """Indexes are made of the data."""
+    title("4. Indexes: one deleted, one damaged, one without its data file")
+    storage = stage.copy("indexes")
+    whole = digests(storage)
+    segments(storage, 0)[1].with_suffix(".idx").unlink()
+    flip(segments(storage, 3)[0].with_suffix(".idx"), 128 + 8 * 1000 + 7)
+    stage.run("verify indexes", REPAIRABLE)
+    stage.run("rebuild-index indexes --yes")
+    require(digests(storage) == whole, "the rebuilt indexes are the same bytes as those that were lost")
+    orphan = storage / "0" / f"{RECORDS:019}.idx"
+    orphan.write_bytes(segments(storage, 0)[0].with_suffix(".idx").read_bytes()[:128])
+    tell("An index without a data file is what a crash during roll-over leaves.")
+    stage.run("verify indexes", REPAIRABLE)
+    stage.run("recover indexes --yes")
+    require(not orphan.exists(), "the orphan is gone")
+    stage.run("append indexes --partition 0 --segment-size 1KiB", stdin=orders(0, RECORDS, 50))
+    stage.run("verify indexes")
+
+
+def control_struct(stage: Stage) -> None:
+    """One of a pair is what the pair is for."""
+    title("5. A torn write in the control file")
+    storage = stage.copy("control")
+    control = storage / "waltz-storage.ctl"
+    flip(control, 128 + 60 * 3 + 4 + 12)
+    damaged = digests(storage)
+    stage.run("verify control", REPAIRABLE)
+    stage.run("recover control --yes")
+    stage.run("verify control")
+    stage.run("undo control --yes")
+    require(digests(storage) == damaged, "undo brought the torn struct back, byte for byte")
+
+
+def lost_segment(stage: Stage) -> None:
+    """A whole segment is gone."""
+    title("6. A whole segment is lost")
+    storage = stage.copy("lost")
+    victim = segments(storage, 3)[1]
+    victim.with_suffix(".idx").unlink()
+    victim.unlink()
+    damaged = digests(storage)
+    stage.run("verify lost", DAMAGED)
+    stage.run("recover lost --yes", DAMAGE_REMAINS)
+    tell("Only the other replica has these transactions. Its segments begin elsewhere; that is no hindrance.")
+    stage.run("recover lost --from node-2 --yes")
+    require(stage.records("lost", 3) == stage.original(3), "every record of the partition is back")
+    stage.run("undo lost --yes")
+    require(digests(storage) == damaged, "undo took it all away again, byte for byte")
+
+
+def raw_image(stage: Stage) -> None:
+    """Nothing is left but bytes."""
+    title("7. Nothing is left but the bytes of a disk")
+    noise = random.Random(2)
+    files = [path for path in sorted((stage.root / "node-1").rglob("*")) if path.suffix in (".seg", ".idx")]
+    noise.shuffle(files)
+    image = stage.root / "disk.img"
+    with image.open("wb") as out:
+        for path in files:
+            out.write(noise.choice([b"", bytes(4096), noise.randbytes(3000)]))
+            out.write(path.read_bytes())
+    tell(f"""{len(files)} files of node 1, shuffled into one image with zeros and noise between them; no file names, no control
+         file. And, for good measure, one flipped bit in the middle of the first record of one segment.""")
+    size = image.stat().st_size
+    victim = next(path for path in files if path.suffix == ".seg" and path.parent.name == "2")
+    lost = int(victim.stem)
+    flip(image, image.read_bytes().index(victim.read_bytes()[:4096]) + 128 + 50)
+    before = hashlib.sha256(image.read_bytes()).hexdigest()
+    stage.run(f"salvage disk.img --to salvaged --partitions {PARTITIONS}", DAMAGE_REMAINS)
+    require(hashlib.sha256(image.read_bytes()).hexdigest() == before, f"the image of {size:,} bytes was only read")
+    left = stage.findings("salvaged", DAMAGED)
+    require([one["code"] for one in left] == ["segment-gap"], "verify finds nothing wrong with it but the gap")
+    for partition in range(PARTITIONS):
+        status = DAMAGED if partition == 2 else CLEAN
+        found, original = stage.records("salvaged", partition, status), stage.original(partition)
+        missing = original.keys() - found.keys()
+        if missing:
+            require((partition, missing) == (2, {lost}), f"transaction {lost} of partition 2 is lost, and no other")
+        require(
+            all(found[number] == original[number] for number in found),
+            f"partition {partition}: {len(found):,} records are right",
+        )
+
+
+SCENES: tuple[Callable[[Stage], None], ...] = (
+    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image,
+)  # fmt: skip
+
+
+def play(stage: Stage) -> None:
+    """Every scene; at the end the original must be what it was."""
+    begun = time.monotonic()
+    print(f"Working in {stage.root}")
+    SCENES[0](stage)
+    before = digests(stage.root / "node-1"), digests(stage.root / "node-2")
+    for scene in SCENES[1:]:
+        scene(stage)
+    title("The end")
+    require(
+        before == (digests(stage.root / "node-1"), digests(stage.root / "node-2")),
+        "both replicas are untouched by all of this",
+    )
+    elapsed = time.monotonic() - begun
+    print(f"\nEverything was as it should be: {stage.commands} commands in {elapsed:.0f} seconds.")
+
+
+def main() -> int:
+    """Play, clean up, and tell by the exit status whether everything was as it should be."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keep", action="store_true", help="keep the data, to look around")
+    parser.add_argument("--directory", type=Path, help="where to work; must not exist (default: a temporary directory)")
+    arguments = parser.parse_args()
+    if arguments.directory:
+        arguments.directory.mkdir()
+        root = arguments.directory.resolve()
+    else:
+        root = Path(tempfile.mkdtemp(prefix="waltzctl-demo-"))
+    try:
+        play(Stage(root))
+    except UnexpectedError as error:
+        print(f"\n{_colour(RED, 'FAILED')}  {error}", file=sys.stderr)
+        return 1
+    finally:
+        if arguments.keep:
+            print(f"The data is kept in {root}")
+        else:
+            shutil.rmtree(root)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
