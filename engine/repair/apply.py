@@ -1,4 +1,4 @@
-"""Applying a plan: lock, compare, keep, change, verify again."""
+"""Applying a plan: lock, compare, keep, change, verify again while the lock is still held."""
 
 from __future__ import annotations
 
@@ -59,19 +59,24 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-    status, name, findings = verify_again(repair)
+            status, name, findings = verify_again(repair, exclusive=True)
+    else:
+        status, name, findings = verify_again(repair)
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings)
 
 
-def verify_again(repair: Repair) -> tuple[str, str, tuple[Finding, ...]]:
-    """Status, exit status name and findings (no notes) of the partitions that a repair looked at."""
+def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, str, tuple[Finding, ...]]:
+    """Status, exit status name and findings (no notes) of the partitions that a repair looked at.
+
+    `exclusive`: the directory's lock is held here, so that nobody else can be writing.
+    """
     from engine.inspect.outcome import VerifyOptions, VerifySummary
     from engine.inspect.verify import verify
 
     findings: list[Finding] = []
     status = "damaged"
     try:
-        for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None)):
+        for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None, exclusive=exclusive)):
             if isinstance(seen, VerifySummary):
                 status = seen.status
             elif seen.severity is not Severity.NOTE:

@@ -157,7 +157,11 @@ class _Joiner:
         self._evidence = evidence
         self._boundaries = {stretch.end, *(run.start for run in stretch.runs)}
         self._sorted = sorted(self._boundaries)
-        self._whole = any(run.end == stretch.end for run in stretch.runs)
+        last = max(stretch.runs, key=lambda run: run.end, default=None)
+        self._whole = last is not None and (
+            last.end == stretch.end or evidence.claim(last.source, last.end, last.last + 1) is not None
+        )
+        """Whether the stretch ends with an intact record, or with a torn one that goes on with its ids."""
 
     def _spoken_for(self, run: Run, partition: int | None) -> bool | None:
         """What the request ids say about a run being of a partition: yes, no, or nothing."""
@@ -171,8 +175,8 @@ class _Joiner:
         What stands there may be several damaged records, each with the right id and a length that leads to the next.
         A run is inside when such a length leads beyond its start to a place where something begins, or when a record's
         checksums prove that it ends at such a place; never when they prove that it ends where the run begins.  A length
-        that leads out of the stretch is believed only in a lone data file that does not end with an intact record: in an
-        image, files lie in fragments.
+        that leads out of the stretch is believed only in a lone data file whose last records do not go on to its end: in
+        an image, files lie in fragments.
         """
         expected = last_id + 1
         while end < run.start:

@@ -19,35 +19,48 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Stand in for stderr; called in the test itself, because pytest sets its own stream after the fixtures."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     return stream
 
 
-def test_a_bar_appears_once_work_goes_on_for_longer(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_appears_once_work_goes_on_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = terminal(monkeypatch)
     monkeypatch.setattr(bar, "PATIENCE", -1.0)
+    out = sys.stdout
     with bar.progress(quiet=False) as listener:
+        assert isinstance(listener, bar.TerminalProgress)
         listener.start("reading", 1000)
         listener.advance(400)
+        assert "reading" in shown.getvalue()
+        assert sys.stdout is out, "results must not be led to stderr"
+        with listener.paused():
+            before = shown.getvalue()
+            assert before.endswith("\x1b[2K"), "the bar's line is cleared"
         listener.start("writing", 50)
         listener.advance(50)
-    assert "reading" in terminal.getvalue()
+    assert "writing" in shown.getvalue()
+    assert shown.getvalue().endswith("\x1b[2K")
 
 
-def test_short_work_shows_no_bar(terminal: Terminal) -> None:
+def test_short_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = terminal(monkeypatch)
+    monkeypatch.setattr(bar, "PATIENCE", 1e9)
     with bar.progress(quiet=False) as listener:
+        assert isinstance(listener, bar.TerminalProgress)
         listener.start("reading", 1000)
         listener.advance(1000)
-    assert terminal.getvalue() == ""
+    assert shown.getvalue() == ""
 
 
-def test_no_bar_when_quiet_or_without_a_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(bar.progress(quiet=True), bar.NoProgress)
+def test_no_bar_when_quiet_or_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
+    assert type(bar.progress(quiet=True)) is bar.NoProgress
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(bar.progress(quiet=False), bar.NoProgress)
+    assert type(bar.progress(quiet=False)) is bar.NoProgress
 
 
 def test_a_small_directory_shows_no_bar_on_a_terminal(tmp_path: Path) -> None:

@@ -116,13 +116,13 @@ def codes(root: Path, partitions: Sequence[int] | None = None) -> set[str]:
     """Codes of what verify finds, without notes."""
     return {
         one.code.value
-        for one in verify((root,), VerifyOptions(partitions=partitions))
+        for one in verify((root,), VerifyOptions(partitions=partitions, exclusive=True))
         if not isinstance(one, VerifySummary) and one.severity != "note"
     }
 
 
 def status(root: Path) -> str:
-    (summary,) = [one for one in verify((root,), VerifyOptions()) if isinstance(one, VerifySummary)]
+    (summary,) = [one for one in verify((root,), VerifyOptions(exclusive=True)) if isinstance(one, VerifySummary)]
     return summary.status
 
 

@@ -49,6 +49,8 @@ from tests.repair.trees import (
 )
 
 SEEDS = st.integers(0, 2**32)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where thousands of small files are written and synced within no time."""
 
 
 def run(root: Path, edits: list[quarantine.Edit]) -> quarantine.QuarantineEntry:
@@ -68,7 +70,7 @@ def tree(tmp_path: Path) -> Path:
 @given(seed=SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
         root = make_tree(Path(name) / "s", source)
         edits = random_edits(root, source)
@@ -85,9 +87,9 @@ def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -
 
 
 @given(seed=SEEDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
         root = make_tree(Path(name) / "s", source)
         edits = random_edits(root, source)
@@ -120,9 +122,9 @@ def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: 
 
 
 @given(seed=SEEDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_roll_back_and_an_undo_may_be_interrupted_at_every_change(seed: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
         root = make_tree(Path(name) / "s", source)
         edits = random_edits(root, source)

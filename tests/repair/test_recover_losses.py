@@ -388,7 +388,8 @@ def test_a_lying_length_without_an_index_does_not_let_the_records_behind_it_be_c
     scene.idx(100).unlink()
     lie_about_length(scene)
     repair, _ = recover(scene)
-    assert (actions(repair), undecided(repair)) == ([], ["record-length"])
+    assert undecided(repair) == ["record-length"]
+    assert set(actions(repair)) <= {"rebuild-index"}
     recover(scene, scene.replica)
     assert scene.intact_ids() == list(range(130))
 

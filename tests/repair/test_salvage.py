@@ -187,7 +187,7 @@ def test_a_record_split_at_any_place_is_put_together(tmp_path_factory, size, sea
     raw = raw.ljust(-(-len(raw) // 512) * 512, b"\0")
     cut = min(seam * 512, len(raw) // 512 * 512)
     parts = [raw[:cut], between, raw[cut:]]
-    (directory / "disk").write_bytes(b"".join(parts[::-1] if swapped else parts))
+    (directory / "disk").write_bytes(b"o" * 512 + b"".join(parts[::-1] if swapped else parts))
     report = salvage([directory / "disk"], to=directory / "to")
     ends, alone = 128, set()
     for place, record in enumerate(records if swapped or between else ()):
@@ -336,6 +336,18 @@ def test_records_in_the_data_of_a_torn_record_are_not_believed(tmp_path: Path) -
     report = salvage([tmp_path / "source"], to=tmp_path / "to")
     assert records_in(report.path) == {0: records}
     assert report.doubtful_records == 4
+
+
+def test_a_length_that_leads_out_of_a_torn_file_does_not_cost_what_follows(tmp_path: Path) -> None:
+    """A record with a damaged length and damaged data, and a torn record at the end: nothing proves where the first ends."""
+    records = make_records(40, size=50)
+    raw = bytearray(data_file(records)[:-5])
+    place = 128 + 10 * 90
+    raw[place + 28 : place + 50] = b"\0\0\x40\0" + b"garbage" + bytes(11)
+    (tmp_path / "source").write_bytes(raw)
+    report = salvage([tmp_path / "source"], to=tmp_path / "to")
+    assert records_in(report.path) == {0: without(records, 10, 39)}
+    assert report.doubtful == ()
 
 
 def test_a_whole_segment_in_the_data_of_an_intact_record_is_data(tmp_path: Path) -> None:

@@ -133,12 +133,13 @@ def run(
         stream = verify(wanted, options, listener)
         try:
             for seen in stream:
-                with showing() as interrupt:
+                with showing() as interrupt, listener.paused():
                     report.show(seen)
                 if interrupt.wanted:
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             assert isinstance(stream, Generator)
+            listener.close()
             report.show(stream.throw(KeyboardInterrupt()))  # the summary of what was checked so far
     return report.status
 

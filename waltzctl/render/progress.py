@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from engine.progress import SILENT, Progress
 from waltzctl.outcome import say
 from waltzctl.values import human_bytes
 
@@ -74,9 +75,23 @@ class TerminalProgress:
             TransferSpeedColumn(),
             TimeRemainingColumn(),
         )
-        self._bars = Bars(*columns, console=Console(file=sys.stderr), transient=True)
+        # the streams stay what they are: results must reach stdout even while a bar is drawn
+        console = Console(file=sys.stderr)
+        self._bars = Bars(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._task = self._bars.add_task(self._what, total=self._total, completed=self._done)
         self._bars.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the bar away while something else is written to the terminal."""
+        with self._lock:
+            if self._bars is not None:
+                self._bars.stop()
+            try:
+                yield
+            finally:
+                if self._bars is not None:
+                    self._bars.start()
 
     def close(self) -> None:
         """Take the bar away."""
@@ -86,10 +101,10 @@ class TerminalProgress:
                 self._bars = None
 
 
-class TellingProgress:
-    """For ``-v`` where no bar can be drawn: a line on stderr for each piece of work."""
+class NoProgress:
+    """What stands in for the bar where nobody looks."""
 
-    def __enter__(self) -> TellingProgress:
+    def __enter__(self) -> NoProgress:
         return self
 
     def __exit__(
@@ -98,26 +113,29 @@ class TellingProgress:
         pass
 
     def start(self, what: str, total: int) -> None:
+        """Nothing is shown."""
+
+    def advance(self, amount: int) -> None:
+        """Nothing is shown."""
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """There is nothing to take away."""
+        yield
+
+    def close(self) -> None:
+        """There is nothing to take away."""
+
+
+class TellingProgress(NoProgress):
+    """For ``-v`` where no bar can be drawn: a line on stderr for each piece of work."""
+
+    def start(self, what: str, total: int) -> None:
         """A piece of work of `total` bytes begins."""
         say(f"waltzctl: {what}: {human_bytes(total)} to go through")
 
-    def advance(self, amount: int) -> None:
-        """Nothing is said in between."""
 
-
-class NoProgress:
-    """What stands in for the bar where nobody looks."""
-
-    def __enter__(self) -> Progress:
-        return SILENT
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-def progress(*, quiet: bool, verbose: int = 0) -> TerminalProgress | TellingProgress | NoProgress:
+def progress(*, quiet: bool, verbose: int = 0) -> TerminalProgress | NoProgress:
     """The listener that suits stderr."""
     if not quiet and sys.stderr.isatty():
         return TerminalProgress()
