@@ -6,8 +6,8 @@ All of it happens in one process per number of cores, so that start-up does not 
 machine does falls on all alike; each figure is the fastest of several rounds.  Size in MiB per record size.
 
 *reading*: every data and index file read once, into one buffer per core, nothing else.  *verify*: everything that the
-command checks, but for printing.  *struct loop*: a careful loop with ``struct`` and ``zlib`` over the data files that checks id, length and
-both checksums of each record, and no more; it runs over a part of the data, as it is slow.
+command checks, but for printing.  *struct loop*: a careful loop with ``struct`` and ``zlib`` over the data files that checks
+id, length and both checksums of each record, and no more; it runs over a part of the data, as it is slow.
 """
 
 from __future__ import annotations

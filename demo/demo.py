@@ -68,6 +68,7 @@ class Stage:
     commands: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     originals: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """The records of node 1, by partition and id, as they were dumped in the beginning."""
 
     def __post_init__(self) -> None:
         path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -111,23 +112,21 @@ class Stage:
         shutil.copytree(self.root / "node-1", target)
         return target
 
-    def original(self, partition: int) -> dict[int, bytes]:
-        """Every record of a partition of node 1."""
-        if partition not in self.originals:
-            self.originals[partition] = self.records("node-1", partition)
-        return self.originals[partition]
-
     def records(self, directory: str, partition: int, expected: int = CLEAN) -> dict[int, bytes]:
-        """Every record of a partition as dump gives it, by id; place and segment left out."""
-        output = self.run(f"dump {directory} --partition {partition} --format ndjson", expected, show=False)
-        found = {}
-        for line in output.splitlines():
-            one = json.loads(line)
-            if one["type"] == "record":
-                for place in ("segment", "offset"):
-                    del one[place]
-                found[one["transaction_id"]] = json.dumps(one, sort_keys=True).encode()
-        return found
+        """Every record of a partition as dump gives it, by id."""
+        return by_id(self.run(f"dump {directory} --partition {partition} --format ndjson", expected, show=False))
+
+
+def by_id(dumped: bytes) -> dict[int, bytes]:
+    """The records of a dump by id; place and segment left out."""
+    found = {}
+    for line in dumped.splitlines():
+        one = json.loads(line)
+        if one["type"] == "record":
+            for place in ("segment", "offset"):
+                del one[place]
+            found[one["transaction_id"]] = json.dumps(one, sort_keys=True).encode()
+    return found
 
 
 def digests(storage: Path) -> dict[str, str]:
@@ -184,6 +183,7 @@ def fill(stage: Stage) -> None:
     tell("The second replica gets the same records through a pipe: dump on one side, append on the other.")
     for partition in range(PARTITIONS):
         records = stage.run(f"dump node-1 --partition {partition} --format ndjson", show=False)
+        stage.originals[partition] = by_id(records)
         stage.run(
             f"append node-2 --partition {partition} --input-format ndjson --segment-size 300KiB",
             stdin=records,
@@ -219,7 +219,7 @@ def flipped_bit(stage: Stage) -> None:
     stage.run("recover flipped --allow-data-loss --yes", DAMAGE_REMAINS)
     left = stage.findings("flipped", DAMAGED)
     require([one["code"] for one in left] == ["segment-gap"], "all that is left is a gap with a name")
-    kept, original = stage.records("flipped", 1, DAMAGED), stage.original(1)
+    kept, original = stage.records("flipped", 1, DAMAGED), stage.originals[1]
     require(original.keys() - kept.keys() == {lost}, f"transaction {lost} is lost, and no other")
     require(all(kept[number] == original[number] for number in kept), "all the others are what they were")
     stage.run("undo flipped --yes")
@@ -235,7 +235,7 @@ def torn_tail(stage: Stage) -> None:
     damaged = digests(storage)
     stage.run("verify torn", REPAIRABLE)
     stage.run("recover torn --yes")
-    kept, original = stage.records("torn", 2), stage.original(2)
+    kept, original = stage.records("torn", 2), stage.originals[2]
     require(original.keys() - kept.keys() == {RECORDS - 1}, "only the record that was being written is gone")
     stage.run("undo torn --yes")
     require(digests(storage) == damaged, "undo brought the torn tail back, byte for byte")
@@ -290,7 +290,7 @@ def lost_segment(stage: Stage) -> None:
     stage.run("recover lost --yes", DAMAGE_REMAINS)
     tell("Only the other replica has these transactions. Its segments begin elsewhere; that is no hindrance.")
     stage.run("recover lost --from node-2 --yes")
-    require(stage.records("lost", 3) == stage.original(3), "every record of the partition is back")
+    require(stage.records("lost", 3) == stage.originals[3], "every record of the partition is back")
     stage.run("undo lost --yes")
     require(digests(storage) == damaged, "undo took it all away again, byte for byte")
 
@@ -319,7 +319,7 @@ def raw_image(stage: Stage) -> None:
     require([one["code"] for one in left] == ["segment-gap"], "verify finds nothing wrong with it but the gap")
     for partition in range(PARTITIONS):
         status = DAMAGED if partition == 2 else CLEAN
-        found, original = stage.records("salvaged", partition, status), stage.original(partition)
+        found, original = stage.records("salvaged", partition, status), stage.originals[partition]
         missing = original.keys() - found.keys()
         if missing:
             require((partition, missing) == (2, {lost}), f"transaction {lost} of partition 2 is lost, and no other")

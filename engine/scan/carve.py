@@ -49,11 +49,11 @@ def carve_records(
     walk: RecordWalk | None = None
     position = start
     while (place := candidates.following(position, stop)) is not None:
-        probe.forget(place)
         head = probe.check(place)
         if head is None:
             position = place + 1
             continue
+        probe.forget(place)
         if walk is None:
             walk = RecordWalk(
                 source,

@@ -223,13 +223,16 @@ _loaded: dict[str, CompiledKernel] = {}
 def load(way: str) -> Kernel:
     """The compiled kernel that works in this way, compiled now if it has to be.
 
-    Raises UnavailableError when it cannot run here, ImportError without numba or llvmlite.
+    Raises UnavailableError when it cannot be had here.
     """
     with _lock:
         if way not in _loaded:
             if way not in available_ways():
                 raise UnavailableError(way)
-            kernel = _load(way)
+            try:
+                kernel = _load(way)
+            except Exception as error:  # whatever a compiler can fail with: the interpreted loop gives the same answers
+                raise UnavailableError(f"{way}: {error}") from error
             if not _answers_rightly(kernel):
                 raise UnavailableError(f"{way}: wrong answers")
             _loaded[way] = kernel

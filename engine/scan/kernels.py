@@ -18,6 +18,8 @@ COMPILE_FROM = 96 << 20
 WAY_VARIABLE = "WALTZCTL_KERNEL"
 """Environment variable that names the only way to use: one of `engine.scan.compiled.WAYS`, or ``interpreted``."""
 
+INTERPRETED_WAY = "interpreted"
+
 _in_use: Kernel | None = None
 
 
@@ -30,7 +32,7 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
         return _in_use
     if compiled is None and size < LOAD_FROM:
         return INTERPRETED
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, OSError):
         from engine.scan import compiled as machine
 
         ways = (os.environ[WAY_VARIABLE],) if WAY_VARIABLE in os.environ else machine.available_ways()
@@ -41,6 +43,3 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
                 _in_use = machine.load(way)
                 return _in_use
     return INTERPRETED
-
-
-INTERPRETED_WAY = "interpreted"

@@ -6,6 +6,7 @@ Used where a scan cannot simply go on: the search behind damage, carving, and re
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -155,6 +156,18 @@ class Probe:
 
     def check(self, offset: int, stop: int | None = None) -> Found | None:
         """The record at `offset` if its checksum is right and it ends at or before `stop`."""
+        place = offset - self._cache_at
+        if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand
+            transaction_id, _, _, _, length, _ = HEADER_WORDS.unpack_from(self._cache, place)
+            end = place + OVERHEAD + length
+            if not 0 <= length <= self.max_record or self._cache_at + end > (self.stop if stop is None else stop):
+                return None
+            if end <= len(self._cache) and length <= 2 * GRANULE:
+                self.budget.spend(length + FLAT_CHARGE)
+                raw = memoryview(self._cache)
+                if crc32(raw[place : end - CHECKSUM.size]) != int.from_bytes(raw[end - CHECKSUM.size : end]):
+                    return None
+                return Found(offset, transaction_id, self._cache_at + end)
         header = self.header(offset)
         if header is None or (end := self.end_of(offset, header, stop)) is None:
             return None
@@ -199,32 +212,34 @@ class Candidates:
         self._probe = probe
         self._stop = stop
         self._lowest, self._highest, self._origin = lowest, highest, origin
-        self._places: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._places: list[int] = []
         self._searched = begin
 
     def following(self, begin: int, horizon: int) -> int | None:
         """The first candidate at or behind `begin` and before `horizon`.  `begin` never falls from call to call."""
         horizon = min(horizon, self._stop - OVERHEAD + 1)
         while True:
-            place = int(np.searchsorted(self._places, begin))
+            place = bisect_left(self._places, begin)
             if place < len(self._places):
-                found = int(self._places[place])
+                found = self._places[place]
                 return found if found < horizon else None
             at = max(begin, self._searched)
             if at >= horizon:
                 return None
             self._places = self._search(at)
 
-    def _search(self, at: int) -> npt.NDArray[np.int64]:
-        count = min(CACHE - OVERHEAD, self._stop - OVERHEAD + 1 - at)
+    def _search(self, at: int) -> list[int]:
+        count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)
         self._searched = at + count
         self._probe.budget.spend(count // 4)
         window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)
         count = len(window) - OVERHEAD + 1
         if count <= 0:
-            return np.empty(0, np.int64)
+            return []
         risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0
         highest = min(self._highest + risen, MAX_ID)
+        if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero
+            return []
         mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24
         low, high = (number.to_bytes(8, signed=True) for number in (self._lowest, highest))
         for place in range(8):
@@ -242,13 +257,14 @@ class Candidates:
         keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)
         places = places[keep]
         blank = np.ones(len(places), np.bool_)
-        for word in range(0, OVERHEAD, 8):  # nothing but zeros is never a record: the checksum of zeros is not zero
+        for word in range(0, OVERHEAD, 8):
             blank &= _at_every_byte(window, "<i8", word)[places] == 0
         places = places[~blank]
         if self._origin is None and len(places) > count // CROWD:
             inside = inside_index(window)
             places = places[~(inside[places] & inside[places + OVERHEAD - 1])]
-        return places + at
+        found: list[int] = (places + at).tolist()
+        return found
 
 
 LENGTH_AT = RECORD_HEADER.offset_of("data_length")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import construct
 
@@ -131,7 +132,7 @@ def assert_tiles(items: list[RecordBatch | Damage], start: int, stop: int) -> No
             assert ends[:-1] == item.offset[1:].tolist()
             place = item.end
     assert place == stop
-    for item, behind in zip(items, items[1:], strict=False):
+    for item, behind in pairwise(items):
         if isinstance(item, Damage) and isinstance(behind, RecordBatch):
             assert item.next_transaction_id == behind.transaction_id[0]
     if items and isinstance(items[-1], Damage) and items[-1].cause != "record-order":

@@ -29,7 +29,16 @@ def carve_all(image: bytes, **options: object) -> list[tuple[int, int, int]]:
 def test_an_image_of_many_things(compiled: bool) -> None:
     source = random.Random(1)
     first, second = encode_records(make_records(12, first=3))[0], encode_records(make_records(300, first=10**9))[0]
-    parts = [source.randbytes(100_001), first, bytes(700_003), source.randbytes(77), first[50:], b"\xff" * 5000, second, b"end"]
+    parts = [
+        source.randbytes(100_001),
+        first,
+        bytes(700_003),
+        source.randbytes(77),
+        first[50:],
+        b"\xff" * 5000,
+        second,
+        b"end",
+    ]
     image = b"".join(parts)
     starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
     found = carve_all(image, compiled=compiled)

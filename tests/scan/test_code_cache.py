@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ needs_owner_checks = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no o
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield tmp_path
+    return tmp_path
 
 
 def kept(root: Path) -> list[Path]:
@@ -146,7 +145,9 @@ def test_loading_from_the_cache_leaves_numba_out(root: Path) -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(root)}
     answers = [
-        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
         for _ in range(2)
     ]
     assert answers == ["True\n", "False\n"]

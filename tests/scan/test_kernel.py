@@ -28,7 +28,7 @@ from formats.segment import Record
 from tests.scan.oracle import Row, parse
 
 BEFORE = 4096
-LENGTHS = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 27, 28, 29, 31, 32, 33, 60, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256]
+LENGTHS = [*range(9), *range(15, 18), *range(27, 34), 60, *range(63, 66), 100, *range(127, 130), 200, 255, 256]
 LONG = [257, 511, 512, 513, 1000, 1023, 1024, 1025, 1500, 4095, 4096, 4097, 8191, 8192, 8193, 70000]
 
 
@@ -207,3 +207,14 @@ def test_without_a_compiler_everything_is_interpreted(monkeypatch: pytest.Monkey
         assert kernels.choose(1 << 40, compiled=True) is INTERPRETED
     finally:
         compiled.available_ways.cache_clear()
+
+
+def test_a_compiler_that_fails_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> bytes:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.setattr(compiled, "_loaded", {})
+    monkeypatch.setattr(compiled, "_compile", fail)
+    monkeypatch.setattr(compiled.code_cache, "get", lambda _: None)
+    assert kernels.choose(1 << 40, compiled=True) is INTERPRETED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,9 +40,7 @@ SEGMENTS = st.builds(
 def make(sizes: list[int], first: int, seed: int) -> Segment:
     source = random.Random(seed)
     contents = [source.randbytes(size) if seed % 2 else bytes(size) for size in sizes]
-    return segment_of(
-        [Record.make(first + n, RequestId(1, 2, 3, n), n, content) for n, content in enumerate(contents)]
-    )
+    return segment_of([Record.make(first + n, RequestId(1, 2, 3, n), n, content) for n, content in enumerate(contents)])
 
 
 def mutate(made: Segment, mutations: list[tuple[str, int, object]]) -> bytes:
@@ -137,7 +136,7 @@ def test_carving_finds_every_record_that_a_scan_finds(made: Segment, mutations: 
     for row in found:
         assert row == parse(data, row[0])
     covered = [(row[0], row[0] + 40 + row[5]) for row in sorted(found)]
-    assert all(before[1] <= behind[0] for before, behind in zip(covered, covered[1:], strict=False))
+    assert all(before[1] <= behind[0] for before, behind in pairwise(covered))
     rows, _ = split(scan_records(BytesSource(data), first_transaction_id=made.first))
     for row in rows:
         assert row in found or any(start < row[0] < end for start, end in covered)

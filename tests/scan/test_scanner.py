@@ -220,7 +220,7 @@ def test_negative_and_huge_lengths(compiled: bool) -> None:
         (damage,) = damages
         assert (damage.offset, damage.length) == (made.offsets[2], 90)
         assert (damage.found_transaction_id, damage.found_length, damage.proof) == (2, length, "checksum")
-        inside = 0 <= length and made.offsets[2] + 40 + length <= len(data)
+        inside = length >= 0 and made.offsets[2] + 40 + length <= len(data)
         assert damage.cause == (DamageCause.RECORD_CHECKSUM if inside else DamageCause.RECORD_LENGTH)
         assert (damage.stored_checksum is not None) == inside
 
@@ -248,7 +248,13 @@ def test_missing_ids_between_intact_neighbours(segment: Segment, compiled: bool)
 @KERNELS
 def test_repeated_records_are_passed_over(segment: Segment, compiled: bool) -> None:
     a, b, c = segment.offsets[2], segment.offsets[5], segment.offsets[8]
-    data = segment.data[:b] + segment.data[a:b] + segment.data[b:c] + segment.data[a : segment.offsets[3]] + segment.data[c:]
+    data = (
+        segment.data[:b]
+        + segment.data[a:b]
+        + segment.data[b:c]
+        + segment.data[a : segment.offsets[3]]
+        + segment.data[c:]
+    )
     rows, damages = split(scan(data, compiled=compiled))
     assert [row[1] for row in rows] == list(range(3, 15))
     first, second = damages
@@ -264,11 +270,15 @@ def test_stranger_between_neighbours(compiled: bool) -> None:
     for kept in (3, 4):  # in the place of record 3, or in front of it
         records = make_records(8, size=30)
         made = segment_of(records)
-        raw = records[:3] + [stranger] + records[4 if kept == 4 else 3 :]
+        raw = [*records[:3], stranger, *records[4 if kept == 4 else 3 :]]
         rows, damages = split(scan(made.data[:128] + encode_records(raw)[0], 0, compiled=compiled))
         assert [row[1] for row in rows] == [0, 1, 2, *range(kept, 8)]
         (damage,) = damages
-        assert (damage.cause, damage.length, damage.next_transaction_id) == (DamageCause.RECORD_ORDER, stranger.size, kept)
+        assert (damage.cause, damage.length, damage.next_transaction_id) == (
+            DamageCause.RECORD_ORDER,
+            stranger.size,
+            kept,
+        )
 
 
 @KERNELS
@@ -276,7 +286,9 @@ def test_repeated_records_at_the_end(segment: Segment, compiled: bool) -> None:
     tail = segment.data[segment.offsets[2] : segment.offsets[5]]
     rows, damages = split(scan(segment.data + tail, compiled=compiled))
     assert len(rows) == 12
-    assert [(d.cause, d.length, d.next_transaction_id) for d in damages] == [(DamageCause.RECORD_ORDER, len(tail), None)]
+    assert [(d.cause, d.length, d.next_transaction_id) for d in damages] == [
+        (DamageCause.RECORD_ORDER, len(tail), None)
+    ]
 
 
 @KERNELS
