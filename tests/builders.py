@@ -45,14 +45,17 @@ def segment_header(partition: int, first: int, *, key: uuid.UUID = KEY, created:
     return SegmentHeader(0, created, key, partition, first)
 
 
-def write_segment(directory: Path, records: Sequence[Record], *, partition: int = 0, first: int | None = None) -> Path:
+def write_segment(
+    directory: Path, records: Sequence[Record], *, partition: int = 0, first: int | None = None, key: uuid.UUID = KEY
+) -> Path:
     """Write a data file and its index; `first` is needed only for an empty segment.  Returns the data file's path."""
     start = records[0].transaction_id if first is None else first
     body, offsets = encode_records(records)
     path = directory / segment_name(start)
-    path.write_bytes(segment_header(partition, start).encode() + body)
+    header = segment_header(partition, start, key=key).encode()
+    path.write_bytes(header + body)
     entries = encode_entries([HEADER_SIZE + offset for offset in offsets])
-    (directory / index_name(start)).write_bytes(segment_header(partition, start).encode() + entries)
+    (directory / index_name(start)).write_bytes(header + entries)
     return path
 
 
@@ -94,7 +97,7 @@ def build_directory(
             segments = wanted
         last = -1
         for segment in segments:
-            write_segment(directory, segment, partition=number, first=last + 1)
+            write_segment(directory, segment, partition=number, first=last + 1, key=key)
             last = segment[-1].transaction_id if segment else last
         mark = (last // 2 if last > 0 else last) if local_low_water_mark is None else local_low_water_mark
         info = infos[number]

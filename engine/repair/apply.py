@@ -19,8 +19,8 @@ class RepairResult:
     """What came of a repair.
 
     `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
-    afterwards of the partitions that were looked at; `exit_status_name` is *clean* or *damage-remains*; `findings` are what
-    is left, without notes.
+    afterwards of the partitions that were looked at; `exit_status_name` is that, or *damage-remains* when something was applied
+    and it is not clean; `findings` are what is left, without notes.
     """
 
     plan_hash: str
@@ -59,14 +59,15 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-            status, name, findings = verify_again(repair, exclusive=True)
+            status, findings = verify_again(repair, exclusive=True)
     else:
-        status, name, findings = verify_again(repair)
+        status, findings = verify_again(repair)
+    name = status if status == "clean" or not applied else "damage-remains"
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings)
 
 
-def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, str, tuple[Finding, ...]]:
-    """Status, exit status name and findings (no notes) of the partitions that a repair looked at.
+def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
+    """Status and findings (no notes) of the partitions that a repair looked at.
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
@@ -82,5 +83,5 @@ def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, str, 
             elif seen.severity is not Severity.NOTE:
                 findings.append(seen)
     except DiskReadError:
-        return "damaged", "damage-remains", tuple(findings)
-    return status, "clean" if status == "clean" else "damage-remains", tuple(findings)
+        return "damaged", tuple(findings)
+    return status, tuple(findings)

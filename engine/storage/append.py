@@ -7,13 +7,12 @@ its low-water mark) is refused: other replicas hold other transactions under the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InvalidRequestError, NotAvailableError, RefusedError
+from engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.partition import Partition
 from formats.request_id import RequestId
 from formats.segment import RECORD_OVERHEAD, Record
 
@@ -43,6 +42,75 @@ class AppendResult:
     bytes: int
 
 
+class AppendSession:
+    """A new session on one partition of an open storage directory, and what was appended in it so far.
+
+    The session begins with the first batch: what is in the partition by then counts as acknowledged.
+    """
+
+    def __init__(self, storage: StorageDirectory, partition: int) -> None:
+        """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind."""
+        self._partition = storage.partition(partition)
+        if self._partition.quarantined:
+            raise PartitionQuarantinedError(
+                f"{self._partition.path}: partition {partition} is quarantined: damage was found in it",
+                self._partition.findings,
+                advice="run waltzctl verify, then recover; every byte was kept",
+            )
+        if not storage.availability(partition).writable:
+            raise NotAvailableError(
+                f"{self._partition.path}: partition {partition} is not available for writing",
+                advice="switch it on first",
+            )
+        last, mark = self._partition.max_transaction_id, self._partition.low_water_mark
+        if last < mark:
+            raise RefusedError(
+                f"{self._partition.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
+                " this replica is behind its cluster",
+                advice="let a running cluster bring it up to date first",
+            )
+        self.session_id = self._partition.session_id + 1
+        self.first_transaction_id: int | None = None
+        self.records = 0
+        self.bytes = 0
+
+    @property
+    def last_transaction_id(self) -> int | None:
+        """The last one appended, durable; None before the first."""
+        return self._partition.max_transaction_id if self.records else None
+
+    @property
+    def result(self) -> AppendResult:
+        """What was appended so far."""
+        return AppendResult(
+            self._partition.number, self.first_transaction_id, self.last_transaction_id, self.records, self.bytes
+        )
+
+    def append(self, batch: Sequence[PendingRecord]) -> None:
+        """Append a batch, all of it or nothing; durable on return.  Raises InvalidRequestError, DiskError."""
+        first = self._partition.next_transaction_id
+        made = [self._record(first + place, self.records + place, item) for place, item in enumerate(batch)]
+        if not made:
+            return
+        if self.first_transaction_id is None:
+            self._partition.set_low_water_mark(self.session_id, self._partition.max_transaction_id)
+        self._partition.append(made)
+        if self.first_transaction_id is None:
+            self.first_transaction_id = first
+        self.records += len(made)
+        self.bytes += sum(record.size for record in made)
+
+    def _record(self, transaction_id: int, place: int, item: PendingRecord) -> Record:
+        words = self.session_id & 0xFFFFFFFF, (self._partition.number << 32) | (place & 0xFFFFFFFF)
+        request_id = item.request_id or RequestId.from_words(*words)
+        parts = (item.header, request_id.client, request_id.generation, request_id.partition, request_id.sequence)
+        if not all(-(2**31) <= part < 2**31 for part in parts):
+            raise InvalidRequestError(
+                f"transaction {transaction_id}: header {item.header} and request id {request_id} must be signed 32-bit integers"
+            )
+        return Record.make(transaction_id, request_id, item.header, item.data)
+
+
 def append_lines(
     path: Path,
     *,
@@ -53,63 +121,28 @@ def append_lines(
     expected_key: uuid.UUID | None = None,
     options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
 ) -> AppendResult:
-    """Append records to a partition of a storage directory.
+    """Append records to a partition of a storage directory that nobody else has open.
 
     `batch` is the number of records that are written and synced together; `on_durable` is called after each sync with the
     last transaction id that is durable.  Default request ids: client 0, generation the low 32 bits of the session, the
     partition, and the place in the input from 0.
 
     When the input or a write fails, what `on_durable` told stays durable and the error is raised.  Raises NotWaltzError,
-    DirectoryLockedError, NotAssignedError, NotAvailableError, RefusedError for a replica that is behind,
-    PartitionQuarantinedError, InvalidRequestError, DiskError.
+    DirectoryLockedError, InvalidRequestError, DiskError, and as `AppendSession`.
     """
     if batch < 1:
         raise InvalidRequestError(f"a batch has at least one record, not {batch}")
     with StorageDirectory.open(path, expected_key=expected_key, options=options) as storage:
-        opened = storage.partition(partition)
-        if not storage.availability(partition).writable:
-            raise NotAvailableError(
-                f"{path}: partition {partition} is not available for writing", advice="switch it on first"
-            )
-        session = _start_session(opened)
-        first = opened.next_transaction_id
-        written = 0
-        for group in _groups(records, batch):
-            made = [
-                _record(
-                    opened.next_transaction_id + place,
-                    session,
-                    partition,
-                    opened.next_transaction_id + place - first,
-                    item,
-                )
-                for place, item in enumerate(group)
-            ]
-            opened.append(made)
-            written += sum(record.size for record in made)
-            if on_durable is not None:
-                on_durable(opened.max_transaction_id)
-        count = opened.next_transaction_id - first
-        return AppendResult(
-            partition, first if count else None, opened.max_transaction_id if count else None, count, written
-        )
+        session = AppendSession(storage, partition)
+        for group in grouped(records, batch):
+            session.append(group)
+            if on_durable is not None and session.last_transaction_id is not None:
+                on_durable(session.last_transaction_id)
+        return session.result
 
 
-def _start_session(partition: Partition) -> int:
-    """Begin a session newer than the last one, with everything that is here as its low-water mark."""
-    last = partition.max_transaction_id
-    if last < partition.low_water_mark and not partition.quarantined:
-        raise RefusedError(
-            f"{partition.path}: partition {partition.number} ends with transaction {last}, below its low-water mark"
-            f" {partition.low_water_mark}: this replica is behind its cluster",
-            advice="let a running cluster bring it up to date first",
-        )
-    session = partition.session_id + 1
-    partition.set_low_water_mark(session, last)
-    return session
-
-
-def _groups(records: Iterable[PendingRecord], batch: int) -> Iterator[list[PendingRecord]]:
+def grouped(records: Iterable[PendingRecord], batch: int) -> Iterator[list[PendingRecord]]:
+    """Batches of up to `batch` records, ended early when they have `BATCH_BYTES`."""
     group: list[PendingRecord] = []
     size = 0
     for record in records:
@@ -120,19 +153,3 @@ def _groups(records: Iterable[PendingRecord], batch: int) -> Iterator[list[Pendi
             group, size = [], 0
     if group:
         yield group
-
-
-def _record(transaction_id: int, session: int, partition: int, place: int, item: PendingRecord) -> Record:
-    request_id = item.request_id
-    if request_id is None:
-        request_id = RequestId.from_words(session & 0xFFFFFFFF, (partition << 32) | (place & 0xFFFFFFFF))
-    if not -(2**31) <= item.header < 2**31:
-        raise InvalidRequestError(f"transaction {transaction_id}: header {item.header} is no signed 32-bit integer")
-    if not all(
-        -(2**31) <= part < 2**31
-        for part in (request_id.client, request_id.generation, request_id.partition, request_id.sequence)
-    ):
-        raise InvalidRequestError(
-            f"transaction {transaction_id}: request id {request_id} is not four signed 32-bit integers"
-        )
-    return Record.make(transaction_id, request_id, item.header, item.data)

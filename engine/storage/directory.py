@@ -11,6 +11,7 @@ directory first moves to ``.waltzctl/deleting/``, in one step, so that a crash l
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Mapping
@@ -183,7 +184,9 @@ class StorageDirectory:
             if not assigned and not (delete_files and leftover):
                 raise NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
             damaged = info.current is None or info.stored_partition != number
-            if damaged and not delete_files and self.layout is Layout.RELEASED:
+            # a pair without a struct in force can be written anew, and is when everything goes; a misplaced one cannot
+            hopeless = damaged and not delete_files if self.layout is Layout.RELEASED else False
+            if hopeless or info.stored_partition != number:
                 raise self._info_damaged(number)
             if delete_files:
                 check_deletion(self.path, number)
@@ -304,13 +307,11 @@ class StorageDirectory:
 
     def close(self) -> None:
         """Close every partition and let go of the lock; a second call does nothing.  Raises DiskWriteError."""
-        with self._lock:
-            try:
-                for partition in self._partitions.values():
-                    partition.close()
-            finally:
-                self._control.close()
-                self._directory_lock.release()
+        with self._lock, contextlib.ExitStack() as stack:  # whatever fails, the rest is closed, and the lock comes last
+            stack.callback(self._directory_lock.release)
+            stack.callback(self._control.close)
+            for partition in self._partitions.values():
+                stack.callback(partition.close)
 
     def __enter__(self) -> StorageDirectory:
         return self

@@ -199,9 +199,9 @@ def mend(examination: Examination) -> tuple[SegmentExtent, ...]:
     for state in examination.states:
         extent = _sound(state)
         if state.rebuild_index and state.view.index is None:
-            disk.write_whole(extent.index_path, _index_parts(extent, examination.place))
+            disk.write_whole(extent.index_path, _index_parts(extent))
         elif state.index_from is not None:
-            _mend_index_tail(state, extent, examination.place)
+            _mend_index_tail(state, extent)
     extents = [replace(_sound(state), index_usable=True) for state in examination.states]
     _remove_empty_orphans(examination)
     if not extents:
@@ -231,7 +231,7 @@ def _apply_kept_edits(examination: Examination) -> None:
             edits.append(Cut(extent.data_path, state.cut_at))
         if state.rebuild_index and state.view.index is not None:
             size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
-            edits.append(Replace(extent.index_path, _Parts(extent, place), size))
+            edits.append(Replace(extent.index_path, _Parts(extent), size))
     short = examination.short
     if short is not None:
         edits.append(Remove(short.data_path))
@@ -261,19 +261,18 @@ class _Parts:
     """Delivers the bytes of a segment's index when they are asked for."""
 
     extent: SegmentExtent
-    place: Place
 
     def __call__(self) -> Iterable[bytes]:
-        return _index_parts(self.extent, self.place)
+        return _index_parts(self.extent)
 
 
-def _index_parts(extent: SegmentExtent, place: Place) -> Iterator[bytes]:
+def _index_parts(extent: SegmentExtent) -> Iterator[bytes]:
     """A whole index file: the data file's header, then the entries."""
     yield disk.read_range(extent.data_path, 0, HEADER_SIZE)
-    yield from index_entries(extent, (extent.first_transaction_id, HEADER_SIZE), place.max_data_length)
+    yield from index_entries(extent, (extent.first_transaction_id, HEADER_SIZE))
 
 
-def _mend_index_tail(state: SegmentState, extent: SegmentExtent, place: Place) -> None:
+def _mend_index_tail(state: SegmentState, extent: SegmentExtent) -> None:
     """Write the entries behind the last checkpoint that are wrong or missing, and cut what is too much.
 
     These entries are never durable before the next checkpoint, so nothing is kept of them.
@@ -282,7 +281,7 @@ def _mend_index_tail(state: SegmentState, extent: SegmentExtent, place: Place) -
     assert state.scanned_from is not None
     with disk.WritableFile.open(extent.index_path) as index:
         number = state.scanned_from[0]
-        for part in index_entries(extent, state.scanned_from, place.max_data_length):
+        for part in index_entries(extent, state.scanned_from):
             skip = min(max(0, state.index_from - number) * 8, len(part))
             if skip < len(part):
                 index.write_at(entry_position(number, extent.first_transaction_id) + skip, part[skip:])

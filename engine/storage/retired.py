@@ -96,6 +96,8 @@ def finish_deletions(storage: Path, control: OpenControlFile) -> None:
     except OSError as error:
         raise DiskReadError(directory, None, error, doing="list") from error
     for name in names:
+        if not name.isdecimal() or int(name) >= control.num_partitions:
+            continue  # nothing that was put there by us
         number = int(name)
         info = control.info(number)
         forgotten = info.current_struct is not None and info.current_struct.marks == (-1, -1, -1)

@@ -44,7 +44,7 @@ _CODES = {
 }
 _WORDS = {
     Code.RECORD_CHECKSUM: "its checksum is wrong",
-    Code.RECORD_LENGTH: "its length cannot be believed, or the file ends before it",
+    Code.RECORD_LENGTH: "its length cannot be believed, or is above the configured maximum",
     Code.RECORD_ORDER: "another transaction stands in its place",
     Code.DATA_CHECKSUM: "its data does not agree with the checksum that came with it",
 }

@@ -7,6 +7,9 @@ from its last checkpoint that proves itself, else from its header.
 A checkpoint is a transaction k*1000 - 1: index and data up to it are synced before transaction k*1000 is written, by us and by
 the release.  So the checkpoint is proven by the record behind it, which itself no sync need cover.  (Release 0.13.2 starts at
 k*1000 and is fatally surprised when that record is torn.)
+
+Whether a record is there does not depend on how long the configured maximum allows one to be: a scan accepts every length that
+the format and the file have room for (and holds no record as a whole).
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,
+    MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     SegmentHeader,
     entry_position,
@@ -245,7 +249,7 @@ class _Examination:
             first_transaction_id=start_id,
             start=start,
             index=self.index,
-            max_record=self.place.max_data_length,
+            max_record=MAX_DATA_LENGTH,
         )
         for part in parts:
             if isinstance(part, RecordRun):
@@ -391,7 +395,7 @@ def _extend(runs: list[Run], part: RecordRun) -> None:
         runs.append(Run(part.first_transaction_id, following, part.start, part.end))
 
 
-def index_entries(extent: SegmentExtent, start: tuple[int, int], max_data_length: int) -> Iterator[bytes]:
+def index_entries(extent: SegmentExtent, start: tuple[int, int]) -> Iterator[bytes]:
     """Index entries of a sound segment's records, big-endian, in pieces: from `start` (id and offset) to its end.
 
     Raises DiskReadError when the file no longer holds what it held when it was examined.
@@ -399,7 +403,7 @@ def index_entries(extent: SegmentExtent, start: tuple[int, int], max_data_length
     expected, offset = start
     with FileSource(extent.data_path) as data:
         parts = summarise_records(
-            data, first_transaction_id=expected, start=offset, stop=extent.end, max_record=max_data_length
+            data, first_transaction_id=expected, start=offset, stop=extent.end, max_record=MAX_DATA_LENGTH
         )
         for part in parts:
             if isinstance(part, Damage):

@@ -38,7 +38,7 @@ def test_without_an_index_nothing_tells_damage_from_a_misplaced_file(scene: Scen
     before = snapshot(scene.root)
     repair, result = recover(scene, scene.replica, loss=True)
     assert (actions(repair), undecided(repair)) == ([], [code])
-    assert result.exit_status_name == "damage-remains"
+    assert result.exit_status_name == "damaged"
     assert snapshot(scene.root) == before
 
 

@@ -53,7 +53,7 @@ def test_without_a_replica_a_lost_record_stays_a_finding_and_nothing_changes(sce
     before = snapshot(scene.root)
     repair, result = recover(scene)
     assert (actions(repair), undecided(repair)) == ([], ["record-checksum"])
-    assert (result.applied, result.exit_status_name) == (False, "damage-remains")
+    assert (result.applied, result.exit_status_name) == (False, "damaged")
     assert repair.plan.undecided[0].transaction_id == 60
     assert snapshot(scene.root) == before
 
@@ -200,7 +200,7 @@ def test_a_missing_segment_comes_back_from_a_replica(scene: Scene, first: int, w
     if not with_index:
         scene.idx(first).unlink()
     repair, result = recover(scene)
-    assert result.exit_status_name == "damage-remains"
+    assert (result.applied, result.exit_status_name) == (False, "damaged")
     assert set(undecided(repair)) <= {"segment-gap", "acknowledged-missing", "index-orphan"}
     assert undecided(repair)
     _, result = recover(scene, scene.replica)

@@ -10,6 +10,7 @@ from engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzE
 from engine.repair.apply import apply
 from engine.repair.quarantine import undo
 from engine.repair.truncate import plan_truncate
+from engine.storage.directory import StorageDirectory
 from formats.control import Layout
 from formats.segment import encode_entries
 from tests.builders import segment_header
@@ -62,7 +63,7 @@ def test_truncating_at_every_id_gives_the_prefix_of_the_bytes(module_scene: Scen
     result = apply(repair, arguments=["truncate"])
     found = {path.name: path.read_bytes() for path in (scene.root / "0").iterdir()}
     assert found == wanted(scene, after)
-    assert codes(scene.root) == ({"acknowledged-missing"} if after < MARK else set())
+    assert codes(scene.root) == set()
     if after == COUNT - 1:
         assert not result.applied, "nothing to do"
         assert repair.plan.steps == ()
@@ -81,6 +82,7 @@ def test_data_goes_before_index_and_the_last_segment_first(scene: Scene) -> None
         ("remove-index", scene.idx(50).name),
         ("cut-segment", scene.seg(0).name),
         ("cut-index", scene.idx(0).name),
+        ("lower-local-low-water-mark", "waltz-storage.ctl"),
     ]
     step = repair.plan.steps[4]
     assert (step.from_transaction_id, step.to_transaction_id, step.offset) == (21, 129, scene.offset(21))
@@ -148,7 +150,7 @@ def test_everything_goes_and_one_empty_segment_stays(scene: Scene) -> None:
     result = apply(repair, arguments=[])
     assert sorted(path.name for path in (scene.root / "0").iterdir()) == [scene.idx(0).name, scene.seg(0).name]
     assert scene.seg(0).read_bytes() == segment_header(0, 0).encode()
-    assert [one.code.value for one in result.findings] == ["acknowledged-missing"]
+    assert result.findings == ()
     undo(scene.root, result.undo_id)
     with pytest.raises(RefusedError, match="begins with"):
         plan_truncate(scene.root, partition=0, after=20, allow_data_loss=True)
@@ -158,3 +160,18 @@ def test_an_index_that_is_wrong_is_cut_all_the_same(scene: Scene) -> None:
     flip(scene.idx(100), 140, 0x20)
     apply(plan_truncate(scene.root, partition=0, after=120), arguments=[])
     assert scene.idx(100).stat().st_size == 128 + 8 * 21
+
+
+def test_a_cut_below_the_mark_lowers_the_mark_so_that_the_partition_opens(scene: Scene) -> None:
+    """Only the local mark falls: what the cluster knows (session, low-water mark) stays, and a second cut lowers it again."""
+    before = snapshot(scene.root)
+    for after in (60, 7):
+        apply(plan_truncate(scene.root, partition=0, after=after, allow_data_loss=True), arguments=[])
+        with StorageDirectory.open(scene.root) as storage:
+            partition = storage.partition(0)
+            assert not partition.quarantined
+            assert (partition.max_transaction_id, partition.local_low_water_mark) == (after, after)
+            assert partition.low_water_mark == MARK
+    undo(scene.root, None)
+    undo(scene.root, None)
+    assert snapshot(scene.root) == before

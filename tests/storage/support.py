@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import PartitionQuarantinedError
 from engine.findings import Finding
 from engine.storage.directory import StorageDirectory, StorageOptions
 from formats.control import Layout
 from formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, digest, make_records
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 SMALL = StorageOptions(segment_size_threshold=1000, cached_segments=2)
@@ -76,3 +77,21 @@ def kept_bytes(path: Path) -> bytes:
 def opened(path: Path, options: StorageOptions = SMALL) -> Iterator[StorageDirectory]:
     with StorageDirectory.open(path, options=options) as storage:
         yield storage
+
+
+def assert_quarantined_and_kept(path: Path, before: dict[str, str], *expected: str) -> None:
+    """Every byte of the partition is as it was, every write is refused, and the findings are these."""
+    with opened(path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined
+        assert set(expected) <= set(codes(partition.findings)), partition.findings
+        following = make_records(1, first=partition.next_transaction_id)
+        for write in (
+            lambda: partition.append(following),
+            lambda: partition.truncate(-1),
+            lambda: partition.set_low_water_mark(99, 10**6),
+        ):
+            with pytest.raises(PartitionQuarantinedError):
+                write()
+    after = digest(path)
+    assert {name: after.get(name) for name in before} == before

@@ -25,12 +25,8 @@ from waltzctl.outcome import say
 from waltzctl.values import counted, human_bytes, parse_size
 
 if TYPE_CHECKING:
-    from engine.storage.partition import Partition
-    from formats.segment import Record
+    from engine.storage.append import AppendResult, PendingRecord
     from waltzctl.intake import Entry
-
-BATCH_BYTES = 16 << 20
-"""A batch is handed over at this many bytes of data, however few records that is."""
 
 
 class InputFormat(enum.StrEnum):
@@ -134,6 +130,7 @@ def run(
     storage_path = path_of(path)
     threshold = parsed("--segment-size", segment_size, parse_size)
 
+    from engine.storage.append import AppendSession, grouped
     from engine.storage.directory import StorageDirectory
     from engine.storage.options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
@@ -147,16 +144,15 @@ def run(
         Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console,
         StorageDirectory.open(storage_path, options=options) as storage,
     ):
-        target = storage.partition(partition)
-        run_of = _Run(target)
+        session = AppendSession(storage, partition)
         ended_early = True
         try:
-            for records in run_of.batches(entries, batch):
+            for group in grouped(_pending(entries), batch):
                 with finishing("the batch", "it is then kept whole or not at all") as interrupt:
-                    run_of.append(records)
-                console.detail(f"transaction {run_of.last} and all before it are durable")
+                    session.append(group)
+                console.detail(f"transaction {session.last_transaction_id} and all before it are durable")
                 if progress_ids:
-                    console.line(str(run_of.last))
+                    console.line(str(session.last_transaction_id))
                     console.flush()
                 if interrupt.wanted:
                     raise KeyboardInterrupt
@@ -164,63 +160,27 @@ def run(
         except KeyboardInterrupt:
             status = ExitStatus.INTERRUPTED
         finally:
+            result = session.result
             if ended_early or not (quiet and console.for_people):
-                shown = append_result_object(partition, run_of.first, run_of.last, run_of.records, run_of.bytes)
-                console.emit(shown, flush=True)
+                console.emit(append_result_object(result), flush=True)
             if ended_early:
-                say(f"waltzctl: {'interrupted: ' if status else ''}{_durable(run_of)}")
+                say(f"waltzctl: {'interrupted: ' if status else ''}{_durable(result)}")
         if status is ExitStatus.CLEAN:
-            size = human_bytes(run_of.bytes)
-            console.success(f"APPENDED  {counted(run_of.records, 'record')} ({size}) to partition {partition}.")
+            size = human_bytes(result.bytes)
+            console.success(f"APPENDED  {counted(result.records, 'record')} ({size}) to partition {partition}.")
     return status
 
 
-def _durable(run_of: _Run) -> str:
-    if not run_of.records:
+def _pending(entries: Iterator[Entry]) -> Iterator[PendingRecord]:
+    from engine.storage.append import PendingRecord
+    from formats.request_id import RequestId
+
+    for entry in entries:
+        yield PendingRecord(entry.data, entry.header, RequestId(*entry.request_id) if entry.request_id else None)
+
+
+def _durable(result: AppendResult) -> str:
+    if not result.records:
         return "nothing was appended"
-    return f"{counted(run_of.records, 'record')} durable, the last one is transaction {run_of.last}; the rest was not appended"
-
-
-class _Run:
-    """One run's session: what was appended so far."""
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._session = partition.session_id + 1
-        self._sequence = 0
-        self.first: int | None = None
-        self.last: int | None = None
-        self.records = 0
-        self.bytes = 0
-
-    def batches(self, entries: Iterator[Entry], limit: int) -> Iterator[list[Record]]:
-        """The input's records, numbered, in batches; a line that is no record ends it before its batch is handed over."""
-        from formats.request_id import RequestId
-        from formats.segment import Record
-
-        number = self._partition.next_transaction_id
-        held: list[Record] = []
-        size = 0
-        for entry in entries:
-            request = entry.request_id or (0, self._session & 0x7FFFFFFF, self._partition.number, self._sequence)
-            self._sequence = (self._sequence + 1) & 0x7FFFFFFF
-            held.append(Record.make(number, RequestId(*request), entry.header, entry.data))
-            number += 1
-            size += len(entry.data)
-            if len(held) >= limit or size >= BATCH_BYTES:
-                yield held
-                held, size = [], 0
-        if held:
-            yield held
-
-    def append(self, records: list[Record]) -> None:
-        """Append a batch durably.  The first one begins the session: what is here by then counts as acknowledged."""
-        if self.first is None:
-            mark = max(self._partition.max_transaction_id, self._partition.low_water_mark)
-            self._partition.set_low_water_mark(self._session, mark)
-        self._partition.append(records)
-        if self.first is None:
-            self.first = records[0].transaction_id
-        self.last = records[-1].transaction_id
-        self.records += len(records)
-        self.bytes += sum(record.size for record in records)
+    durable, last = counted(result.records, "record"), result.last_transaction_id
+    return f"{durable} durable, the last one is transaction {last}; the rest was not appended"

@@ -29,8 +29,9 @@ MANUAL = Manual(
     description=(
         (
             "Keeps the transaction given with --after and everything before it. Cutting at or below the local low-water mark,"
-            " where transactions are known to be acknowledged, needs --allow-data-loss as well; verify then names"
-            " acknowledged-missing (exit status 5). What is cut is kept in the quarantine; undo brings it back."
+            " where transactions are known to be acknowledged, needs --allow-data-loss as well; the mark then falls with"
+            " them, and the partition is a replica that is behind. What is cut is kept in the quarantine; undo brings it"
+            " back."
         ),
     ),
     examples=(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.repair.plan import Plan, Step
     from engine.repair.salvage import SalvageReport
     from engine.repair.salvage_selection import Place
+    from engine.storage.append import AppendResult
     from engine.storage.directory import ClusterResult
 
 Object = dict[str, Any]
@@ -167,16 +168,16 @@ def cluster_object(result: ClusterResult) -> Object:
     )
 
 
-def append_result_object(partition: int, first: int | None, last: int | None, records: int, data_bytes: int) -> Object:
-    """**append-result**.  `data_bytes`: what the records take on disk."""
+def append_result_object(result: AppendResult) -> Object:
+    """**append-result**.  `bytes`: what the records take on disk."""
     return named(
         "append-result",
         {
-            "partition": partition,
-            "first_transaction_id": first,
-            "last_transaction_id": last,
-            "records": records,
-            "bytes": data_bytes,
+            "partition": result.partition,
+            "first_transaction_id": result.first_transaction_id,
+            "last_transaction_id": result.last_transaction_id,
+            "records": result.records,
+            "bytes": result.bytes,
         },
     )
 

@@ -1,0 +1,331 @@
+"""Storage directories: creation, opening, assignment, availability (behaviours 26 to 29), real data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from engine import disk
+from engine.errors import (
+    DamageError,
+    InvalidRequestError,
+    MismatchError,
+    NotAssignedError,
+    NotWaltzError,
+    PartitionQuarantinedError,
+    RefusedError,
+)
+from engine.storage.availability import Availability, read_availability
+from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from engine.storage.view import read_control
+from formats.control import Layout, decode_control
+from formats.segment import HEADER_SIZE, SegmentHeader
+from tests.builders import KEY, build_directory, digest, make_records
+from tests.golden import GOLDEN, golden_directories, needs_golden
+from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, opened
+
+
+@LAYOUTS
+def test_a_new_cluster_has_one_key_and_empty_first_segments(tmp_path: Path, layout: Layout) -> None:
+    (tmp_path / "b").mkdir()
+    result = create_cluster([tmp_path / "a", tmp_path / "b"], num_partitions=4, layout=layout, assign=[3, 1])
+    assert (result.num_partitions, result.layout) == (4, layout)
+    assert [(d.path, d.assigned) for d in result.directories] == [(tmp_path / n, (1, 3)) for n in ("a", "b")]
+    for path in (tmp_path / "a", tmp_path / "b"):
+        names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+        assert names == [f"{p}/{0:019d}.{s}" for p in (1, 3) for s in ("idx", "seg")] + ["waltz-storage.ctl"]
+        for partition in (1, 3):
+            for file in (data_path(path, partition=partition), index_path(path, partition=partition)):
+                header = SegmentHeader.decode(file.read_bytes())
+                assert file.stat().st_size == HEADER_SIZE
+                assert (header.version, header.cluster_key, header.partition, header.first_transaction_id) == (
+                    0, result.cluster_key, partition, 0,
+                )  # fmt: skip
+                assert header.reserved == bytes(88)
+        with StorageDirectory.open(path, expected_key=result.cluster_key, expected_partitions=4) as storage:
+            assert list(storage.partitions) == [1, 3]
+            assert storage.findings == ()
+
+
+def test_26_all_partitions_have_initial_values(tmp_path: Path) -> None:
+    create_cluster([tmp_path / "a"], num_partitions=3, layout=Layout.RELEASED, cluster_key=KEY)
+    with opened(tmp_path / "a") as storage:
+        assert storage.cluster_key == KEY
+        for number, partition in storage.partitions.items():
+            assert (partition.session_id, partition.low_water_mark, partition.local_low_water_mark) == (-1, -1, -1)
+            assert partition.max_transaction_id == -1
+            assert storage.availability(number) == Availability(True, True)
+
+
+def test_creation_refuses_before_it_makes_anything(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(RefusedError, match="not empty"):
+        create_cluster([tmp_path / "new", tmp_path / "full"], num_partitions=1)
+    with pytest.raises(RefusedError, match="not a directory"):
+        create_cluster([tmp_path / "full" / "x"], num_partitions=1)
+    for arguments in (
+        {"num_partitions": 0},
+        {"num_partitions": 2, "assign": [2]},
+        {"num_partitions": 2, "assign": [-1]},
+        {"num_partitions": 10**7},
+    ):
+        with pytest.raises(InvalidRequestError):
+            create_cluster([tmp_path / "new"], **arguments)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="twice"):
+        create_cluster([tmp_path / "new", tmp_path / "full" / ".." / "new"], num_partitions=1)
+    with pytest.raises(InvalidRequestError, match="above it"):
+        create_cluster([tmp_path / "a" / "b"], num_partitions=1)
+    with pytest.raises(InvalidRequestError):
+        create_cluster([], num_partitions=1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_control_file_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash while a cluster is created leaves no directory that would be taken for one."""
+    renamed: list[str] = []
+    monkeypatch.setattr(
+        disk, "observer", lambda c: renamed.append(c.target.name) if c.kind == "rename" and c.target else None
+    )
+    create_cluster([tmp_path / "a"], num_partitions=2)
+    assert renamed[-1] == "waltz-storage.ctl"
+    assert renamed.count("waltz-storage.ctl") == 1
+
+
+def test_27_what_is_no_storage_directory_or_another_ones(tmp_path: Path) -> None:
+    with pytest.raises(NotWaltzError), opened(tmp_path):
+        pass
+    with pytest.raises(NotWaltzError), opened(tmp_path / "missing"):
+        pass
+    assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
+    built(tmp_path, 3)
+    with pytest.raises(MismatchError):
+        StorageDirectory.open(tmp_path, expected_key=uuid.uuid4())
+    with pytest.raises(MismatchError):
+        StorageDirectory.open(tmp_path, expected_partitions=9)
+    (tmp_path / "waltz-storage.ctl").unlink()
+    with pytest.raises(DamageError) as caught, opened(tmp_path):
+        pass
+    assert codes(caught.value.findings) == ["control-file-missing"]
+
+
+def test_options_that_cannot_be_meant(tmp_path: Path) -> None:
+    built(tmp_path, 3)
+    for options in (StorageOptions(-1), StorageOptions(cached_segments=0), StorageOptions(max_data_length=2**31)):
+        with pytest.raises(InvalidRequestError):
+            StorageDirectory.open(tmp_path, options=options)
+
+
+@LAYOUTS
+def test_28_unassigning_keeps_or_deletes_the_files(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 20, 1: 20}, layout=layout, num_partitions=3, per_segment=10)
+    kept = {name.split("/")[-1]: d for name, d in digest(tmp_path).items() if name.startswith("1/")}
+    with opened(tmp_path) as storage:
+        storage.unassign(0, delete_files=True)
+        storage.unassign(1, delete_files=False)
+        assert list(storage.partitions) == []
+        for number in (0, 1):
+            with pytest.raises(NotAssignedError):
+                storage.partition(number)
+    assert not (tmp_path / "0").exists()
+    assert {name.split("/")[-1]: d for name, d in digest(tmp_path).items() if "/1/" in "/" + name} == kept
+    info = decode_control((tmp_path / "waltz-storage.ctl").read_bytes()).partitions[0]
+    assert [s.marks for s in info.structs] == [(-1, -1, -1)] * 2
+    with opened(tmp_path) as storage:
+        assert list(storage.partitions) == []
+        storage.unassign(1, delete_files=True)  # what was kept can be deleted later
+        assert not any("/1/" in "/" + name for name in digest(tmp_path))
+        with pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=True)
+        for number in (0, 1, 2):
+            storage.assign(number)
+            storage.assign(number)
+            assert storage.partition(number).max_transaction_id == -1
+            storage.partition(number).append(make_records(3, partition=number))
+    with opened(tmp_path) as storage:
+        assert [p.max_transaction_id for p in storage.partitions.values()] == [2, 2, 2]
+        assert storage.findings == ()
+
+
+@LAYOUTS
+def test_deleting_refuses_what_is_not_its_own(tmp_path: Path, layout: Layout) -> None:
+    built(tmp_path, 3, layout=layout)
+    (tmp_path / "0" / "notes.txt").write_text("mine")
+    with opened(tmp_path) as storage:
+        with pytest.raises(RefusedError, match=r"notes\.txt"):
+            storage.unassign(0, delete_files=True)
+        assert storage.partition(0).max_transaction_id == 2
+
+
+@LAYOUTS
+def test_a_quarantined_partition_can_be_given_up_and_begun_anew(tmp_path: Path, layout: Layout) -> None:
+    built(tmp_path, 30, layout=layout, mark=20)
+    damage(data_path(tmp_path, 20), HEADER_SIZE + 1)
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+        storage.unassign(0, delete_files=True)
+        storage.assign(0)
+        assert not storage.partition(0).quarantined
+        assert storage.partition(0).max_transaction_id == -1
+
+
+@LAYOUTS
+def test_a_missing_partition_directory(tmp_path: Path, layout: Layout) -> None:
+    """Released: assigned, so it is damage, and no empty one is made in its place.  Documented: not assigned."""
+    build_directory(tmp_path, {0: 5, 1: 5}, layout=layout, local_low_water_mark=3)
+    shutil.rmtree(tmp_path / "1")
+    with opened(tmp_path) as storage:
+        assert not storage.partition(0).quarantined
+        if layout is Layout.RELEASED:
+            assert storage.partition(1).quarantined
+            assert "partition-directory-missing" in codes(storage.findings)
+            with pytest.raises(DamageError):
+                storage.partition(1).read(0)
+        else:
+            assert list(storage.partitions) == [0]
+    assert not (tmp_path / "1").exists()
+
+
+def test_29_a_partition_that_is_not_assigned(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 5}, num_partitions=3)
+    (tmp_path / "2").mkdir()
+    with opened(tmp_path) as storage:
+        with pytest.raises(NotAssignedError, match=r"Partition:1 is not assigned\."):
+            storage.partition(1)
+        with pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=False)
+        with pytest.raises(InvalidRequestError):
+            storage.partition(3)
+        with pytest.raises(InvalidRequestError):
+            storage.assign(3)
+        assert codes(storage.findings) == ["partition-not-assigned"]
+
+
+@LAYOUTS
+def test_availability_survives_and_the_documented_bytes_do_not_change(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 5, 1: 5}, layout=layout, num_partitions=3)
+    control = tmp_path / "waltz-storage.ctl"
+    before = control.read_bytes()
+    states = [(True, False), (False, False), (False, True), (True, True), (False, True), (True, True), (False, False)]
+    for readable, writable in states:
+        with opened(tmp_path) as storage:
+            storage.set_availability(1, readable=readable, writable=writable)
+            assert storage.availability(1) == Availability(readable, writable)
+            assert storage.availability(0) == Availability(True, True)
+        with opened(tmp_path) as storage:
+            assert storage.availability(1) == Availability(readable, writable)
+        stored = read_control(control)
+        assert stored is not None
+        assert read_availability(tmp_path, stored)[1] == Availability(readable, writable)
+        if layout is Layout.RELEASED:
+            current = stored.partitions[1].current_struct
+            assert current is not None
+            assert current.available == (readable and writable)
+            assert current.assigned
+        else:
+            assert control.read_bytes() == before
+    with opened(tmp_path) as storage:
+        storage.set_availability(1, writable=True)
+        assert storage.availability(1) == Availability(False, True), "None leaves as it is"
+        storage.set_availability(2, readable=False)  # not assigned, and may be marked
+        assert storage.availability(2) == Availability(False, True)
+        with pytest.raises(InvalidRequestError):
+            storage.availability(3)
+
+
+def test_the_released_flag_decides_whatever_the_file_says(tmp_path: Path) -> None:
+    """A released tool sets or clears the flag and knows nothing of the file."""
+    build_directory(tmp_path, {0: 5})
+    with opened(tmp_path) as storage:
+        storage.set_availability(0, writable=False)
+        storage._control.set_flag(0, 1, True)
+        assert storage.availability(0) == Availability(True, True)
+        storage._control.set_flag(0, 1, False)
+        assert storage.availability(0) == Availability(True, False)
+        storage.set_availability(0, writable=True)
+        storage._control.set_flag(0, 1, False)
+        assert storage.availability(0) == Availability(False, False)
+
+
+def test_marks_that_cannot_be_understood_are_named(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 5}, layout=Layout.DOCUMENTED)
+    file = tmp_path / ".waltzctl" / "availability.json"
+    with opened(tmp_path) as storage:
+        storage.set_availability(0, writable=False)
+        assert json.loads(file.read_text())["partitions"] == {"0": {"readable": True, "writable": False}}
+        for text in (
+            "",
+            "[]",
+            "{",
+            '{"version": 2}',
+            '{"version": 1, "partitions": {"0": {"readable": 1, "writable": 0}}}',
+        ):
+            file.write_text(text)
+            with pytest.raises(DamageError, match=r"availability\.json"):
+                storage.availability(0)
+
+
+def test_availability_of_a_partition_without_a_struct_in_force(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 5})
+    for number in (1, 2):
+        damage(tmp_path / "waltz-storage.ctl", Layout.RELEASED.struct_offset(0, number))
+    with opened(tmp_path) as storage:
+        with pytest.raises(PartitionQuarantinedError):
+            storage.set_availability(0, writable=False)
+        with pytest.raises(PartitionQuarantinedError):
+            storage.unassign(0, delete_files=False)
+        assert storage.partition(0).read_range(0, 10) == make_records(5)
+
+
+@LAYOUTS
+def test_a_clean_directory_is_opened_and_closed_without_a_change(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 120, 2: 5}, layout=layout)
+    before = digest(tmp_path)
+    with opened(tmp_path) as storage:
+        assert storage.findings == ()
+        storage.close()
+        storage.close()
+    assert {name: d for name, d in digest(tmp_path).items() if name != ".waltzctl/lock"} == before
+
+
+@needs_golden
+@pytest.mark.parametrize("source", golden_directories(), ids=lambda path: path.name)
+def test_directories_of_the_release_open_with_every_record(source: Path, tmp_path: Path) -> None:
+    """Clean ones do not change; crashed ones hold at least what was acknowledged, and a second opening changes nothing."""
+    assert GOLDEN is not None
+    path = tmp_path / "s"
+    shutil.copytree(source, path)
+    for entry in [path, *path.rglob("*")]:
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+    before = digest(path)
+    crashed = "crashed" in str(source)
+    with opened(path) as storage:
+        assert not any(p.quarantined for p in storage.partitions.values())
+        found = {number: p.read_range(0, 10**6) for number, p in storage.partitions.items()}
+        assert {number: p.max_transaction_id for number, p in storage.partitions.items()} == {
+            number: records[-1].transaction_id for number, records in found.items()
+        }
+    once = {name: d for name, d in digest(path).items() if name != ".waltzctl/lock"}
+    with opened(path) as storage:
+        assert storage.findings == ()
+    assert {name: d for name, d in digest(path).items() if name != ".waltzctl/lock"} == once
+    if crashed:
+        acknowledged = json.loads((GOLDEN / "crashed" / f"{source.name}.acked.json").read_text())["acked"]
+        assert all(len(found[number]) - 1 >= last for number, last in enumerate(acknowledged))
+        return
+    assert once == before
+    for number, records in found.items():
+        listed = (
+            (GOLDEN / "expected" / "cluster-a" / source.name / f"partition-{number}.jsonl").read_text().splitlines()
+        )
+        assert len(listed) == len(records)
+        for line, record in zip(listed, records, strict=True):
+            expected = json.loads(line)
+            assert record.transaction_id == expected["transactionId"]
+            assert record.header == expected["header"]
+            assert len(record.data) == expected["dataLength"]
+            assert f"{record.data_checksum:08x}" == expected["dataCrc32"]
