@@ -215,7 +215,7 @@ def flipped_bit(stage: Stage) -> None:
     require(digests(storage) == damaged, "undo brought the damaged directory back, byte for byte")
     tell("Without a replica the segment can be split around the loss, so that everything else reads again. That loses a record,"
          " so it must be asked for, and the gap stays a finding.")  # fmt: skip
-    stage.run("recover flipped --yes", DAMAGE_REMAINS)
+    stage.run("recover flipped --yes", DAMAGED)
     stage.run("recover flipped --allow-data-loss --yes", DAMAGE_REMAINS)
     left = stage.findings("flipped", DAMAGED)
     require([one["code"] for one in left] == ["segment-gap"], "all that is left is a gap with a name")
@@ -287,7 +287,7 @@ def lost_segment(stage: Stage) -> None:
     victim.unlink()
     damaged = digests(storage)
     stage.run("verify lost", DAMAGED)
-    stage.run("recover lost --yes", DAMAGE_REMAINS)
+    stage.run("recover lost --yes", DAMAGED)
     tell("Only the other replica has these transactions. Its segments begin elsewhere; that is no hindrance.")
     stage.run("recover lost --from node-2 --yes")
     require(stage.records("lost", 3) == stage.originals[3], "every record of the partition is back")

@@ -65,7 +65,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return int(compute(data, value))
 
 
-def _multiply(a: int, b: int) -> int:
+def multiply(a: int, b: int) -> int:
     """Product of two bit-reflected polynomials modulo the generator; bit 31 is the coefficient of x^0."""
     product = 0
     while a:
@@ -81,7 +81,7 @@ def _powers() -> tuple[int, ...]:
     powers = []
     for _ in range(64):
         powers.append(power)
-        power = _multiply(power, power)
+        power = multiply(power, power)
     return tuple(powers)
 
 
@@ -94,7 +94,7 @@ def shift_operator(length: int) -> int:
     operator, bits, place = 1 << 31, length * 8, 0
     while bits:
         if bits & 1:
-            operator = _multiply(X_POWERS[place], operator)
+            operator = multiply(X_POWERS[place], operator)
         bits >>= 1
         place += 1
     return operator
@@ -102,4 +102,4 @@ def shift_operator(length: int) -> int:
 
 def crc32_combine(first: int, second: int, second_length: int) -> int:
     """CRC-32 of A followed by B, from the checksums of A and of B and the number of bytes in B."""
-    return _multiply(shift_operator(second_length), first) ^ second
+    return multiply(shift_operator(second_length), first) ^ second

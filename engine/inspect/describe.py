@@ -84,7 +84,7 @@ def describe_bytes(
     scope = plan([path], partitions)[0]
     limits = Limits()
     for run in runs(scope, look_around(scope, partitions), limits, partitions):
-        for job, following in zip(run.jobs, [*run.jobs[1:], None], strict=True):
+        for job, following in zip(run.jobs, [*run.jobs[1:], None], strict=False):
             before = first is not None and following is not None and following.first <= first
             if before or (last is not None and job.first > last):
                 continue

@@ -34,6 +34,20 @@ class SegmentReader(SegmentCheck):
         super().__init__(job, limits)
         self.next_id: int | None = None
         self._keep_data = data
+        self._seen_again: frozenset[tuple[str, int, int]] | None = None
+
+    def confirmed(self, damage: Damage) -> bool:
+        """Whether damage is there: at once while the file is as it was opened, else when it is met from the beginning again.
+
+        A node may have truncated the segment and written other records since.
+        """
+        if self._seen_again is None:
+            if not self.watch().changed():
+                return True
+            again = self.whole()
+            again.advance(self.data.size())
+            self._seen_again = again.suspicions()
+        return (damage.cause.value, damage.offset, damage.transaction_id) in self._seen_again
 
     def forwards(self, first: int | None, last: int | None) -> Iterator[Item]:
         """Items from the record `first`, or a little before it, to the record `last`, or a little behind it."""

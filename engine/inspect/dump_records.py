@@ -103,8 +103,8 @@ def _dump(
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         jobs = list(run.jobs)
-        ends = [job.first - 1 for job in jobs[1:]] + [None]
-        pairs = list(zip(jobs, ends, strict=True))
+        ends = [*(job.first - 1 for job in jobs[1:]), None]
+        pairs = list(zip(jobs, ends, strict=False))  # without a segment there is one end too many
         neighbour: _Segment | None = None  # the one that was dumped before this one
         for job, end in reversed(pairs) if reverse else pairs:
             if not wanted.overlaps(job.first, end):
@@ -210,7 +210,8 @@ class _Segment:
         if not self._wanted.overlaps(item.transaction_id, None if following is None else following - 1):
             return
         if item.cause is not DamageCause.TORN_TAIL:
-            yield damage_finding(self._job, item)
+            if reader.confirmed(item):
+                yield damage_finding(self._job, item)
         elif settled(reader):
             yield tail_finding(self._job, item)
 
@@ -264,6 +265,7 @@ def _matters(finding: Finding, job: SegmentJob) -> bool:
 def settled(reader: SegmentReader) -> bool:
     """Whether what looks wrong at the end of a segment is: nobody is writing or truncating there."""
     watch = reader.watch()
+    reader.look_behind()
     if not reader.job.last:
         return not watch.changed()
     while not watch.changed():

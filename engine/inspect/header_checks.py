@@ -13,6 +13,9 @@ from engine.scan.scanner import read_record_at
 from engine.scan.source import ByteSource
 from formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER, SegmentHeader
 
+_HELD = 64 << 20
+"""Bytes of data that the first record may have to tell whether a file was renamed."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeaderVerdict:
@@ -28,7 +31,7 @@ def check_headers(
     """Check the header of a data file and, where there is one, of its index.  `records` gives the data file's bytes."""
     begins = job.first
     if data.first_transaction_id != job.first and records is not None:
-        found = read_record_at(records, HEADER_SIZE, expected_id=None)
+        found = read_record_at(records, HEADER_SIZE, expected_id=None, max_record=_HELD)
         if isinstance(found, RecordView) and found.transaction_id == data.first_transaction_id:
             begins = data.first_transaction_id
     findings = [*_own(job, data, index=False)]

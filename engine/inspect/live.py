@@ -8,6 +8,7 @@ while it was seen, and have not been changed for a little while; a longer one wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ QUIET = 0.5
 QUIET_WHEN_HELD = 5.0
 """The same while a process holds the directory: it may have been stopped, or wait for a slow disk."""
 LOOKS = 40
+LOOKS_WHEN_HELD = 4
+"""Fewer: what is new then counts as being written, however often one looks."""
 PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 
@@ -48,6 +51,8 @@ class Watch:
     paths: tuple[Path, ...]
     held: bool
     limits: Limits
+    directory: Path | None = None
+    """Whose time counts as well: removing and making files changes nothing else."""
     looks: int = 0
     unchanged_since: float | None = None
     before: tuple[FileState | None, ...] = ()
@@ -72,22 +77,25 @@ class Watch:
             return True
         if self.held and not self.looks:
             return False
-        times = [state.modified_ns for state in self.before if state is not None]
-        age = time.time() - max(times, default=0) / 1e9
-        if age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET):
+        if self.quiet_now():
             return True
         moment = time.monotonic()
         self.unchanged_since = moment if self.unchanged_since is None else self.unchanged_since
         return not self.held and moment - self.unchanged_since >= QUIET
 
     def quiet_now(self) -> bool:
-        """As `quiet`, for a single look: while nobody holds the directory, nobody is at work."""
-        return not self.held or self.quiet()
+        """As `quiet`, by the times of a single look; a time in the future tells nothing and counts as long ago."""
+        times = [state.modified_ns for state in self.before if state is not None]
+        if self.directory is not None:
+            with contextlib.suppress(OSError):
+                times.append(os.stat(self.directory).st_mtime_ns)
+        age = time.time() - max(times, default=0) / 1e9
+        return self.limits.exclusive or age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET)
 
     def wait(self) -> bool:
         """Pause before the next look; False when there were enough.  Raises CutShort."""
         self.looks += 1
-        if self.looks >= (LOOKS // 4 if self.held else LOOKS):
+        if self.looks >= (LOOKS_WHEN_HELD if self.held else LOOKS):
             return False
         self.limits.pause(min(PAUSE * 2 ** min(self.looks, 6), LONGEST_PAUSE))
         return True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from engine.inspect.index_checks import check_rising
-from engine.inspect.record_checks import RangeScan, prove
+from engine.inspect.record_checks import MOST_HELD, RangeScan, prove
 from engine.inspect.sampling import choose_blocks
 from engine.scan.columns import RecordView
 from engine.scan.scanner import read_record_at
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
+from formats.segment import ENTRY_SIZE, HEADER_SIZE
 
 TAIL = 8 << 20
 """Bytes behind the last record that the index proves which are read to tell what they are."""
@@ -31,7 +31,7 @@ class PartialScan:
             ranges = [(scan.begins, scan.begins)]
         head = self._range(scan.next_id, scan.position)
         if not isinstance(
-            read_record_at(scan.source, scan.position, expected_id=scan.next_id, max_record=MAX_DATA_LENGTH), RecordView
+            read_record_at(scan.source, scan.position, expected_id=scan.next_id, max_record=MOST_HELD), RecordView
         ):
             head.advance(self._size, until=scan.position + 1)
         parts = [head]

@@ -149,7 +149,8 @@ class PartitionRun:
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
-        watch = Watch((segment.index_path, segment.data_path), self._around.held, self._limits)
+        directory = self._partition.path
+        watch = Watch((segment.index_path, segment.data_path), self._around.held, self._limits, directory)
         while True:
             index, data = watch.before
             if index is None or data is not None:

@@ -21,8 +21,8 @@ MAX_LISTED = 10_000
 """Damaged places of a segment that are named one by one."""
 _READ_ERRORS = 100
 """Places that the system cannot read after which a file is given up."""
-_HELD = 16 << 20
-"""Bytes of data of a record that is read as a whole for the sake of a message."""
+MOST_HELD = 64 << 20
+"""Bytes of data of a record that is read as a whole, to prove a place or for a message; larger ones are checked in pieces."""
 _UNREADABLE = 4096
 """Bytes behind an unreadable place that are not tried."""
 
@@ -137,7 +137,7 @@ class RangeScan:
         self.limits.spend(damage.length)
 
     def _add_bad_data(self, transaction_id: int, offset: int) -> None:
-        found = read_record_at(self.source, offset, expected_id=transaction_id, max_record=_HELD)
+        found = read_record_at(self.source, offset, expected_id=transaction_id, max_record=MOST_HELD)
         if isinstance(found, RecordView):
             said = f"data checksum stored {found.data_checksum:08x}, computed {crc32(found.data):08x}"
             self.bad_data.append(BadData(transaction_id, offset, len(found.record), said))
@@ -206,22 +206,25 @@ class RangeScan:
         self.comparison.wrong.merge(other.comparison.wrong)
         self.comparison.unreadable = self.comparison.unreadable or other.comparison.unreadable
 
-    def still_damaged(self, stop: int) -> bool:
-        """Whether the first damage that was seen is there when it is looked for again."""
-        if self.damages:
-            first = self.damages[0]
-            again = RangeScan(self.source, self.begins, first.offset, first.transaction_id, self.limits, self.index)
-            again.advance(stop, until=first.offset)
-            return bool(again.damages) and again.damages[0].offset == first.offset
-        return True
+    def suspicions(self) -> frozenset[tuple[str, int, int]]:
+        """What was found wrong, but for a torn tail: kind, offset and id, to be compared with another look."""
+        found = {(one.cause.value, one.offset, one.transaction_id) for one in self.damages}
+        found |= {("data", one.offset, one.transaction_id) for one in self.bad_data}
+        found |= {("unreadable", one.offset, 0) for one in self.unreadable}
+        if self.comparison is not None and self.comparison.wrong.count:
+            found.add(("index", self.comparison.wrong.stored, self.comparison.wrong.first))
+        return frozenset(found)
 
 
 def prove(source: ByteSource, index: IndexReader, transaction_id: int, stop: int) -> RecordView | None:
-    """The record that the index gives for an id, if it is really there: id and checksum agree.  Raises DiskReadError."""
+    """The record that the index gives for an id, if it is really there: id and checksum agree.
+
+    None also for a record of more than MOST_HELD bytes.  Raises DiskReadError.
+    """
     entry = index.entry(transaction_id)
     if entry is None or not 0 <= entry < stop:
         return None
-    found = read_record_at(source, entry, expected_id=transaction_id, limit=stop, max_record=MAX_DATA_LENGTH)
+    found = read_record_at(source, entry, expected_id=transaction_id, limit=stop, max_record=MOST_HELD)
     return found if isinstance(found, RecordView) else None
 
 

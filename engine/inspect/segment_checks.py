@@ -95,22 +95,26 @@ class SegmentCheck:
         job = self.job
         self.data_state, self.index_state = states(job.data_path, job.index_path)
         index_header, index = None, None
+        if self.data_state is None:
+            raise FilesChangedError
         try:
+            self.data = self._stack.enter_context(FileSource(job.data_path))
             if self.index_state is not None:
                 index = self._stack.enter_context(FileSource(job.index_path))
                 index_header = read_segment_header(self.index_state)
-            if self.data_state is None:
-                raise FilesChangedError
-            self.data = self._stack.enter_context(FileSource(job.data_path))
         except FileNotFoundError as error:
             raise FilesChangedError from error
+        except DiskReadError as error:
+            if str(error.path) != str(job.index_path):
+                raise
+            self._index_problem = job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset)
         self.size = self.data_state.size
         header = read_segment_header(self.data_state)
         if index is not None and index_header is not None:
             self.reader = IndexReader(index, job.first)
         elif self.index_state is None:
             self._index_problem = job.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
-        else:
+        elif self._index_problem is None:
             size = self.index_state.size
             said = f"the index file has {size} bytes, its header alone has {HEADER_SIZE}"
             self._index_problem = job.finding(Code.INDEX_HEADER, said, index=True, offset=0, length=size)
@@ -205,16 +209,19 @@ class SegmentCheck:
             found = self._assess(scan)
             if not found.findings and not found.passing and found.index_excess is None:
                 return found.report
-            if self.job.last and has_later_segment(self.job.directory, self.job.first):
-                self.job = replace(self.job, last=False)
+            if self.look_behind():
                 found = self._assess(scan)
             passing = bool(found.passing) or found.index_excess is not None
             try:
                 if watch.changed():
-                    before = self.size
-                    self._follow(scan, watch)
-                    if (scan.position >= before and self.job.last) or not watch.wait():
-                        return self._without_passing(self._assess(scan))  # what looked torn was being written
+                    before, suspicions = self.size, scan.suspicions()
+                    scan = self._follow(scan, watch)
+                    confirmed = scan.suspicions() <= suspicions
+                    growing = scan.position >= before and self.job.last  # what looked torn was being written
+                    if (growing and confirmed) or not watch.wait():
+                        if not confirmed:
+                            raise FilesChangedError
+                        return self._without_passing(self._assess(scan))
                 elif not passing or not self.job.last or watch.quiet():
                     return found.report
                 elif not watch.wait():
@@ -222,12 +229,24 @@ class SegmentCheck:
             except CutShort:
                 return self._cut_short(scan)
 
+    def look_behind(self) -> bool:
+        """Look again whether this is the last segment, for a roll-over or a truncation; whether that differs from before."""
+        last = self.job.name is not None or not has_later_segment(self.job.directory, self.job.first)
+        if last == self.job.last:
+            return False
+        self.job = replace(self.job, last=last)
+        return True
+
     @staticmethod
     def _without_passing(found: _Assessment) -> SegmentReport:
         return replace(found.report, findings=in_order(found.findings), index_excess=None, uncertain=True)
 
-    def _follow(self, scan: RangeScan, watch: Watch) -> None:
-        """The files changed: go on where they only grew.  Raises FilesChangedError where they did more."""
+    def _follow(self, scan: RangeScan, watch: Watch) -> RangeScan:
+        """The files changed: go on where they only grew, read everything again where they may have been cut as well.
+
+        A file that was cut and written anew may be larger than before, so whatever looked wrong has to be seen again on the
+        way from the beginning.  Raises FilesChangedError where the files are others.
+        """
         data, index = watch.before
         before, self.data_state = self.data_state, data
         grown = data is not None and before is not None and data.inode == before.inode and data.size >= self.size
@@ -236,15 +255,14 @@ class SegmentCheck:
             same_index = index.inode == self.index_state.inode and (index.size < HEADER_SIZE) == (self.reader is None)
         if data is None or not grown or not same_index:
             raise FilesChangedError
-        wrong = None if scan.comparison is None else scan.comparison.wrong
-        if wrong is not None and wrong.count and self.reader is not None:
-            self.limits.check()
-            if self.reader.entry(wrong.first) != wrong.stored:
-                raise FilesChangedError
-        if not scan.still_damaged(data.size):
-            raise FilesChangedError
-        self.index_state, self.size = index, data.size
-        scan.advance(self.size)
+        old_size, self.index_state, self.size = self.size, index, data.size
+        if not scan.suspicions():
+            scan.advance(self.size)
+            if not scan.suspicions() and (scan.tail is None or scan.tail.offset >= old_size):
+                return scan
+        again = self.whole()
+        again.advance(self.size)
+        return again
 
     def _assess(self, scan: RangeScan) -> _Assessment:
         job = self.job
@@ -323,8 +341,7 @@ class SegmentCheck:
         """What a data file that ends inside its header means.  Raises FilesChangedError."""
         watch = self.watch()
         while True:
-            if self.job.last and has_later_segment(self.job.directory, self.job.first):
-                self.job = replace(self.job, last=False)
+            self.look_behind()
             if watch.changed():
                 raise FilesChangedError
             entries = 0 if self.reader is None else self.reader.count()

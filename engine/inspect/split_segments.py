@@ -55,6 +55,11 @@ class SplitSegment:
         except DiskReadError as error:
             return unreadable(self._job, error)
         finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files; a second call does nothing.  No part may be in work any more."""
+        if self._check is not None:
             self._check.__exit__(None, None, None)
 
 

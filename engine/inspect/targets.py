@@ -17,6 +17,7 @@ from engine.inspect.segment_job import SegmentJob
 from engine.storage.view import (
     FileState,
     PartitionView,
+    SegmentView,
     TargetKind,
     check_partitions,
     read_segment_header,
@@ -72,13 +73,17 @@ class Scope:
 
     def data_bytes(self) -> int:
         """Bytes in the data files of everything in this scope."""
-        return sum(
-            segment.data.size
-            for partition in self.partitions.values()
-            if partition.view is not None
-            for segment in partition.view.data_segments
-            if segment.data is not None and partition.names(segment.data.path)
-        )
+        return sum(segment.data.size for segment in self._segments() if segment.data is not None)
+
+    def index_bytes(self) -> int:
+        """Bytes in the index files of everything in this scope."""
+        return sum(segment.index.size for segment in self._segments() if segment.index is not None)
+
+    def _segments(self) -> Iterator[SegmentView]:
+        for partition in self.partitions.values():
+            for segment in () if partition.view is None else partition.view.segments:
+                if partition.names(segment.data_path):
+                    yield segment
 
     def segment_jobs(self, partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
         """The segments to check, in order; `template` says what is known of the partition."""

@@ -7,6 +7,7 @@ segments, whatever the number of threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -92,11 +93,12 @@ class _Verification:
         self._options = options
         self._state = state
         self._progress = progress
+        self._opened = contextlib.ExitStack()
         self._tally = Tally()
         self._partitions = self._segments = self._records = 0
         self._cut = False
         self._done = False
-        self._total = sum(scope.data_bytes() for scope in scopes)
+        self._total = self._expected_bytes()
         self._limits = Limits(
             max_duration=options.max_duration,
             limit_rate=options.limit_rate,
@@ -106,6 +108,13 @@ class _Verification:
         )
         threads = options.threads or os.cpu_count() or 1
         self._threads = threads if self._total >= _WORTH_THREADS else 1
+
+    def _expected_bytes(self) -> int:
+        """About how much will be read, for progress and for the choice of means."""
+        if self._options.quick:
+            return sum(scope.index_bytes() for scope in self._scopes)
+        data = sum(scope.data_bytes() for scope in self._scopes)
+        return data if self._options.sample is None else int(data * self._options.sample)
 
     def run(self) -> Iterator[Finding | VerifySummary]:
         """Findings, and the summary."""
@@ -124,6 +133,7 @@ class _Verification:
             self._limits.stop()
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
+            self._opened.close()
             if self._state is not None:
                 self._state.save(complete=self._done)
         yield self._summary(interrupted)
@@ -205,5 +215,7 @@ class _Verification:
         if pool is None:
             return lambda: check_segment(job, self._options, self._limits)
         if job.bytes > PART and not self._options.partial:
-            return SplitSegment(job, self._options, self._limits, pool).result
+            split = SplitSegment(job, self._options, self._limits, pool)
+            self._opened.callback(split.close)
+            return split.result
         return pool.submit(check_segment, job, self._options, self._limits).result

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.scan.columns import COLUMN_TYPES
-from formats.checksums import CRC32_LIBRARY, POLYNOMIAL, crc32, shift_operator
+from formats.checksums import CRC32_LIBRARY, crc32, multiply, shift_operator
 from formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
 
 HEADER = RECORD_HEADER.size
@@ -178,17 +178,6 @@ _TWO_PASSES = 16 << 10
 """Data of fewer bytes is passed over twice: cheaper, interpreted, than joining two checksums."""
 
 _shift = lru_cache(maxsize=64)(shift_operator)
-
-
-def multiply(a: int, b: int) -> int:
-    """Product of two bit-reflected polynomials modulo the CRC-32 generator; bit 31 is the coefficient of x^0."""
-    product = 0
-    while a:
-        if a & 0x80000000:
-            product ^= b
-        a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ POLYNOMIAL if b & 1 else b >> 1
-    return product
 
 
 def get(state: Any, slot: int) -> int:

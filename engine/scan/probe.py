@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.scan.index_mask import inside_index
-from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, multiply
+from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD
 from engine.scan.source import ByteSource, read_bytes
-from formats.checksums import crc32, shift_operator
+from formats.checksums import crc32, multiply, shift_operator
 from formats.segment import CHECKSUM, RECORD_HEADER
 
 GRANULE = 32 << 10

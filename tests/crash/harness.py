@@ -88,7 +88,7 @@ class Effort:
 
 
 DEFAULT = Effort(Loss(torn_positions=4, random_states=3), 5, Loss(torn_positions=1, random_states=1))
-LONG = Effort(Loss(torn_positions=0, random_states=25), 400, Loss(torn_positions=4, random_states=4))
+LONG = Effort(Loss(torn_positions=0, random_states=12), 60, Loss(torn_positions=3, random_states=3))
 
 
 class Harness(Generic[T, S]):
@@ -109,7 +109,7 @@ class Harness(Generic[T, S]):
         """Try every crash of the workload, then crashes within recoveries."""
         self._crash(recording, scratch, self._effort.loss, "", keep_recoveries=True)
         for disk, truth, seen, changes, label in self._recovered:
-            nested = Recording(recording.root, Tree({}, frozenset()))
+            nested: Recording[T] = Recording(recording.root, Tree({}, frozenset()))
             nested.events = [Promise(truth, settled=False), *_moved(changes, scratch / "state", recording.root)]
             nested.events.append(Promise(self._checker.narrowed(truth, seen), settled=True))
             self._crash(nested, scratch, self._effort.recovery_loss, f"recovery of {label}, then ", disk=disk)

@@ -9,7 +9,7 @@ import pytest
 
 from engine import disk
 from engine.disk import Change, DirectoryLock, WritableFile
-from engine.repair.quarantine import Cut, Overwrite, Remove, apply_edits, undo
+from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
 from engine.storage.directory import StorageOptions
 from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
@@ -21,7 +21,7 @@ from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
 
-QUICK = Effort(Loss(torn_positions=2, random_states=3), 20, Loss(torn_positions=1, random_states=1), failures=1)
+QUICK = Effort(Loss(torn_positions=2, random_states=3), 8, Loss(torn_positions=1, random_states=1), failures=1)
 LAYOUT = Layout.RELEASED
 NUMBER = STRADDLING[LAYOUT]
 
@@ -158,7 +158,7 @@ def test_a_recovery_that_shows_what_is_not_durable_is_found_out(tmp_path: Path) 
 def repaired(path: Path) -> Recording[RepairTruth]:
     storage = build_directory(path / "s", {0: 25}, per_segment=10)
     seg = storage / "0" / "0000000000000000020.seg"
-    edits = [Cut(seg, 700), Overwrite(seg, 200, b"Z" * 100), Remove(seg.with_suffix(".idx"))]
+    edits: list[Edit] = [Cut(seg, 700), Overwrite(seg, 200, b"Z" * 100), Remove(seg.with_suffix(".idx"))]
 
     def work() -> None:
         with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):

@@ -12,7 +12,7 @@ from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 
-DEFAULT_SEEDS, LONG_SEEDS = 1, 40
+DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 
 
 def one_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> None:

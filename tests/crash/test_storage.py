@@ -13,9 +13,9 @@ from formats.control import Layout
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.recorder import Recorder, Recording
-from tests.crash.simdisk import SECTOR, sector_boundaries
+from tests.crash.simdisk import SECTOR, Tree, sector_boundaries
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
-from tests.crash.truth import PartitionTruth, Truth
+from tests.crash.truth import PartitionTruth, Seen, Truth
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 ONE_SEGMENT = StorageOptions()
@@ -54,6 +54,29 @@ def append_work(tmp_path: Path, layout: Layout) -> Recording[Truth]:
 @LAYOUTS
 def test_append(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     survive(f"append, {layout}", append_work(tmp_path, layout), StorageChecker(ONE_SEGMENT))
+
+
+class RemembersQuarantine(StorageChecker):
+    """Counts the states in which a partition was quarantined."""
+
+    quarantined = 0
+
+    def judge(self, truth: Truth, seen: Seen, state: Tree) -> list[str]:
+        RemembersQuarantine.quarantined += any(one.quarantined for one in seen.partitions.values())
+        return StorageChecker.judge(self, truth, seen, state)
+
+
+def test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose_nothing(
+    tmp_path: Path, survive: CrashTest
+) -> None:
+    """The one case of a legitimate quarantine does occur here: otherwise nothing would prove what is promised for it."""
+    path, truth = built(tmp_path / "s", Layout.RELEASED, 4)
+    with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        for _ in range(8):
+            driver.append(STRADDLING[Layout.RELEASED], 6, 450)
+    RemembersQuarantine.quarantined = 0
+    survive("append, out of order", recording, RemembersQuarantine(ONE_SEGMENT))
+    assert RemembersQuarantine.quarantined > 5
 
 
 @LAYOUTS

@@ -5,10 +5,10 @@ the new index file, then the new data file, each empty before its header is writ
 segments' data files, then their index files, then the current index, then the current data file) and an update of the
 control file through a memory map, fields first and checksum last.
 
-    python live_writer.py STORAGE PARTITIONS hold|free|batches
+    python live_writer.py STORAGE PARTITIONS hold|free|batches|engine
 
-``hold`` takes the lock that a node holds, ``free`` does not; ``batches`` writes whole batches, data before index.  It runs
-until its standard input is closed and prints one line once it has begun.
+``hold`` takes the lock that a node holds, ``free`` does not; ``batches`` writes whole batches, data before index; ``engine``
+is our own engine instead.  It runs until its standard input is closed and prints one line once it has begun.
 """
 
 from __future__ import annotations
@@ -108,8 +108,34 @@ def update_control(memory: mmap.mmap, partition: int) -> None:
         memory[offset + at : offset + at + 4] = raw[at : at + 4]
 
 
+def closed(source: random.Random) -> bool:
+    """Wait a little; whether the standard input was closed meanwhile."""
+    return bool(select.select([sys.stdin], [], [], source.choice([0, 0, 0.0002, 0.002]))[0])
+
+
+def run_engine(storage: Path, count: int) -> None:
+    """Appends, truncations and low-water marks as our own engine makes them."""
+    from engine.storage.directory import StorageDirectory, StorageOptions
+
+    source = random.Random(0)
+    with StorageDirectory.open(storage, options=StorageOptions(segment_size_threshold=THRESHOLD)) as opened:
+        print("writing", flush=True)
+        session = 100
+        while not closed(source):
+            partition = opened.partition(source.randrange(count))
+            first, size = partition.next_transaction_id, source.choice([1, 1, 2, 5, 20])
+            partition.append(make_records(size, first=first, partition=partition.number, seed=first))
+            if partition.next_transaction_id > partition.local_low_water_mark + 1000:
+                partition.truncate(partition.next_transaction_id - source.randrange(300, 900))
+                session += 1
+                partition.set_low_water_mark(session, partition.max_transaction_id)
+
+
 def main() -> None:
     storage, count, mode = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if mode == "engine":
+        run_engine(storage, count)
+        return
     control = os.open(storage / "waltz-storage.ctl", os.O_RDWR)
     if mode != "free":
         fcntl.lockf(control, fcntl.LOCK_EX | fcntl.LOCK_NB, 128, 0)
@@ -117,7 +143,7 @@ def main() -> None:
     source = random.Random(mode)
     partitions = [Partition(storage / str(number), number, source) for number in range(count)]
     print("writing", flush=True)
-    while not select.select([sys.stdin], [], [], source.choice([0, 0, 0.0002, 0.002]))[0]:
+    while not closed(source):
         source.choice(partitions).append(source.choice([1, 1, 2, 5, 20]), batches=mode == "batches")
         if source.random() < 0.05:
             update_control(memory, source.randrange(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -59,6 +60,19 @@ def test_findings_do_not_depend_on_the_number_of_threads(tmp_path: Path, seed: i
         assert findings == expected
         assert (summary.records, summary.segments) == (alone.records, alone.segments)
     assert expected
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_whoever_stops_listening_leaves_no_file_open(tmp_path: Path) -> None:
+    """Parts of segments that wait for their turn are let go of."""
+    storage = build(tmp_path / "s", records=300)
+    flip(seg(storage, 0, 0), HEADER_SIZE + 50)
+    before = len(os.listdir("/proc/self/fd"))
+    iterator = verify([storage], VerifyOptions(threads=2))
+    assert isinstance(next(iterator), Finding)
+    assert len(os.listdir("/proc/self/fd")) > before
+    iterator.close()  # type: ignore[attr-defined]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.usefixtures("in_parts")

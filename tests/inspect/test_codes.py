@@ -291,6 +291,32 @@ def test_a_place_that_cannot_be_read_is_named_and_the_rest_is_read(
     assert summary.records > 1900 - (bad - HEADER_SIZE) // RECORD - 4096 // RECORD
 
 
+@pytest.mark.parametrize("kind", [idx, seg])
+def test_a_file_that_cannot_be_opened_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path, int, int], Path]
+) -> None:
+    """Without its index a data file is checked all the same."""
+    storage = age(build(tmp_path / "s"))
+    flip(seg(storage, 0, 10), at(3) + 40)
+    flip(seg(storage, 0, 20), at(3) + 40)
+    original = os.open
+
+    def failing(path: str | Path, flags: int, *more: int) -> int:
+        if Path(path) == kind(storage, 0, 10):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", failing)
+    findings, summary = run(storage)
+    found = [(one.code.value, one.segment, one.path.suffix) for one in findings]
+    if kind is idx:
+        expected = [("record-checksum", 10, ".seg"), ("read-error", 10, ".idx"), ("record-checksum", 20, ".seg")]
+    else:
+        expected = [("read-error", 10, ".seg"), ("record-checksum", 20, ".seg")]
+    assert found == expected
+    assert summary.exit_status_name == "damaged"
+
+
 def test_a_directory_that_cannot_be_listed_is_a_finding_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,20 @@ def test_a_damaged_record_of_a_sealed_segment_hides_no_other(tmp_path: Path) -> 
     assert shape(list(dump_records(storage, partitions=[0], last=13, first=12))) == [12, 13]
 
 
+def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
+    """An empty directory, as after an assignment that was interrupted, and one that is missing."""
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 0}, size=SIZE, local_low_water_mark=-1)
+    for path in list((storage / "1").iterdir()):
+        path.unlink()
+    assert shape(list(dump_records(storage))) == [0, 1, 2]
+    assert shape(list(dump_records(storage, reverse=True))) == [2, 1, 0]
+    assert len([one for one in describe_bytes(storage) if one.name.endswith("record_checksum")]) == 3
+    (storage / "1").rmdir()
+    assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-directory-missing"]
+    assert [one.transaction_id for one in dump_index(storage)] == [0, 1, 2, None]
+    assert len(list(dump_segments(storage))) == 1
+
+
 DAMAGES = {
     "record": lambda s: flip(seg(s, 0, 10), at(4) + 41),
     "last record of a sealed segment": lambda s: flip(seg(s, 0, 10), at(9) + 41),

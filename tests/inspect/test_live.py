@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.disk import DirectoryLock
 from engine.inspect.dump import DumpedRecord, dump_index, dump_records
 from engine.inspect.status import storage_status
-from tests.builders import build_directory
-from tests.inspect.helpers import age, codes, flip, run, seg
+from engine.inspect.verify import VerifyOptions, verify
+from formats.segment import HEADER_SIZE, encode_entries, encode_records
+from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 
 WRITER = Path(__file__).with_name("live_writer.py")
 
@@ -74,6 +77,13 @@ def test_a_writer_of_batches_is_never_called_damaged(tmp_path: Path, request: py
     check_never_false(build(tmp_path / "s"), "batches", rounds(request, 60, 1000))
 
 
+def test_our_own_engine_at_work_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its roll-overs go through temporary files and renames; truncations and low-water marks as well."""
+    storage = build(tmp_path / "s")
+    check_never_false(storage, "engine", rounds(request, 60, 300))
+    assert run(storage)[0] == []
+
+
 @pytest.mark.parametrize("mode", ["hold", "free", "batches"])
 def test_real_damage_in_a_directory_that_is_written_is_found_every_time(
     tmp_path: Path, request: pytest.FixtureRequest, mode: str
@@ -110,8 +120,6 @@ def test_a_torn_tail_of_a_directory_that_nobody_writes_is_reported_though_it_is_
 
 def test_an_old_torn_tail_is_reported_though_a_process_holds_the_directory(tmp_path: Path) -> None:
     """A tail that nobody touched for long is not being written."""
-    from engine.disk import DirectoryLock
-
     storage = build_directory(tmp_path / "s", {0: 10}, size=30, session=1, local_low_water_mark=3)
     path = seg(storage, 0, 0)
     path.write_bytes(path.read_bytes()[:-7])
@@ -137,3 +145,52 @@ def test_dump_and_status_of_a_directory_that_is_written_show_no_damage(
             status = storage_status(storage)
             assert [one.health for one in status.partitions] == ["ok", "ok"]
             assert status.locked_by
+
+
+def test_an_index_whose_data_file_was_just_removed_is_a_truncation_at_work(tmp_path: Path) -> None:
+    """A node removes the data file, then the index, and may be stopped in between: only the directory's time tells."""
+    storage = build(tmp_path / "s")
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        seg(storage, 0, 40).unlink()
+        assert codes(run(storage)[0]) == []
+        age(storage)
+        assert codes(run(storage)[0]) == ["index-orphan"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_segment_that_is_cut_and_written_anew_while_it_is_read_is_not_damaged(tmp_path: Path, held: bool) -> None:
+    """Longer than before, with other records: what the reader is in the middle of no longer fits what it has read."""
+    storage = age(build_directory(tmp_path / "s", {0: [make_records(3000, size=700)]}, local_low_water_mark=-1))
+    path = seg(storage, 0, 0)
+    kept = make_records(10, size=700)
+    others = [*kept, *make_records(3000, first=10, size=777, seed=1)]
+    body, offsets = encode_records(others)
+
+    class Rewriter:
+        calls = 0
+
+        def start(self, what: str, total: int) -> None:
+            assert total > 1 << 20
+
+        def advance(self, amount: int) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                cut(idx(storage, 0, 0), HEADER_SIZE + 80)
+                cut(path, HEADER_SIZE + 10 * 740)
+                patch(idx(storage, 0, 0), HEADER_SIZE, encode_entries([HEADER_SIZE + one for one in offsets]))
+                patch(path, HEADER_SIZE, body)
+
+    with contextlib.ExitStack() as stack:
+        if held:
+            stack.enter_context(DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"))
+        rewriter = Rewriter()
+        *findings, _ = verify([storage], VerifyOptions(threads=1), rewriter)
+        assert rewriter.calls > 1
+        assert findings == []
+        items = dump_records(storage)
+        dumped = [next(items)]
+        cut(path, HEADER_SIZE + 10 * 740)
+        again, _ = encode_records([*kept, *make_records(4000, first=10, size=690, seed=2)])
+        patch(path, HEADER_SIZE, again)
+        dumped += items
+        assert [one for one in dumped if not isinstance(one, DumpedRecord)] == []
