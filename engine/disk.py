@@ -23,6 +23,8 @@ from engine.errors import DirectoryLockedError, DiskError, DiskReadError, SyncFa
 
 STATE_DIRECTORY = ".waltzctl"
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
+QUARANTINE = "quarantine"
+"""Directory in `STATE_DIRECTORY` with what repairs removed or replaced."""
 TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 LOCKED_RANGE = 128

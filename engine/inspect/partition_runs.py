@@ -233,8 +233,8 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
 
 
 def _interrupted(storage: Path) -> Iterator[Finding]:
-    if not (storage / disk.STATE_DIRECTORY).exists():
-        return
+    if not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
+        return  # nothing was ever repaired here: the import below is saved as well
     from engine.repair.quarantine import interrupted
 
     try:

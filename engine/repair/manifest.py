@@ -32,7 +32,6 @@ from engine.findings import Code, make_finding
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
-QUARANTINE = "quarantine"
 _LIMIT = 256 << 20
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
@@ -149,7 +148,7 @@ def locate(storage: Path, name: str) -> Path:
 
 def quarantine_directory(storage: Path) -> Path:
     """Where the entries are."""
-    return storage / disk.STATE_DIRECTORY / QUARANTINE
+    return storage / disk.STATE_DIRECTORY / disk.QUARANTINE
 
 
 def entry_name_valid(name: str) -> bool:
