@@ -1,8 +1,12 @@
-"""What every test shares: the flag for long variants."""
+"""What every test shares: the flag for long variants, and the counts of crash states at the end of the run."""
 
 from __future__ import annotations
 
 import pytest
+
+COUNTS = "crash states"
+"""Property of a test's report: what the crash harness counted.  It is summed up here, because only this file is loaded by the
+process that prints the summary when tests run in several."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,3 +20,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "long" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    rows: dict[str, list[int]] = {}
+    for reports in terminalreporter.stats.values():
+        for one in reports:
+            for name, value in getattr(one, "user_properties", []) if getattr(one, "when", "") == "call" else []:
+                if name == COUNTS:
+                    workload, *numbers = value
+                    total = rows.setdefault(workload, [0] * len(numbers))
+                    rows[workload] = [a + b for a, b in zip(total, numbers, strict=True)]
+    if not rows:
+        return
+    terminalreporter.section("crash states")
+    rows = dict(sorted(rows.items()))
+    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
+    terminalreporter.line(f"{'workload':44} {'moments':>8} {'generated':>10} {'distinct':>9} {'judged':>8}")
+    for workload, (moments, generated, states, judged) in rows.items():
+        terminalreporter.line(f"{workload:44} {moments:8,} {generated:10,} {states:9,} {judged:8,}")

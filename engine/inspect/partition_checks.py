@@ -85,16 +85,15 @@ def _gap(context: PartitionContext, before: SegmentReport | None, report: Segmen
     missing = report.begins - expected
     many = f"transaction {expected} is" if missing == 1 else f"transactions {expected} to {report.begins - 1} are"
     if before is None:
-        where = "the partition's first segment begins behind them"
+        where = f"the partition's first segment begins at {report.begins}"
     else:
         listed = before.index_excess is not None and before.index_end == report.begins
-        where = f"segment {before.job.data_path.name} ends in front of them" + (
-            ", though its index lists them" if listed else ""
-        )
+        known = ", though its index lists more" if listed else ""
+        where = f"segment {before.job.data_path.name} ends before{known}, and this one begins at {report.begins}"
     return context.finding(
         Code.SEGMENT_GAP,
         report.job.data_path,
-        f"{many} missing: {where}, and this one begins at {report.begins}",
+        f"{many} missing: {where}",
         segment=report.job.first,
         transaction_id=expected,
     )

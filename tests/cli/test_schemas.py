@@ -119,9 +119,9 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("undo", storage, "--list"), True, {"undo-entry"}
     yield command("undo", storage, "--dry-run"), False, {"undo-entry"}
     yield command("undo", storage, "--yes"), False, {"result"}
-    yield command("append", replica, "--partition", 4), False, {"append-result"}
+    yield command("append", replica, "--partition", 2), False, {"append-result"}
     yield (
-        lambda _: invoke("append", replica, "--partition", 4, "--format", form, given="a\nb\n"),
+        lambda _: invoke("append", replica, "--partition", 2, "--format", form, given="a\nb\n"),
         False,
         {"append-result"},
     )

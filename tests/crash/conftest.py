@@ -1,4 +1,4 @@
-"""The fixture that runs a recorded workload into every crash, and the counts at the end of the run."""
+"""The fixture that runs a recorded workload into every crash."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from engine import disk
+from tests.conftest import COUNTS
 from tests.crash.harness import DEFAULT, LONG, Checker, Report, try_crashes
 from tests.crash.recorder import Recording
-
-COUNTS = "crash states"
 
 CrashTest = Callable[[str, Recording[Any], "Checker[Any, Any]"], Report]
 
@@ -48,22 +47,3 @@ def survive(
         return report
 
     return run
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    rows: dict[str, list[int]] = {}
-    for reports in terminalreporter.stats.values():
-        for one in reports:
-            for name, value in getattr(one, "user_properties", []) if getattr(one, "when", "") == "call" else []:
-                if name == COUNTS:
-                    workload, *numbers = value
-                    total = rows.setdefault(workload, [0] * len(numbers))
-                    rows[workload] = [a + b for a, b in zip(total, numbers, strict=True)]
-    if not rows:
-        return
-    terminalreporter.section("crash states")
-    rows = dict(sorted(rows.items()))
-    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    terminalreporter.line(f"{'workload':44} {'moments':>8} {'generated':>10} {'distinct':>9} {'judged':>8}")
-    for workload, (moments, generated, states, judged) in rows.items():
-        terminalreporter.line(f"{workload:44} {moments:8,} {generated:10,} {states:9,} {judged:8,}")
