@@ -98,8 +98,8 @@ def _check(request: Request, what: What) -> None:
             if given is not None:
                 refuse(option, f"picks records or index entries, not {what}")
     if what is not What.RECORDS:
-        if request.reverse:
-            refuse("--reverse", f"turns records around, not {what}")
+        if request.reverse and what is not What.INDEX:
+            refuse("--reverse", f"turns records or index entries around, not {what}")
         if request.data is not None:
             refuse("--data", f"is about records, not {what}")
         if request.format is DumpFormat.RAW:
@@ -126,7 +126,13 @@ def _items(request: Request, what: What) -> Iterator[Item]:
         )
     elif what is What.INDEX:
         yield from _limited(
-            dump_index(request.path, partitions=request.partitions, first=request.first, last=request.last),
+            dump_index(
+                request.path,
+                partitions=request.partitions,
+                first=request.first,
+                last=request.last,
+                reverse=request.reverse,
+            ),
             request.limit,
         )
     elif what is What.SEGMENTS:

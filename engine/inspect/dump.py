@@ -14,7 +14,6 @@ from pathlib import Path
 from engine.errors import DiskReadError, InvalidRequestError
 from engine.findings import Finding
 from engine.inspect.control_checks import inspect_control
-from engine.inspect.describe import Region, describe_bytes
 from engine.inspect.dump_index import IndexEntry, dump_index
 from engine.inspect.dump_records import DumpedRecord, dump_records
 from engine.inspect.limits import Limits
@@ -31,9 +30,7 @@ __all__ = [
     "ControlDump",
     "DumpedRecord",
     "IndexEntry",
-    "Region",
     "SegmentDump",
-    "describe_bytes",
     "dump_control",
     "dump_index",
     "dump_records",

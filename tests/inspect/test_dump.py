@@ -15,7 +15,6 @@ from engine.inspect import dump_chunks
 from engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
-    describe_bytes,
     dump_control,
     dump_index,
     dump_records,
@@ -101,7 +100,6 @@ def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
         path.unlink()
     assert shape(list(dump_records(storage))) == [0, 1, 2]
     assert shape(list(dump_records(storage, reverse=True))) == [2, 1, 0]
-    assert len([one for one in describe_bytes(storage) if one.name.endswith("record_checksum")]) == 3
     (storage / "1").rmdir()
     assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-directory-missing"]
     assert [one.transaction_id for one in dump_index(storage)] == [0, 1, 2, None]
@@ -260,28 +258,3 @@ def test_the_control_file_is_shown_in_both_layouts(tmp_path: Path, layout: Layou
     cut(storage / "waltz-storage.ctl", 60)
     short = dump_control(storage)
     assert (short.layout, short.size, [one.code for one in short.findings]) == (None, 60, ["control-file-size"])
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_regions_cover_damaged_files_and_mark_the_damage(tmp_path: Path, name: str) -> None:
-    """Nothing is left out of a hexdump because it is damaged."""
-    storage = build(tmp_path / "s")
-    DAMAGES[name](storage)
-    age(storage)
-    for file in sorted(one for one in storage.rglob("*") if one.is_file()):
-        regions = list(describe_bytes(file))
-        assert b"".join(one.data for one in regions) == file.read_bytes()
-        damaged = [one for one in run(file)[0] if one.path == file and one.offset is not None]
-        assert {one.code for one in damaged} <= {one.finding.code for one in regions if one.finding is not None}
-
-
-def test_regions_name_each_field_by_the_schema(tmp_path: Path) -> None:
-    """And give its value in words."""
-    storage = build(tmp_path / "s")
-    regions = {one.name: one for one in describe_bytes(seg(storage, 0, 10), first=13, last=13)}
-    assert regions["header cluster_key"].meaning == "01234567-89ab-cdef-0123-456789abcdef"
-    assert regions["transaction 13 data_length"].meaning == str(SIZE)
-    assert regions["transaction 13 record_checksum"].meaning.endswith("agrees with the record")
-    assert "transaction 12 data" not in regions
-    with pytest.raises(InvalidRequestError):
-        list(describe_bytes(storage, what="colours"))

@@ -11,7 +11,6 @@ from engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
     SegmentDump,
-    describe_bytes,
     dump_control,
     dump_index,
     dump_records,
@@ -159,18 +158,3 @@ def test_status_agrees_with_the_records(path: Path) -> None:
         assert one.assigned
     unwell = {one.partition: one.health for one in status.partitions if one.health != "ok"}
     assert unwell == {partition: severity for _, severity, partition, _ in CRASHED.get(path.name, [])}
-
-
-@pytest.mark.parametrize("path", DIRECTORIES, ids=NAMES)
-def test_the_regions_of_each_file_are_the_file(path: Path) -> None:
-    """The hexdump view leaves no byte out and shows none twice."""
-    for file in sorted(one for one in path.rglob("*") if one.suffix in (".seg", ".idx", ".ctl")):
-        if file.suffix == ".idx" and not file.with_suffix(".seg").exists():
-            continue
-        at = 0
-        parts = []
-        for region in describe_bytes(file):
-            assert (region.path, region.offset) == (file, at)
-            parts.append(region.data)
-            at += len(region.data)
-        assert b"".join(parts) == file.read_bytes()

@@ -36,8 +36,6 @@ def every():
     yield from dump_index(storage)
     yield from dump_records(storage)
     yield from dump_records(storage, reverse=True)
-    for file in sorted(one for one in storage.rglob("*") if one.suffix in (".seg", ".idx", ".ctl")):
-        yield from describe_bytes(file)
 print(json.dumps(sum(1 for _ in every())))
 """
 
