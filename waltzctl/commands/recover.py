@@ -96,9 +96,8 @@ def run(
     switches = Switches(yes, dry_run, plan, dry_run_unasked=True)
     switches.check()
 
-    from engine.repair.recover import plan_recover
-
     from engine.repair.plan import Arguments
+    from engine.repair.recover import plan_recover
 
     given = Arguments.of(partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
