@@ -187,8 +187,13 @@ class Choice(enum.StrEnum):
 
 
 def _serial_newer(first: int, second: int) -> bool:
-    """Whether a 32-bit sequence number is newer than another, by serial-number arithmetic, so that it may wrap."""
-    return 0 < ((first - second) & 0xFFFFFFFF) < 0x80000000
+    """Whether a 32-bit sequence number is newer than another, by serial-number arithmetic, so that it may wrap.
+
+    Two numbers exactly half the circle apart are neither before nor behind each other; there, as in the release, the larger
+    one counts, so that the answer does not depend on which of the two is asked about.
+    """
+    distance = (first - second) & 0xFFFFFFFF
+    return first > second if distance == 0x80000000 else 0 < distance < 0x80000000
 
 
 def choose_current(first: PartitionStruct, second: PartitionStruct) -> tuple[int | None, Choice]:

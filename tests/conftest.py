@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import pytest
 
 COUNTS = "crash states"
 """Property of a test's report: what the crash harness counted.  It is summed up here, because only this file is loaded by the
 process that prints the summary when tests run in several."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell that starts a job in the background lets it ignore Ctrl-C, and every process the tests start inherits that."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -226,6 +226,10 @@ def _prepare(entry: QuarantineEntry, groups: Iterable[FileEdits]) -> QuarantineE
     directories: list[str] = []
     numbers = itertools.count()
     for group in groups:
+        if group.path.is_file():
+            disk.sync_file(
+                group.path
+            )  # a killed process may have left it in memory only: what is kept must be what stays
         if group.in_place:
             ranged = _keep_ranges(entry.path, group, numbers)
             files += [ranged] if ranged else []

@@ -281,3 +281,10 @@ class TestLayoutBySize:
         read = decode_control(raw)
         assert len(read.partitions) <= (len(raw) - 128) // read.layout.info_schema.size
         assert read.size == len(raw)
+
+
+def test_sequence_numbers_half_the_circle_apart_are_compared_as_the_release_does() -> None:
+    high = PartitionStruct(flags=5, sequence=0).sealed()
+    low = PartitionStruct(flags=5, sequence=-(2**31)).sealed()
+    assert choose_current(high, low) == (1, Choice.NEWER)
+    assert choose_current(low, high) == (2, Choice.NEWER)
