@@ -50,6 +50,6 @@ def test_random_work(seed: int, layout: Layout, tmp_path: Path, survive: CrashTe
     rng = random.Random(seed)
     path, truth = built(tmp_path / "s", layout, rng.choice([0, 3, 21]))
     with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
-        for _ in range(15):
+        for _ in range(10):
             one_operation(driver, rng, [0, 1, STRADDLING[layout]])
     survive(f"random work, {layout}", recording, StorageChecker(SMALL_SEGMENTS))

@@ -72,7 +72,7 @@ def test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose
     """The one case of a legitimate quarantine does occur here: otherwise nothing would prove what is promised for it."""
     path, truth = built(tmp_path / "s", Layout.RELEASED, 4)
     with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
-        for _ in range(8):
+        for _ in range(4):
             driver.append(STRADDLING[Layout.RELEASED], 6, 450)
     RemembersQuarantine.quarantined = 0
     survive("append, out of order", recording, RemembersQuarantine(ONE_SEGMENT))
