@@ -121,7 +121,7 @@ def interrupted_repair(storage: Path) -> None:
         pass
 
     def kill(change: disk.Change) -> None:
-        if change.path.suffix == ".idx":
+        if change.path.suffix == ".idx" and change.kind == "write":
             raise Killed
 
     edit = Overwrite(idx(storage, 0, 0), HEADER_SIZE, b"\0" * 8)
