@@ -104,6 +104,15 @@ class SegmentHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """A record without its data and checksums: what tells a transaction apart."""
+
+    transaction_id: int
+    request_id: RequestId
+    header: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A transaction record.  Both checksums are the stored ones (unsigned); `data_checksum` came from the client."""
 

@@ -1,0 +1,218 @@
+"""From the schemas of a protocol's messages to its encoder and decoder.
+
+A message is a frozen dataclass with its type's number (`TYPE`) and its fields as a schema (`FIELDS`); the protocol's prefix
+goes before them.  A message of fixed size goes through the ``struct.Struct`` that is derived from its schema, a message that
+has a fast form of its own through that, everything else through the schema itself.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import construct
+
+from formats.checksums import Buffer
+from formats.schema import CompiledSchema, SchemaError, compile_schema
+from formats.wire.frame import frame_header
+from formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageError
+
+
+class Message(Protocol):
+    """What every message class has."""
+
+    TYPE: ClassVar[int]
+    FIELDS: ClassVar[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FastForm:
+    """A hand-written form of a message's fields behind the prefix.
+
+    Attributes:
+        pack: the fields as bytes.
+        unpack: the fields by name, and the position behind them, from the body and the position behind the prefix.
+    """
+
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[memoryview, int, Limits], tuple[dict[str, Any], int]]
+
+
+def _flatten(con: Any) -> Callable[[Any, list[Any]], None]:
+    """A function that appends the leaves of a value, as a derived ``struct.Struct`` wants them."""
+    if isinstance(con, construct.Renamed):
+        return _flatten(con.subcon)
+    if isinstance(con, construct.Struct):
+        members = [(member.name, _flatten(member)) for member in con.subcons]
+
+        def structure(value: Any, leaves: list[Any]) -> None:
+            for name, member in members:
+                member(value[name], leaves)
+
+        return structure
+    if isinstance(con, construct.Adapter):
+        inner, adapt = _flatten(con.subcon), con._encode
+
+        def adapted(value: Any, leaves: list[Any]) -> None:
+            inner(adapt(value, None, ""), leaves)
+
+        return adapted
+    return lambda value, leaves: leaves.append(value)
+
+
+def _assemble(con: Any) -> Callable[[Iterator[Any]], Any]:
+    """The reverse: a function that takes a value's leaves from an iterator."""
+    if isinstance(con, construct.Renamed):
+        return _assemble(con.subcon)
+    if isinstance(con, construct.Struct):
+        members = [(member.name, _assemble(member)) for member in con.subcons]
+        return lambda leaves: {name: member(leaves) for name, member in members}
+    if isinstance(con, construct.Adapter):
+        inner, adapt = _assemble(con.subcon), con._decode
+        return lambda leaves: adapt(inner(leaves), None, "")
+    return next
+
+
+class _Fixed:
+    """The derived form of a message of fixed size."""
+
+    def __init__(self, schema: Any, compiled: CompiledSchema) -> None:
+        self.struct = compiled.struct
+        self._members = [(member.name, _flatten(member)) for member in schema.subcons]
+        self._assemble = _assemble(schema)
+
+    def pack(self, message: Any) -> bytes:
+        leaves: list[Any] = []
+        for name, member in self._members:
+            member(message.TYPE if name == "type" else getattr(message, name), leaves)
+        return self.struct.pack(*leaves)
+
+    def unpack(self, body: memoryview) -> dict[str, Any]:
+        found: dict[str, Any] = self._assemble(iter(self.struct.unpack(body)))
+        return found
+
+
+class MessageCodec:
+    """Encoder and decoder of one version of a protocol."""
+
+    def __init__(
+        self,
+        *,
+        magic: int,
+        version: int,
+        prefix: CompiledSchema,
+        messages: Iterable[type[Message]],
+        fast: Mapping[type[Message], FastForm] | None = None,
+    ) -> None:
+        """`prefix` begins with a one-byte `type`; its other members are fields of every message."""
+        self.magic, self.version = int(magic), version
+        self.by_type: dict[int, type[Message]] = {message.TYPE: message for message in messages}
+        self.schemas: dict[type[Message], Any] = {
+            message: construct.Struct(*prefix.schema.subcons, *message.FIELDS.subcons)
+            for message in self.by_type.values()
+        }
+        self._prefix = prefix
+        self._prefix_names = tuple(member.name for member in prefix.schema.subcons)[1:]
+        self._fast = dict(fast or {})
+        self._fixed: dict[type[Message], _Fixed] = {}
+        for message, schema in self.schemas.items():
+            try:
+                self._fixed[message] = _Fixed(schema, compile_schema(schema))
+            except SchemaError:
+                continue
+
+    def has_fast_form(self, kind: type[Message]) -> bool:
+        """Whether messages of this kind go round the schema."""
+        return kind in self._fixed or kind in self._fast
+
+    def encode(self, message: Any) -> bytes:
+        """The whole frame.  Raises ValueError for a field that does not fit, and for a message that is not of this version."""
+        kind = type(message)
+        try:
+            if kind in self._fixed:
+                body: bytes = self._fixed[kind].pack(message)
+            elif kind in self._fast:
+                prefix = self._prefix.struct.pack(
+                    message.TYPE, *[getattr(message, name) for name in self._prefix_names]
+                )
+                body = prefix + self._fast[kind].pack(message)
+            else:
+                return self.encode_by_schema(message)
+        except struct.error as error:
+            raise ValueError(f"{kind.__name__}: {error}") from error
+        return frame_header(self.magic, self.version, len(body)) + body
+
+    def encode_by_schema(self, message: Any) -> bytes:
+        """As `encode`, by the schema alone."""
+        schema = self._schema_of(type(message))
+        values = {
+            member.name: message.TYPE if member.name == "type" else getattr(message, member.name)
+            for member in schema.subcons
+        }
+        try:
+            body: bytes = schema.build(values)
+        except (construct.ConstructError, struct.error) as error:
+            raise ValueError(f"{type(message).__name__}: {error}") from error
+        return frame_header(self.magic, self.version, len(body)) + body
+
+    def decode(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
+        """The message in the body of a frame.  Raises MessageError."""
+        view = memoryview(body)
+        kind = self._kind_of(view)
+        if kind in self._fixed:
+            fixed = self._fixed[kind]
+            if len(view) != fixed.struct.size:
+                raise _ends_wrong(kind, fixed.struct.size, len(view))
+            values = fixed.unpack(view)
+            del values["type"]
+        elif kind in self._fast:
+            if len(view) < self._prefix.size:
+                raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(view)} bytes")
+            values = dict(zip(self._prefix_names, self._prefix.struct.unpack_from(view)[1:], strict=True))
+            try:
+                more, position = self._fast[kind].unpack(view, self._prefix.size, limits)
+            except MessageError as error:
+                raise MessageError(f"{kind.__name__}: {error}") from None
+            if position != len(view):
+                raise _ends_wrong(kind, position, len(view))
+            values |= more
+        else:
+            return self.decode_by_schema(view, limits)
+        return kind(**values)
+
+    def decode_by_schema(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
+        """As `decode`, by the schema alone."""
+        kind = self._kind_of(memoryview(body))
+        stream = io.BytesIO(body)
+        try:
+            found = self.schemas[kind].parse_stream(stream, limits=limits)
+        except construct.ConstructError as error:
+            raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(body)} bytes") from error
+        except MessageError as error:
+            raise MessageError(f"{kind.__name__}: {error}") from None
+        if stream.tell() != len(body):
+            raise _ends_wrong(kind, stream.tell(), len(body))
+        names = [member.name for member in self.schemas[kind].subcons if member.name != "type"]
+        return kind(**{name: found[name] for name in names})
+
+    def _schema_of(self, kind: type[Message]) -> Any:
+        if kind not in self.schemas:
+            raise ValueError(f"{kind.__name__} does not exist in version {self.version} of this protocol")
+        return self.schemas[kind]
+
+    def _kind_of(self, body: memoryview) -> type[Message]:
+        if not body:
+            raise MessageError("an empty body is no message")
+        kind = self.by_type.get(body[0])
+        if kind is None:
+            raise MessageError(f"message type {body[0]} is unknown in version {self.version} of this protocol")
+        return kind
+
+
+def _ends_wrong(kind: type[Message], expected: int, found: int) -> MessageError:
+    if found < expected:
+        return MessageError(f"{kind.__name__}: a field goes beyond the body of {found} bytes")
+    return MessageError(f"{kind.__name__}: {found - expected} bytes of the body are left over")

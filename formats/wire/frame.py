@@ -1,0 +1,137 @@
+"""Frames: the shell around every message of every Waltz port.
+
+A frame is a header of 7 bytes (magic, version of the codec in use, length of the body) and the body.  A body of no bytes is a
+keep-alive and means nothing else.  Before a frame is read, the peer's magic and version must be those that were agreed on.
+
+The release knows no longest frame; here a reader refuses what is longer than its `max_body` as soon as the header is there.
+
+Source: release 0.13.2 (its networking library, 2.5.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from construct import Int8ub, Int16sb, Int32sb, Struct
+
+from formats.checksums import Buffer
+from formats.schema import compile_schema
+
+FRAME_HEADER_SCHEMA = Struct("magic" / Int8ub, "version" / Int16sb, "length" / Int32sb)
+"""Header of a frame: 7 bytes.  `length` counts the body only."""
+FRAME_HEADER = compile_schema(FRAME_HEADER_SCHEMA)
+
+MAX_FRAME_BODY = 2**31 - 1
+"""What the length field can say."""
+DEFAULT_MAX_BODY = 64 << 20
+"""Longest body that a reader accepts unless told otherwise, in bytes."""
+_SHOWN = 16
+
+
+class Magic(IntEnum):
+    """First byte of a frame: which protocol it belongs to (the ASCII letters H, S, A, L)."""
+
+    HELLO = 0x48
+    STORAGE = 0x53
+    ADMIN = 0x41
+    CLIENT = 0x4C
+
+
+class FrameError(ValueError):
+    """The stream is not what was agreed on, or a frame is longer than allowed.  The connection cannot be used any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """Header of a frame as it stands, unchecked.  `length`: bytes of the body, signed."""
+
+    magic: int
+    version: int
+    length: int
+
+    def encode(self) -> bytes:
+        """7 bytes."""
+        return FRAME_HEADER.struct.pack(self.magic, self.version, self.length)
+
+
+def decode_frame_header(data: Buffer) -> FrameHeader:
+    """From the first 7 bytes of `data`.  Raises struct.error when there are fewer.  Nothing is checked: see `check_header`."""
+    return FrameHeader(*FRAME_HEADER.struct.unpack_from(data))
+
+
+def check_header(header: FrameHeader, magic: int, version: int, max_body: int, shown: Buffer = b"") -> None:
+    """Raise FrameError unless the header is of the agreed protocol and its body not longer than `max_body` bytes.
+
+    `shown` are the first bytes of the frame, for the message: plain text there is the usual sign of a wrong port.
+    """
+    if header.magic != magic:
+        raise FrameError(f"magic 0x{header.magic:02x} instead of 0x{magic:02x} ({chr(magic)}){_looks(shown)}")
+    if header.version != version:
+        raise FrameError(f"version {header.version} instead of the agreed {version}{_looks(shown)}")
+    if header.length < 0:
+        raise FrameError(f"length {header.length} of the body is negative{_looks(shown)}")
+    if header.length > max_body:
+        raise FrameError(f"a body of {header.length} bytes; the longest accepted here has {max_body}")
+
+
+def _looks(shown: Buffer) -> str:
+    data = bytes(shown[:_SHOWN])
+    if not data:
+        return ""
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+    return f"; the frame begins with {data.hex(' ')} ({text})"
+
+
+def frame(magic: int, version: int, body: Buffer) -> bytes:
+    """A whole frame.  Raises ValueError for an empty body (that would be a keep-alive) and for one beyond 2^31 - 1 bytes."""
+    return frame_header(magic, version, len(body)) + bytes(body)
+
+
+def frame_header(magic: int, version: int, length: int) -> bytes:
+    """The 7 bytes in front of a body of `length` bytes.  Raises ValueError as `frame` does."""
+    if not 0 < length <= MAX_FRAME_BODY:
+        raise ValueError(f"a message cannot have a body of {length} bytes")
+    return FRAME_HEADER.struct.pack(magic, version, length)
+
+
+def keep_alive(magic: int, version: int) -> bytes:
+    """A frame without a body, which every reader passes over."""
+    return FRAME_HEADER.struct.pack(magic, version, 0)
+
+
+class FrameReader:
+    """Cuts a stream into bodies.  It holds what was fed and not yet taken: the caller decides how much to feed at a time."""
+
+    def __init__(self, max_body: int = DEFAULT_MAX_BODY) -> None:
+        self.max_body = max_body
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that were fed and not yet taken."""
+        return len(self._buffer)
+
+    def feed(self, data: Buffer) -> None:
+        """Bytes as they came from the peer."""
+        self._buffer += data
+
+    def next(self, magic: int, version: int) -> memoryview | None:
+        """The next whole body, or None when it is not there yet.  Keep-alives are passed over.
+
+        Magic and version are looked at as soon as 7 bytes are there, and only of the frame that is next, because a Hello
+        changes them for what follows.  Raises FrameError; the reader is of no use afterwards.
+        """
+        buffer = self._buffer
+        while len(buffer) >= FRAME_HEADER.size:
+            header = decode_frame_header(buffer)
+            check_header(header, magic, version, self.max_body, buffer)
+            end = FRAME_HEADER.size + header.length
+            if len(buffer) < end:
+                return None
+            with memoryview(buffer) as view:
+                body = bytes(view[FRAME_HEADER.size : end])
+            del buffer[:end]
+            if body:
+                return memoryview(body)
+        return None

@@ -1,0 +1,166 @@
+"""Key stores of type JKS: what this project writes is what it reads, and what Java's own tool writes and reads."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.jks import (
+    JksCertificate,
+    JksEntry,
+    JksError,
+    JksKey,
+    JksPasswordError,
+    JksStore,
+    encode_store,
+    protect_key,
+    seal,
+    unprotect_key,
+)
+from tests.formats.settings import properties
+from tests.node.certificates import Authority
+
+PASSWORD = "changeit"
+KEYTOOL = shutil.which("keytool")
+needs_java = pytest.mark.skipif(KEYTOOL is None, reason="keytool of a Java installation is not here")
+
+aliases = st.text(max_size=20)
+passwords = st.text(max_size=20)
+stamps = st.integers(-(2**63), 2**63 - 1)
+blobs = st.binary(max_size=60)
+certificates = st.builds(JksCertificate, aliases, stamps, blobs)
+keys = st.builds(JksKey, aliases, stamps, blobs, st.lists(blobs, max_size=3).map(tuple))
+stores: st.SearchStrategy[list[JksEntry]] = st.lists(st.one_of(certificates, keys), max_size=4)
+
+
+@properties
+@given(stores, passwords, st.sampled_from([1, 2]))
+def test_a_store_comes_back_whole(entries: list[JksEntry], password: str, version: int) -> None:
+    store = JksStore.decode(encode_store(entries, password, version=version))
+    assert (store.version, list(store.entries)) == (version, entries)
+    store.check_password(password)
+    with pytest.raises(JksPasswordError):
+        store.check_password(password + "x")
+
+
+@properties
+@given(st.binary(max_size=300), passwords)
+def test_a_key_comes_back_only_with_its_password(key: bytes, password: str) -> None:
+    protected = protect_key(key, password)
+    assert unprotect_key(protected, password) == key
+    with pytest.raises(JksPasswordError):
+        unprotect_key(protected, password + "x")
+
+
+def test_the_layout_byte_by_byte() -> None:
+    """Magic, version, count, kind, alias, time, type, length, certificate, seal: as the platform's documents have them."""
+    body = bytes.fromhex("feedfeed 00000002 0000000100000002 0001 61 0000000000000005 0005 582e353039 00000003 010203")
+    whole = encode_store([JksCertificate("a", 5, b"\x01\x02\x03")], "pw")
+    assert whole[:-20] == body
+    assert whole[-20:] == hashlib.sha1(b"\0p\0wMighty Aphrodite" + body).digest() == seal(body, "pw")
+    first = encode_store([JksCertificate("a", 5, b"\x01\x02\x03")], "pw", version=1)
+    assert first[:-20] == body.replace(b"\0\0\0\x02\0\0\0\x01\0\0\0\x02", b"\0\0\0\x01\0\0\0\x01\0\0\0\x02").replace(
+        b"\x00\x05X.509", b""
+    )
+
+
+def test_every_store_that_ends_early_is_refused() -> None:
+    whole = encode_store([JksCertificate("a", 5, b"xyz"), JksKey("k", 6, b"key", (b"c1", b"c2"))], PASSWORD)
+    for size in range(len(whole)):
+        with pytest.raises(JksError):
+            JksStore.decode(whole[:size])
+    with pytest.raises(JksError, match="1 bytes too many"):
+        JksStore.decode(whole + b"\0")
+
+
+@properties
+@given(st.data())
+def test_a_flipped_bit_never_goes_unseen(data: st.DataObject) -> None:
+    whole = bytearray(encode_store([JksCertificate("a", 5, b"xyz"), JksKey("k", 6, b"key", (b"c",))], PASSWORD))
+    place = data.draw(st.integers(0, len(whole) * 8 - 1))
+    whole[place // 8] ^= 1 << place % 8
+    with pytest.raises((JksError, JksPasswordError)):
+        JksStore.decode(bytes(whole)).check_password(PASSWORD)
+
+
+@properties
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_an_error_and_nothing_else(data: bytes) -> None:
+    with pytest.raises(JksError):
+        JksStore.decode(data)
+    with pytest.raises(JksError):
+        JksStore.decode(bytes.fromhex("feedfeed00000002") + data + b"\0")
+    with pytest.raises((JksError, JksPasswordError)):
+        unprotect_key(data, PASSWORD)
+
+
+def test_a_count_beyond_all_memory_costs_nothing() -> None:
+    with pytest.raises(JksError):
+        JksStore.decode(bytes.fromhex("feedfeed 00000002 ffffffff"))
+
+
+def test_another_type_of_certificate_is_named() -> None:
+    whole = encode_store([JksCertificate("a", 5, b"xyz")], PASSWORD)
+    sealed = whole[:-20].replace(b"X.509", b"X.510")
+    with pytest.raises(JksError, match=r"X\.510"):
+        JksStore.decode(sealed + seal(sealed, PASSWORD))
+
+
+def test_another_protection_is_named() -> None:
+    protected = protect_key(b"key", PASSWORD).replace(bytes.fromhex("2a02110101"), bytes.fromhex("2a02110102"))
+    with pytest.raises(JksError, match="another algorithm"):
+        unprotect_key(protected, PASSWORD)
+
+
+def keytool(*arguments: object) -> None:
+    assert KEYTOOL is not None
+    subprocess.run(
+        [KEYTOOL, *map(str, arguments)], check=True, capture_output=True, timeout=120, env={"LANG": "C", "PATH": "/bin"}
+    )
+
+
+@needs_java
+@pytest.mark.parametrize("algorithm", ["RSA", "EC"])
+def test_a_store_that_keytool_wrote_is_read(tmp_path: Path, algorithm: str) -> None:
+    path = tmp_path / "store"
+    keytool(
+        *("-genkeypair", "-alias", "nödé", "-keyalg", algorithm, "-storetype", "JKS", "-keystore", path),
+        *("-storepass", PASSWORD, "-dname", "CN=node"),
+    )
+    certificate = tmp_path / "certificate"
+    keytool("-exportcert", "-alias", "nödé", "-keystore", path, "-storepass", PASSWORD, "-file", certificate)
+    keytool(
+        *("-importcert", "-noprompt", "-alias", "trusted", "-keystore", path, "-storepass", PASSWORD),
+        *("-file", certificate, "-storetype", "JKS"),
+    )
+    store = JksStore.decode(path.read_bytes())
+    store.check_password(PASSWORD)
+    (key,) = (entry for entry in store.entries if isinstance(entry, JksKey))
+    (trusted,) = (entry for entry in store.entries if isinstance(entry, JksCertificate))
+    assert trusted.alias == "trusted"
+    assert key.chain == (trusted.der,) == (certificate.read_bytes(),)
+    assert unprotect_key(key.protected, PASSWORD).startswith(b"\x30")
+
+
+@needs_java
+def test_keytool_reads_what_is_written_here(tmp_path: Path) -> None:
+    leaf = Authority().issue("node")
+    path = tmp_path / "store"
+    path.write_bytes(leaf.jks(PASSWORD))
+    out = tmp_path / "out"
+    keytool(
+        *("-importkeystore", "-srckeystore", path, "-srcstoretype", "JKS", "-srcstorepass", PASSWORD),
+        *("-destkeystore", out, "-deststoretype", "PKCS12", "-deststorepass", PASSWORD),
+    )
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    key, certificate, _ = pkcs12.load_key_and_certificates(out.read_bytes(), PASSWORD.encode())
+    assert certificate == leaf.certificate
+    assert key is not None
+    assert key.public_key() == leaf.key.public_key()  # type: ignore[union-attr]  # an elliptic curve key
