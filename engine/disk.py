@@ -14,7 +14,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,8 @@ QUARANTINE = "quarantine"
 """Directory in `STATE_DIRECTORY` with what repairs removed or replaced."""
 TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
+_MOST_PIECES = 1024
+"""Buffers that one call of the system takes."""
 LOCKED_RANGE = 128
 """Bytes of the control file that a running node locks (release 0.13.2)."""
 
@@ -138,6 +140,25 @@ class WritableFile:
             if observer is not None:
                 _changed(Change("write", self.path, offset=position, data=bytes(view[:written])))
             view, position = view[written:], position + written
+
+    def write_pieces_at(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write all pieces back to back at `offset`, in one write where the system takes it.  Raises as `write_at`."""
+        if len(pieces) == 1:
+            self.write_at(offset, pieces[0])
+            return
+        left, position = [memoryview(piece) for piece in pieces], offset
+        while left:
+            try:
+                written = os.pwritev(self.fileno(), left[:_MOST_PIECES], position)
+            except OSError as error:
+                raise write_error(self.path, position, error) from error
+            if observer is not None:
+                _changed(Change("write", self.path, offset=position, data=b"".join(left)[:written]))
+            position += written
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]
 
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes; never extends.  Raises ValueError when the file is shorter, DiskWriteError."""

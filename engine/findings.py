@@ -56,6 +56,8 @@ class Code(enum.StrEnum):
     READ_ERROR = "read-error"
     REPAIR_INTERRUPTED = "repair-interrupted"
     TEMPORARY_FILE = "temporary-file"
+    SEEN_FROM_OUTSIDE = "seen-from-outside"
+    REPLICA_DIFFERS = "replica-differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,16 @@ def _kinds() -> Iterable[Kind]:
         Code.TEMPORARY_FILE, note, "A file was being built when its process ended; it holds nothing that was promised.",
         "The next command that writes the same file removes it.",
     )  # fmt: skip
+    yield Kind(
+        Code.SEEN_FROM_OUTSIDE, note,
+        "The storage was read through a node's port, which does not show files, headers, indexes, record checksums and marks of"
+        " the control file.",
+        "Verify the directory on the node's own machine for the rest; that works beside the running node.",
+    )  # fmt: skip
+    yield Kind(
+        Code.REPLICA_DIFFERS, damage, "Two replicas hold different records under the same transaction id.",
+        "One of them was not told the truth. Find out which, with dump on both, before either becomes the source of a copy.",
+    )  # fmt: skip
 
 
 CATALOGUE: dict[Code, Kind] = {kind.code: kind for kind in _kinds()}
@@ -254,13 +266,13 @@ CATALOGUE: dict[Code, Kind] = {kind.code: kind for kind in _kinds()}
 class Finding:
     """One place where something is wrong.
 
-    `path` is the file or directory; `segment` the first transaction id in the file's name; `offset` and `length` are in
-    bytes in the file; `remedy` is a command line, or None where there is none.  What does not apply is None.
+    `path` is the file or directory, or the URL of a node; `segment` the first transaction id in the file's name; `offset` and
+    `length` are in bytes in the file; `remedy` is a command line, or None where there is none.  What does not apply is None.
     """
 
     code: Code
     severity: Severity
-    path: Path
+    path: Path | str
     message: str
     partition: int | None = None
     segment: int | None = None
@@ -283,7 +295,7 @@ def remedy_for(code: Code, storage_directory: Path | None, partition: int | None
 
 def make_finding(
     code: Code,
-    path: Path,
+    path: Path | str,
     message: str,
     *,
     severity: Severity | None = None,

@@ -38,7 +38,7 @@ class PartitionRun:
         self._around = around
         self._limits = limits
         self._reports: list[SegmentReport] = []
-        self._seen: set[tuple[Code, Path, int | None]] = set()
+        self._seen: set[tuple[Code, Path | str, int | None]] = set()
         self._template = SegmentJob(
             partition.path,
             0,

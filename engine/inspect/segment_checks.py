@@ -359,4 +359,4 @@ class SegmentCheck:
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings of one segment: the data file's before the index's, each by offset."""
-    return tuple(sorted(findings, key=lambda one: (one.path.suffix != ".seg", one.offset or 0, one.code)))
+    return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))

@@ -41,24 +41,24 @@ class PartitionStatus:
     session_id: int | None
     low_water_mark: int | None
     local_low_water_mark: int | None
-    segments: int
-    bytes: int
-    records: int
+    segments: int | None
+    bytes: int | None
+    records: int | None
     first_transaction_id: int | None
     last_transaction_id: int | None
     last_written: str | None
-    health: str
+    health: str | None
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """A storage directory.  `locked_by`: the process that holds it, 0 when that is unknown, None when nobody does.
+    """A storage directory, or a node by its URL.  `locked_by`: the process that holds it, 0 when that is unknown, None when nobody does.
 
     `findings` are those that belong to no partition.
     """
 
-    path: Path
+    path: Path | str
     cluster_key: uuid.UUID | None
     layout: Layout | None
     num_partitions: int | None

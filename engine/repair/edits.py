@@ -15,10 +15,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Cut a file to `size` bytes, which is its final size; it must not be shorter before."""
+    """Cut a file to `size` bytes, which is its final size; it must not be shorter before.
+
+    `known_from`: the manifest's checksums of the file cover the bytes from here on.  Where a large log loses its torn end, what
+    stands in front of the cut tells well enough that it is still the same log, and is read at once.
+    """
 
     path: Path
     size: int
+    known_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,12 @@ class FileEdits:
     def in_place(self) -> bool:
         """Whether the file stays and only ranges of it change."""
         return isinstance(self.edits[0], Cut | Overwrite)
+
+    @property
+    def known_from(self) -> int:
+        """Where the checksums of the file begin."""
+        only = self.edits[0]
+        return only.known_from if isinstance(only, Cut) and len(self.edits) == 1 else 0
 
     def ranges(self, size: int) -> list[tuple[int, int, bytes]]:
         """Per edit in place, in order: offset, length of what it takes away, the bytes it writes.

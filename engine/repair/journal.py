@@ -55,4 +55,6 @@ def record(storage: Path, event: str, entry: QuarantineEntry) -> None:
 
 
 def _short(stamp: Stamp | None) -> dict[str, object] | None:
-    return None if stamp is None else {"size": stamp.size, "sha256": stamp.sha256}
+    if stamp is None:
+        return None
+    return {"size": stamp.size, "sha256": stamp.sha256} | ({"start": stamp.start} if stamp.start else {})

@@ -58,11 +58,15 @@ INTERRUPTED = (State.PREPARED, State.UNDOING)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file's contents: size in bytes, SHA-256 in hex, time of last change in ns since 1970 (None: not yet known)."""
+    """A file's contents: size in bytes, SHA-256 in hex, time of last change in ns since 1970 (None: not yet known).
+
+    The SHA-256 is that of the bytes from `start` on; the manifest names it where it is not 0.
+    """
 
     size: int
     sha256: str
     modified_ns: int | None
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,9 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def _stamp_object(stamp: Stamp | None) -> dict[str, Any] | None:
-    return None if stamp is None else {name: getattr(stamp, name) for name in Stamp.__slots__}
+    if stamp is None:
+        return None
+    return {name: getattr(stamp, name) for name in Stamp.__slots__ if name != "start" or stamp.start}
 
 
 def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
@@ -214,6 +220,9 @@ class _Object:
         if key not in self._value:
             self._fail(key, "is missing")
         return self._value.pop(key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._value
 
     def text(self, key: str, valid: Callable[[str], object] | None = None, *, most: int = 4096) -> str:
         value = self._take(key)
@@ -260,8 +269,13 @@ class _Object:
 def _stamp(source: _Object | None) -> Stamp | None:
     if source is None:
         return None
-    stamp = Stamp(source.number("size"), source.text("sha256", _HEX.fullmatch), source.optional_number("modified_ns"))
+    size, sha256 = source.number("size"), source.text("sha256", _HEX.fullmatch)
+    stamp = Stamp(
+        size, sha256, source.optional_number("modified_ns"), source.number("start") if "start" in source else 0
+    )
     source.finish()
+    if stamp.start > size:
+        raise _InvalidError("a checksum begins behind the end of its file")
     return stamp
 
 
@@ -295,6 +309,8 @@ def _file(value: Any, where: str) -> KeptFile:
     if ranges:
         if before is None or after is None or kept or built:
             raise _InvalidError(f"{where}: an edit in place needs a file before and after")
+        if before.start != after.start or any(one.offset < before.start for one in ranges):
+            raise _InvalidError(f"{where}: the checksums do not cover what was changed")
         taken = sorted((one.offset, one.offset + max(one.length, one.written)) for one in ranges)
         if any(end > start for (_, end), (start, _) in itertools.pairwise(taken)):
             raise _InvalidError(f"{where}: ranges overlap")

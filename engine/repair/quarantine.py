@@ -61,7 +61,16 @@ from engine.repair.manifest import (
     unusable,
     write_entry,
 )
-from engine.repair.restore import Way, put_back, read_chunks, remove_made_directories, same_contents, stamp, way_back
+from engine.repair.restore import (
+    Way,
+    put_back,
+    read_chunks,
+    remove_made_directories,
+    same_contents,
+    stamp,
+    stamp_as,
+    way_back,
+)
 from engine.storage.view import FileState
 from formats.adapters import format_time
 from formats.control import CONTROL_FILE_NAME
@@ -293,8 +302,9 @@ def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> K
             ranges.append(KeptRange(offset, length, len(data), kept, sums[0], built, sums[1]))
     if not ranges:
         return None
-    before = stamp(group.path)
-    digest, size, position = hashlib.sha256(), 0, 0
+    start = group.known_from
+    before = stamp(group.path, start)
+    digest, size, position = hashlib.sha256(), start, start
     pieces = sorted(group.ranges(state.size))
     for offset, length, data in [*pieces, (state.size, 0, b"")]:
         for part in read_chunks(group.path, position, offset):
@@ -303,7 +313,7 @@ def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> K
         digest.update(data)
         size += len(data)
         position = max(position, offset + length)
-    return KeptFile(group.name, before, Stamp(size, digest.hexdigest(), None), tuple(ranges))
+    return KeptFile(group.name, before, Stamp(size, digest.hexdigest(), None, start), tuple(ranges))
 
 
 def _carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
@@ -337,7 +347,7 @@ def _carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
 def _finish(entry: QuarantineEntry) -> QuarantineEntry:
     files: list[KeptFile] = []
     for file in entry.files:
-        found = stamp(entry.storage / file.path)
+        found = stamp_as(entry.storage / file.path, file.after)
         if not same_contents(found, file.after):
             cause = OSError(errno.EIO, "the file is not what the repair was to leave")
             raise DiskWriteError(entry.storage / file.path, None, cause, doing="verify the repair")
@@ -473,7 +483,7 @@ def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry])
             )
     for file in entry.files:
         path = locate(entry.storage, file.path)
-        if not same_contents(stamp(path), file.after):
+        if not same_contents(stamp_as(path, file.after), file.after):
             raise StalePlanError(
                 f"{path}: the file is not as the repair {entry.id} left it",
                 advice=f"what was written since would be lost; the kept bytes are in {entry.path}",

@@ -41,22 +41,27 @@ def read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
         start += len(part)
 
 
-def stamp(path: Path) -> Stamp | None:
-    """Size, SHA-256 and time of a file; None when there is none.  Raises DiskReadError."""
+def stamp(path: Path, start: int = 0) -> Stamp | None:
+    """Size, SHA-256 from `start` on and time of a file; None when there is none.  Raises DiskReadError."""
     state = FileState.of(path)
     if state is None:
         return None
     digest = hashlib.sha256()
-    for part in read_chunks(path, 0, state.size):
+    for part in read_chunks(path, start, state.size):
         digest.update(part)
-    return Stamp(state.size, digest.hexdigest(), state.modified_ns)
+    return Stamp(state.size, digest.hexdigest(), state.modified_ns, start)
+
+
+def stamp_as(path: Path, known: Stamp | None) -> Stamp | None:
+    """The stamp of a file over the same bytes as one that is known.  Raises DiskReadError."""
+    return stamp(path, 0 if known is None else known.start)
 
 
 def same_contents(first: Stamp | None, second: Stamp | None) -> bool:
     """Whether two states hold the same bytes (or are both no file); times do not count."""
     if first is None or second is None:
         return first is second
-    return (first.size, first.sha256) == (second.size, second.sha256)
+    return (first.size, first.sha256, first.start) == (second.size, second.sha256, second.start)
 
 
 def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
@@ -99,7 +104,7 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
     state = FileState.of(path)
     if state is None:
         raise _refuse(entry, path, "the file is missing")
-    now = stamp(path)
+    now = stamp_as(path, before)
     if same_contents(now, before):
         return Way.NOTHING
     shortest, longest = sorted((before.size, after.size))
@@ -117,8 +122,8 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
 
 
 def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, size: int) -> Iterator[bytes]:
-    """The file with every kept range put back over it: what restoring would give."""
-    position = 0
+    """The file with every kept range put back over it, from where its checksum begins: what restoring would give."""
+    position = file.before.start if file.before else 0
     for one in sorted(file.ranges, key=lambda one: one.offset):
         if one.kept is not None:
             yield from read_chunks(path, position, one.offset)

@@ -14,15 +14,14 @@ import mmap
 import threading
 from collections.abc import Callable
 from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine.scan import code_cache, crc_kernel
+from engine.scan import code_cache, crc_kernel, object_code
 from engine.scan.columns import COLUMN_TYPES
 from engine.scan.kernel import INTERPRETED, MARGIN, RESULT, SLOTS, STRETCH, Kernel, Lane, Slot, answers, made_up_record
+from engine.scan.object_code import UnavailableError as UnavailableError
 
 _FEATURES = {
     "clmul512": ("vpclmulqdq", "avx512f", "avx512bw", "avx512vl"),
@@ -38,10 +37,6 @@ _SOURCES = ("kernel.py", "machine.py", "native.py", "crc_kernel.py", "compiled.p
 _lock = threading.Lock()
 
 
-class UnavailableError(Exception):
-    """This kernel cannot run here; never leaves this package."""
-
-
 class CompiledLane:
     """A lane of the compiled loop."""
 
@@ -55,7 +50,7 @@ class CompiledLane:
         self.memory = memoryview(self._buffer)
         self._words = np.zeros(SLOTS + len(COLUMN_TYPES), np.int64)
         self.state = memoryview(self._words.data)
-        self._tables, function = _inputs(way)
+        self._tables, function = inputs(way)
         names = list(COLUMN_TYPES) if wide else ["offset", "data_ok"]
         self._columns = {name: np.empty(rows + STRETCH, COLUMN_TYPES[name]) for name in names}
         for place, name in enumerate(COLUMN_TYPES):
@@ -121,8 +116,8 @@ def _function_address(way: str) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _inputs(way: str) -> tuple[Any, int]:
-    """Constants and function address for a lane."""
+def inputs(way: str) -> tuple[Any, int]:
+    """Constants and the address of a checksum function for a loop."""
     width = int(way[5:]) // 64 if way in _FEATURES else 8
     return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0
 
@@ -147,17 +142,8 @@ def available_ways() -> tuple[str, ...]:
 
 
 def _code_name(way: str) -> str:
-    """Name in the cache: the way, and a digest of everything that the code depends on."""
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    digest = sha256()
-    here = Path(__file__).parent
-    for part in (llvmlite.__version__, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()):
-        digest.update(part.encode() + b"\n")
-    for name in _SOURCES:
-        digest.update((here / name).read_bytes())
-    return f"{_code_kind(way)}-{digest.hexdigest()[:32]}"
+    """Name in the cache."""
+    return object_code.code_name(_code_kind(way), _SOURCES)
 
 
 def _code_kind(way: str) -> str:
@@ -172,49 +158,17 @@ def cached(way: str | None = None) -> bool:
         return False
 
 
-def _machine() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        reloc="pic",
-        codemodel="small",
-    )
-
-
 def _compile(way: str) -> bytes:
     """An object file with the loop in it, under the name `_LOOP_NAME`, that needs nothing from outside."""
-    import llvmlite.binding as llvm
-
     from engine.scan import native
 
-    module = llvm.parse_assembly(native.translate(_code_kind(way)))
-    (loop,) = [f for f in module.functions if not f.is_declaration and f.linkage is llvm.Linkage.external]
-    if any(f.is_declaration and not f.name.startswith("llvm.") for f in module.functions):
-        raise UnavailableError("the loop calls something outside")
-    loop.name = _LOOP_NAME
-    return bytes(_machine().emit_object(module))
+    return object_code.compile_object({_LOOP_NAME: native.translate(_code_kind(way))})
 
 
 def _load(way: str) -> CompiledKernel:
-    import llvmlite.binding as llvm
-
-    name = _code_name(way)
-    code = code_cache.get(name)
-    if code is None:
-        code = _compile(way)
-        code_cache.put(name, code)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address = engine.get_function_address(_LOOP_NAME)
-    if not address:
-        raise UnavailableError("the object file holds no loop")
-    return CompiledKernel(way, address, engine)
+    code = object_code.cached_object(_code_name(way), lambda: _compile(way))
+    loaded = object_code.load_object(code, [_LOOP_NAME])
+    return CompiledKernel(way, loaded.addresses[_LOOP_NAME], loaded.keep)
 
 
 _loaded: dict[str, CompiledKernel] = {}

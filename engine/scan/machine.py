@@ -60,7 +60,7 @@ def _load(code: str, *, constant: bool = False, signed: bool = True) -> Any:
     return load
 
 
-def _store(bits: int) -> Any:
+def _store(bits: int, *, swapped: bool = False) -> Any:
     kind = ir.IntType(bits)
 
     @intrinsic
@@ -68,7 +68,7 @@ def _store(bits: int) -> Any:
         def generate(_, builder, signature, arguments):
             pointer = builder.inttoptr(arguments[0], kind.as_pointer())
             value = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
-            builder.store(value, pointer, align=1)
+            builder.store(builder.bswap(value) if swapped else value, pointer, align=1)
             return _NOTHING
 
         return types.int64(types.int64, types.int64), generate
@@ -80,7 +80,23 @@ load_be64, load_be32 = _load(">64"), _load(">32")
 load_be32u = _load(">32", signed=False)
 load_64, load_fixed = _load("=64"), _load("=64", constant=True)
 load_fixed32, load_8 = _load("=32", constant=True, signed=False), _load("=8", signed=False)
+load_be16 = _load(">16")
 store_64, store_32, store_8 = _store(64), _store(32), _store(8)
+store_be32 = _store(32, swapped=True)
+
+
+@intrinsic
+def copy_bytes(context, target, source, length):
+    """Copy bytes between two places that do not overlap."""
+
+    def generate(_, builder, signature, arguments):
+        place = I8.as_pointer()
+        function = builder.module.declare_intrinsic("llvm.memcpy", [place, place, I64])
+        pointers = [builder.inttoptr(address, place) for address in arguments[:2]]
+        builder.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])
+        return _NOTHING
+
+    return types.int64(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -52,7 +52,7 @@ from engine.scan.machine import (
 )
 from formats.segment import RECORD_HEADER
 
-_inlined = njit(forceinline=True)
+inlined = njit(forceinline=True)
 TWO_PASSES = 512
 """Data of fewer bytes is passed over twice: cheaper than joining two checksums without machine support."""
 
@@ -66,31 +66,31 @@ HEADER_AT, DATA_CHECKSUM_AT = RECORD_HEADER.offset_of("header"), kernel.DATA_CHE
 HIGH_AT, LOW_AT = kernel.REQUEST_ID_HIGH_AT, kernel.REQUEST_ID_LOW_AT
 
 
-@_inlined
+@inlined
 def get(state, slot):
     """A word of the state, which is an address here."""
     return load_64(state + 8 * slot)
 
 
-@_inlined
+@inlined
 def put(state, slot, value):
     """Set a word of the state."""
     store_64(state + 8 * slot, value)
 
 
-@_inlined
+@inlined
 def transaction_id(memory, position):
     """The id of the record at `position`."""
     return load_be64(memory + position)
 
 
-@_inlined
+@inlined
 def data_length(memory, position):
     """The data length of the record at `position`, as an unsigned number."""
     return load_be32u(memory + position + LENGTH_AT)
 
 
-@_inlined
+@inlined
 def put_row(columns, row, offset, memory, position, end):
     """Deliver every column but the verdict; `columns` is the address of the columns' addresses."""
     record = memory + position
@@ -104,13 +104,13 @@ def put_row(columns, row, offset, memory, position, end):
     store_32(load_fixed(columns + 56) + 4 * row, load_be32(memory + end - 4))
 
 
-@_inlined
+@inlined
 def put_place(columns, row, offset):
     """Deliver a record's offset."""
     store_64(load_fixed(columns) + 8 * row, offset)
 
 
-@_inlined
+@inlined
 def place_of(columns, row):
     """The offset that was delivered for a row."""
     return load_64(load_fixed(columns) + 8 * row)
@@ -119,7 +119,7 @@ def place_of(columns, row):
 # --- verifying by carry-less multiplication ---------------------------------------------------------------------------
 
 
-@_inlined
+@inlined
 def reduce_word(value):
     """A reflected polynomial of degree below 64 modulo the generator: 32 bits."""
     quotient = multiply_words(value & 0xFFFFFFFF, 0x1F7011641)
@@ -306,21 +306,26 @@ def translate(way: str) -> str:
     if way.startswith("clmul"):
         names = Vectors(int(way[5:]) // 64).names
         names |= {f"lane_{name}": primitive for name, primitive in Vectors(2).names.items() if name != "sum"}
-        note, settle = _bind(note_vectors, names), _bind(settle_vectors, names)
+        note, settle = bind(note_vectors, names), bind(settle_vectors, names)
     else:
-        note = _bind(note_calls, {"crc": crc_sliced if way == "table" else crc_called})
+        note = bind(note_calls, {"crc": crc_sliced if way == "table" else crc_called})
         settle = settle_calls
     primitives = ("get", "put", "transaction_id", "data_length", "put_row", "put_place", "place_of")
     names = {name: globals()[name] for name in primitives}
-    loop = _bind(kernel.walk, names | {"note": _inlined(note), "settle": _inlined(settle)})
-    signature = types.int64(types.int64, types.int64, types.int64)
+    loop = bind(kernel.walk, names | {"note": inlined(note), "settle": inlined(settle)})
+    return text_of(loop, 3)
+
+
+def text_of(loop: Any, arguments: int) -> str:
+    """A function of so many 64-bit words in LLVM's language."""
+    signature = types.int64(*[types.int64] * arguments)
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     (text,) = njit(signature, **options)(loop).inspect_llvm().values()
     return str(text)
 
 
-def _bind(function: Callable[..., Any], names: dict[str, Any]) -> Any:
+def bind(function: Callable[..., Any], names: dict[str, Any], module: str = __name__) -> Any:
     """The same code with other meanings for some of the names that it uses."""
     bound = FunctionType(function.__code__, function.__globals__ | names, function.__name__)
-    bound.__module__ = __name__
+    bound.__module__ = module
     return bound

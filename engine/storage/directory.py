@@ -33,7 +33,7 @@ from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
 from engine.storage.options import StorageOptions
 from engine.storage.partition import Partition
-from engine.storage.partition_recovery import examine_partition, settle_partition
+from engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
 from engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -120,6 +120,11 @@ class StorageDirectory:
         return self._control.num_partitions
 
     @property
+    def options(self) -> StorageOptions:
+        """How the directory is used."""
+        return self._options
+
+    @property
     def partitions(self) -> Mapping[int, Partition]:
         """The assigned partitions by number, quarantined ones included."""
         return MappingProxyType(self._partitions)
@@ -204,6 +209,25 @@ class StorageDirectory:
                     save_marks(self.path, marks)
             elif self.layout is Layout.DOCUMENTED:
                 put_aside(self.path, number)
+
+    def reopen(self, number: int) -> Partition:
+        """Close an assigned partition and open it again, as opening the directory would: what a failed sync asks for.
+
+        After a failed sync the files may show records that the disk does not hold.  None of them was acknowledged: they are cut
+        off before anything is written behind them.  Raises NotAssignedError, InvalidRequestError, DiskWriteError.
+        """
+        with self._lock:
+            old = self.partition(number)
+            failed, acknowledged = old.failed is not None, old.max_transaction_id
+            if failed:
+                renew_last_index(old.path, number)
+            try:
+                old.close()
+            finally:
+                opened = self._partitions[number] = self._open_partition(number)
+            if failed and not opened.quarantined:
+                opened.truncate(acknowledged)
+            return opened
 
     def _info_damaged(self, number: int) -> PartitionQuarantinedError:
         return PartitionQuarantinedError(

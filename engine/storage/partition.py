@@ -13,33 +13,35 @@ Thread-safe: writers take turns, readers wait for no disk write.
 
 from __future__ import annotations
 
-import struct
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import disk
 from engine.errors import (
     BelowLowWaterMarkError,
-    ChecksumMismatchError,
     DiskWriteError,
     InvalidRequestError,
     MarkWouldFallError,
-    OutOfOrderError,
     PartitionQuarantinedError,
     RefusedError,
     SyncFailedError,
 )
 from engine.findings import Finding
+from engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
 from engine.storage.control_file import OpenControlFile
 from engine.storage.options import StorageOptions
 from engine.storage.partition_log import PartitionLog, RecordHeader
 from engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
-from engine.storage.segment import CHECKPOINT_INTERVAL, ActiveSegment, SegmentExtent, create_segment, whole_extent
-from formats.checksums import crc32
+from engine.storage.segment import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from engine.storage.wire_records import WireRecords
 from formats.control import PartitionStruct
-from formats.segment import CHECKSUM, HEADER_SIZE, Record, index_name
+from formats.segment import HEADER_SIZE, Record, index_name
+
+if TYPE_CHECKING:
+    from engine.scan.transcode import EncodedBlock
 
 
 class Partition:
@@ -116,6 +118,11 @@ class Partition:
         return self._marks.local_low_water_mark
 
     @property
+    def marks_known(self) -> bool:
+        """Whether session and marks can be told; not when the partition's info in the control file is damaged."""
+        return self._control.info(self.number).current_struct is not None
+
+    @property
     def first_transaction_id(self) -> int:
         """Id at which the oldest readable segment begins."""
         segments = self._log.segments
@@ -142,10 +149,19 @@ class Partition:
         return self._log.open_segments
 
     @property
+    def _place(self) -> str:
+        return f"{self.path}: partition {self.number}"
+
+    @property
     def _marks(self) -> PartitionStruct:
         return self._control.info(self.number).current_struct or PartitionStruct()
 
     # --- writing -----------------------------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Raise what every write is refused with at present: PartitionQuarantinedError, DiskWriteError, RefusedError."""
+        with self._write_lock:
+            self._writable()
 
     def append(self, records: Sequence[Record]) -> None:
         """Append records with the next consecutive ids, all or none; durable on return.
@@ -155,73 +171,40 @@ class Partition:
         DiskWriteError (nothing of the batch remains), SyncFailedError (writes are refused from then on).
         """
         with self._write_lock:
-            active = self._writable()
-            encoded = self._check_batch(records)
-            before = self.next_transaction_id
-            try:
-                for part in self._split(encoded):
-                    if part is None:
-                        active = self._roll(active)
-                    else:
-                        active.append(part)
-            except SyncFailedError as error:
-                raise self._fail(error) from None
-            except BaseException:
-                self._take_back(before)
-                raise
-            self._log.publish(active.extent)
+            self._writable()
+            following = self.next_transaction_id
+            self._append(batch_of_records(records, following, self._place, self._options.max_data_length))
 
-    def _check_batch(self, records: Sequence[Record]) -> list[bytes]:
-        encoded: list[bytes] = []
-        for expected, record in enumerate(records, self.next_transaction_id):
-            place = f"{self.path}: partition {self.number}, transaction {record.transaction_id}"
-            if record.transaction_id != expected:
-                raise OutOfOrderError(f"{place}: out of order, the next one is {expected}")
-            if len(record.data) > self._options.max_data_length:
-                limit = self._options.max_data_length
-                raise InvalidRequestError(f"{place}: {len(record.data)} bytes of data, and at most {limit} are allowed")
-            try:
-                raw = record.encode()
-            except struct.error as error:
-                raise InvalidRequestError(f"{place}: a field does not fit its place: {error}") from error
-            for name, computed, stored in (
-                ("data", crc32(record.data), record.data_checksum),
-                ("record", crc32(memoryview(raw)[: -CHECKSUM.size]), record.record_checksum),
-            ):
-                if computed != stored:
-                    raise ChecksumMismatchError(
-                        f"{place}: the {name} checksum is {stored:08x}, and the bytes have {computed:08x}",
-                        advice="the record was damaged on its way here; nothing of the batch was written",
-                    )
-            encoded.append(raw)
-        return encoded
+    def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
+        """Append blocks of encoded records (`engine.scan.transcode.AppendEncoder`), all or none; durable on return.
 
-    def _split(self, encoded: Sequence[bytes]) -> Iterator[list[bytes] | None]:
-        """The parts of a batch that are written and synced one after another, and None where a new segment begins.
-
-        A segment is closed by the first record that comes when it is already larger than the threshold (release 0.13.2), so
-        it exceeds the threshold by one record at most.  A part also ends at a checkpoint: data and index up to k*1000 - 1
-        are durable before anything of k*1000 is written, so that finding this record proves the checkpoint.
+        They must follow one another and the log.  Their bytes are trusted: the encoder has checked every record.  However many
+        there are, they are written at once and synced once, unless a segment ends or a checkpoint is reached inside them.  Raises
+        OutOfOrderError, ValueError for a block that does not agree with itself, and as `append`.
         """
-        assert self._active is not None
-        size, part = self._active.end, list[bytes]()
-        for following, raw in enumerate(encoded, self.next_transaction_id):
-            if size > self._options.segment_size_threshold and size > HEADER_SIZE:
-                if part:
-                    yield part
-                yield None
-                size, part = HEADER_SIZE, []
-            elif part and following % CHECKPOINT_INTERVAL == 0:
-                yield part
-                part = []
-            part.append(raw)
-            size += len(raw)
-        if part:
-            yield part
+        with self._write_lock:
+            self._writable()
+            self._append(batch_of_blocks(blocks, self.next_transaction_id, self._place))
+
+    def _append(self, batch: Batch) -> None:
+        active = self._writable()
+        before = self.next_transaction_id
+        try:
+            for part in parts_of(batch, active.end, self._options.segment_size_threshold):
+                if part is None:
+                    active = self._roll(active)
+                else:
+                    active.append(part)
+        except SyncFailedError as error:
+            raise self._fail(error) from None
+        except BaseException:
+            self._take_back(before)
+            raise
+        self._log.publish(active.extent)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""
-        active.sync()
+        active.sync_index()
         self._set_aside_orphan(active.next_transaction_id)
         extent = create_segment(
             self.path,
@@ -286,7 +269,7 @@ class Partition:
                     advice="truncate first",
                 )
             try:
-                active.sync()
+                active.sync_index()
             except SyncFailedError as error:
                 raise self._fail(error) from None
             self._control.set_low_water_mark(self.number, session_id, low_water_mark, self.max_transaction_id)
@@ -384,6 +367,14 @@ class Partition:
         """As `read_range`, without the data; the data is verified all the same."""
         return self._log.read_headers(first, count)
 
+    def read_wire(self, first: int, count: int, max_bytes: int | None = None) -> WireRecords:
+        """As `read_range`, in the form that a list of records has on the wire."""
+        return self._log.read_wire(first, count, max_bytes)
+
+    def read_wire_headers(self, first: int, count: int) -> WireRecords:
+        """As `read_headers`, in the form that a list of record headers has on the wire."""
+        return self._log.read_wire(first, count, None, headers=True)
+
     def _check_open(self) -> None:
         if self._closed:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")
@@ -395,7 +386,7 @@ class Partition:
                 return
             try:
                 if self._active is not None and self._failed is None:
-                    self._active.index.sync()
+                    self._active.sync_index()
             finally:
                 self._closed = True
                 self._log.close()

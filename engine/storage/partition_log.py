@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import CorruptRecordError, InvalidRequestError, RefusedError
 from engine.storage.options import StorageOptions
 from engine.storage.segment import SegmentExtent
 from engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
-from formats.request_id import RequestId
+from engine.storage.wire_records import ListPart, WireRecords, packed
 from formats.segment import HEADER_SIZE, Record
+from formats.segment import RecordHeader as RecordHeader
+
+CAREFUL_RECORDS = 100
+"""Records that are read the careful way before the fast one is tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
-    """A record without its data."""
-
-    transaction_id: int
-    request_id: RequestId
-    header: int
+class _OvertakenError(Exception):
+    """A truncation removed the segment that was about to be read.  Never leaves this module."""
 
 
 class PartitionLog:
@@ -163,6 +161,49 @@ class PartitionLog:
                 raise
         return found
 
+    def read_wire(self, first: int, count: int, max_bytes: int | None, *, headers: bool = False) -> WireRecords:
+        """As `read_range`, or `read_headers`, in the form of a list on the wire.
+
+        Where the index or a record is not right, some records are read the careful way, which names what is damaged.
+        """
+        if count < 0:
+            raise InvalidRequestError(f"cannot read {count} records")
+        pieces: list[memoryview | bytes] = []
+        following, stop, left = first, first + count, max_bytes
+        if not self._gaps:
+            stop = min(stop, self._next)  # a batch may be on its way into the files
+        while following < stop and (left is None or left > 0 or not pieces):
+            try:
+                found = self._list_part(following, stop - following, left, headers=headers)
+            except CorruptRecordError:
+                if not pieces and (self._gaps or following < self._next):
+                    raise
+                break
+            if found is None or (left is not None and pieces and found.size > left):
+                break
+            if left is not None:
+                left -= found.size
+            pieces.append(found.data)
+            following += found.records
+        return WireRecords(following - first if pieces else 0, b"".join(pieces))
+
+    def _list_part(self, first: int, count: int, max_bytes: int | None, *, headers: bool) -> ListPart | None:
+        """At least one record from `first` on; None at the end of the log.  Raises CorruptRecordError, DiskReadError."""
+        extent = self._extent_of(first)
+        if extent is None:
+            return None
+        try:
+            with self._reader(extent) as reader:
+                found = reader.read_list(extent, first, count, max_bytes, headers=headers)
+        except _OvertakenError:
+            return None
+        if found is not None and found.records:
+            return ListPart(found.records, found.disk_bytes, found.data)
+        records = self.read_range(first, min(count, CAREFUL_RECORDS), max_bytes)
+        if not records:
+            return None
+        return ListPart(len(records), sum(record.size for record in records), packed(records, headers=headers))
+
     def _records(self, first: int, count: int) -> Generator[Record, None, None]:
         expected, stop = first, first + count
         if not self._gaps:
@@ -182,6 +223,8 @@ class PartitionLog:
                 if not self._gaps and expected >= self._next:
                     return  # a truncation overtook the reader
                 raise
+            except _OvertakenError:
+                return
 
     def _extent_of(self, transaction_id: int) -> SegmentExtent | None:
         """The segment in whose runs a transaction lies; None when the log does not hold it (yet).
@@ -205,6 +248,10 @@ class PartitionLog:
     def _reader(self, extent: SegmentExtent) -> Iterator[SegmentReader]:
         with self._lock:
             self._check_open()
+            first = extent.first_transaction_id
+            place = bisect_left(self._segments, first, key=lambda s: s.first_transaction_id)
+            if place == len(self._segments) or self._segments[place].first_transaction_id != first:
+                raise _OvertakenError  # while a segment is listed its files are there
             reader = self._readers.take(extent)
         try:
             yield reader

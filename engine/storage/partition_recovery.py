@@ -25,6 +25,8 @@ from engine.storage.segment_recovery import Place, SegmentState, examine_segment
 from engine.storage.view import FileState, PartitionView, SegmentView, view_partition
 from formats.segment import HEADER_SIZE, entry_position
 
+KNOWN_BEFORE_CUT = 1 << 20
+"""Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
 UNKNOWN_END = 2**63
 """Above every transaction id: nobody can know where the log ended."""
 
@@ -228,7 +230,7 @@ def _apply_kept_edits(examination: Examination) -> None:
     for state in examination.states:
         extent = _sound(state)
         if state.cut_at is not None:
-            edits.append(Cut(extent.data_path, state.cut_at))
+            edits.append(Cut(extent.data_path, state.cut_at, max(0, state.cut_at - KNOWN_BEFORE_CUT)))
         if state.rebuild_index and state.view.index is not None:
             size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
             edits.append(Replace(extent.index_path, _Parts(extent), size))
@@ -320,6 +322,23 @@ def settle_partition(directory: Path, partition: int) -> None:
         sync_file(segment.data_path)
         sync_file(segment.index_path)
     disk.sync_directory(directory)
+
+
+def renew_last_index(directory: Path, partition: int) -> None:
+    """Write the last segment's index anew, as it reads.
+
+    After a failed sync the system may show entries which the disk does not hold, and take them for written; only what is
+    written again is sure to get there.  (The data needs none of this: what was acknowledged of it was synced before.)  Raises
+    DiskWriteError, DiskReadError.
+    """
+    for segment in view_partition(directory, partition).data_segments[-1:]:
+        if segment.index is not None:
+            size = segment.index.size
+            parts = (disk.read_range(segment.index_path, at, _PIECE) for at in range(0, size, _PIECE))
+            disk.write_whole(segment.index_path, parts)
+
+
+_PIECE = 1 << 20
 
 
 def sync_file(path: Path) -> None:

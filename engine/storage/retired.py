@@ -13,7 +13,9 @@ from pathlib import Path
 from engine import disk
 from engine.errors import DiskReadError, RefusedError
 from engine.storage.control_file import OpenControlFile
+from engine.storage.fences import forget_fence
 from engine.storage.view import view_partition
+from formats.control import FLAG_AVAILABLE
 
 _UNASSIGNED, _DELETING = "unassigned", "deleting"
 
@@ -87,7 +89,7 @@ def begin_deletion(storage: Path, number: int) -> None:
 
 
 def finish_deletions(storage: Path, control: OpenControlFile) -> None:
-    """Delete what waits for it, and forget session and marks of those partitions.  Raises DiskError."""
+    """Delete what waits for it, and forget session, marks and fence of those partitions.  Raises DamageError, DiskError."""
     directory = storage / disk.STATE_DIRECTORY / _DELETING
     try:
         names = sorted(os.listdir(directory))
@@ -100,9 +102,11 @@ def finish_deletions(storage: Path, control: OpenControlFile) -> None:
             continue  # nothing that was put there by us
         number = int(name)
         info = control.info(number)
-        forgotten = info.current_struct is not None and info.current_struct.marks == (-1, -1, -1)
+        current = info.current_struct
+        forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)
         if not forgotten and info.stored_partition == number and not (storage / name).is_dir():
             control.reset(number)
+        forget_fence(storage, control.num_partitions, number)
         _delete(directory / name)
 
 

@@ -9,9 +9,11 @@ differs.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from engine import disk
 from engine.errors import DamageError, SyncFailedError
@@ -19,8 +21,8 @@ from engine.findings import Code, make_finding
 from formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
+    INDEX_ENTRY,
     SegmentHeader,
-    encode_entries,
     entry_position,
     index_name,
     segment_name,
@@ -124,10 +126,27 @@ def create_segment(
     return extent
 
 
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Encoded records that are written at once.
+
+    `pieces` are their bytes; `offsets` (int64, one more than there are records) where each one begins in them, from 0, and where
+    the last one ends.
+    """
+
+    pieces: tuple[bytes | memoryview, ...]
+    offsets: npt.NDArray[np.int64]
+
+
+_ENTRY = INDEX_ENTRY.dtype[0]
+
+
 class ActiveSegment:
     """The last segment of a partition, open for writing.  Not thread-safe.
 
-    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.
+    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.  The data up to
+    there is always synced; of the index `index_synced` tells it (what was there when the segment was opened is: see
+    `engine.storage.partition_recovery.settle_partition`).
     """
 
     def __init__(
@@ -144,6 +163,7 @@ class ActiveSegment:
         self.index = index
         self.next_transaction_id = next_transaction_id
         self.end = end
+        self.index_synced = True
 
     @classmethod
     def open(cls, extent: SegmentExtent) -> ActiveSegment:
@@ -159,11 +179,11 @@ class ActiveSegment:
     @property
     def extent(self) -> SegmentExtent:
         """What is durable."""
-        return whole_extent(
-            self.partition, self.data.path.parent, self.first_transaction_id, self.next_transaction_id, self.end
-        )
+        first, following = self.first_transaction_id, self.next_transaction_id
+        runs = (Run(first, following, HEADER_SIZE, self.end),) if following > first else ()
+        return SegmentExtent(self.partition, first, self.data.path, self.index.path, runs)
 
-    def append(self, parts: Sequence[bytes]) -> None:
+    def append(self, part: BatchPart) -> None:
         """Write encoded records behind the last one, in one write, and their index entries in one; durable on return.
 
         Records that reach a checkpoint must end with it: then the index is synced, too.
@@ -171,27 +191,22 @@ class ActiveSegment:
         Raises DiskWriteError; what was written is then cut off again as far as the disk allows, and `end` is as before.
         SyncFailedError means that nobody knows what the disk holds: the caller must not write again.
         """
-        offsets: list[int] = []
-        position = self.end
-        for part in parts:
-            offsets.append(position)
-            position += len(part)
-        following = self.next_transaction_id + len(parts)
+        following = self.next_transaction_id + len(part.offsets) - 1
+        entries = (part.offsets[:-1] + self.end).astype(_ENTRY).tobytes()
         try:
-            self.data.write_at(self.end, b"".join(parts))
-            self.index.write_at(
-                entry_position(self.next_transaction_id, self.first_transaction_id), encode_entries(offsets)
-            )
+            self.data.write_pieces_at(self.end, part.pieces)
+            self.index_synced = False
+            self.index.write_at(entry_position(self.next_transaction_id, self.first_transaction_id), entries)
             self.data.sync()
             if following % CHECKPOINT_INTERVAL == 0:
-                self.index.sync()
+                self.sync_index()
         except SyncFailedError:
             raise
         except BaseException:
             self.cut_back()
             raise
         self.next_transaction_id = following
-        self.end = position
+        self.end += int(part.offsets[-1])
 
     def cut_back(self) -> None:
         """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError."""
@@ -202,11 +217,13 @@ class ActiveSegment:
             if file.size() > size:
                 file.truncate(size)
             file.sync()
+        self.index_synced = True
 
-    def sync(self) -> None:
-        """Make both files durable: data, then index.  Raises SyncFailedError."""
-        self.data.sync()
-        self.index.sync()
+    def sync_index(self) -> None:
+        """Make the index durable, as the data is already; does nothing when it is.  Raises SyncFailedError."""
+        if not self.index_synced:
+            self.index.sync()
+            self.index_synced = True
 
     def close(self) -> None:
         """Close both files without syncing; a second call does nothing."""

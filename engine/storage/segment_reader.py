@@ -12,6 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.errors import CorruptRecordError
 from engine.findings import Code, make_finding
@@ -33,8 +37,14 @@ from formats.segment import (
     entry_position,
 )
 
+if TYPE_CHECKING:
+    from engine.scan.transcode import ListForm
+
 READ_AHEAD = 256 << 10
 """Bytes read at a time when several records are asked for."""
+LIST_BYTES = 1 << 20
+"""Bytes that are read and transcoded at a time for a list: they stay in a core's cache."""
+LIST_RECORDS = LIST_BYTES // RECORD_OVERHEAD
 
 _CODES = {
     DamageCause.RECORD_CHECKSUM: Code.RECORD_CHECKSUM,
@@ -156,6 +166,52 @@ class SegmentReader:
                 view = self._view(extent, expected, at=position)
                 yield record_of(view)
                 position, expected = view.end, expected + 1
+
+    def read_list(
+        self, extent: SegmentExtent, transaction_id: int, count: int, max_bytes: int | None, *, headers: bool
+    ) -> ListForm | None:
+        """Up to `count` records of a run in the form of a list on the wire, the index believed where it can be.
+
+        One read of the index, one of the data, one pass.  No more than `max_bytes` on disk, but at least one record; fewer also
+        where a lot is asked for.  None, or a verdict other than DONE: the index or a record is not right, and the careful way
+        has to tell.  Raises DiskReadError.
+        """
+        from engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
+
+        run = _run_of(extent, transaction_id)
+        count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)
+        offsets = self._entries(extent, run, transaction_id, count)
+        if offsets is None:
+            return None
+        room = min(LIST_BYTES, LIST_BYTES if max_bytes is None else max_bytes)
+        count = max(1, int(np.searchsorted(offsets, offsets[0] + room, side="right")) - 1)
+        size = int(offsets[count] - offsets[0])
+        if size > self._max_data_length + RECORD_OVERHEAD and count == 1:
+            return None
+        data = np.empty(size, np.uint8).data
+        if self._data.read_into(int(offsets[0]), data) < size:
+            return None
+        return list_form(data, transaction_id, count, headers=headers, max_data_length=self._max_data_length)
+
+    def _entries(
+        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int
+    ) -> npt.NDArray[np.int64] | None:
+        """Where the index says that `count` records are and where the last one ends; None when that cannot be."""
+        if self._index is None:
+            return None
+        at_end = transaction_id + count == run.next_transaction_id
+        wanted = count if at_end else count + 1
+        position = entry_position(transaction_id, extent.first_transaction_id)
+        raw = read_bytes(self._index, position, wanted * ENTRY_SIZE)
+        if len(raw) < wanted * ENTRY_SIZE:
+            return None
+        offsets = np.empty(count + 1, np.int64)
+        offsets[:wanted] = np.frombuffer(raw, INDEX_ENTRY.dtype[0])
+        if at_end:
+            offsets[count] = run.end
+        if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():
+            return None
+        return offsets
 
     def _view(
         self, extent: SegmentExtent, transaction_id: int, *, at: int | None = None, data_must_agree: bool = True

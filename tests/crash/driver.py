@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from engine.storage.directory import StorageDirectory, StorageOptions
+from engine.storage.fences import SessionFences
 from formats.control import Layout
 from formats.segment import Record
+from tests.blocks import encoded_block
 from tests.builders import build_directory, make_records
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.truth import PartitionTruth, Truth
@@ -49,11 +51,18 @@ class Driver:
         self._path, self._options = path, options
         self.truth = truth
         self.storage = StorageDirectory.open(path, options=options)
+        self.fences = SessionFences.open(path, self.storage.num_partitions)
+
+    def close(self) -> None:
+        """Close everything."""
+        self.fences.close()
+        self.storage.close()
 
     def reopen(self) -> None:
         """Close and open again: nothing new is promised."""
-        self.storage.close()
+        self.close()
         self.storage = StorageDirectory.open(self._path, options=self._options)
+        self.fences = SessionFences.open(self._path, self.storage.num_partitions)
 
     def _under_way(self, number: int, truth: PartitionTruth) -> None:
         self._recorder.promise(self.truth.with_partition(number, truth), settled=False)
@@ -74,6 +83,31 @@ class Driver:
         self._under_way(number, replace(before, possible=after))
         self.storage.partition(number).append(records)
         self._done(number, before.holding(after))
+
+    def append_blocks(self, number: int, sizes: Sequence[int | None], frames: int = 1) -> None:
+        """A group commit: blocks of records as a node's encoder makes them, `frames` requests in each, all written at once.
+
+        Nothing of the group is acknowledged before the call returns.
+        """
+        before = self.truth.partitions[number]
+        after, blocks = list(before.possible), []
+        for size in sizes:
+            wanted = len(after)
+            records = make_records(3 * frames, first=wanted, partition=number, size=size, seed=7)
+            blocks.append(encoded_block(records, frames))
+            after += records
+        self._under_way(number, replace(before, possible=tuple(after)))
+        self.storage.partition(number).append_blocks(blocks)
+        self._done(number, before.holding(after))
+
+    def raise_fence(self, number: int, session: int) -> None:
+        """Let a session in: from then on lower ones stay out, whatever happens."""
+        before = self.truth.partitions[number]
+        (now,) = before.fences
+        wanted = frozenset({max(now, session)})
+        self._under_way(number, replace(before, fences=before.fences | wanted))
+        self.fences.raise_to(number, session)
+        self._done(number, replace(before, fences=wanted))
 
     def truncate(self, number: int, after: int) -> None:
         """Keep `after` and below; ids begin with 0."""
@@ -121,4 +155,4 @@ def recorded(path: Path, truth: Truth, options: StorageOptions) -> Iterator[tupl
         try:
             yield driver, recorder.recording
         finally:
-            driver.storage.close()
+            driver.close()

@@ -74,7 +74,7 @@ class RepairChecker:
     def recover(self, root: Path) -> RepairSeen:
         """Inspect without touching, then roll back as the next writer would."""
         try:
-            *_, summary = verify([root], VerifyOptions(threads=1))
+            *_, summary = verify([root], VerifyOptions(threads=1, exclusive=True))
             assert isinstance(summary, VerifySummary), summary
             waiting = len(interrupted(root))
             _roll_back(root)

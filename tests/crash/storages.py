@@ -14,6 +14,7 @@ from engine.errors import NotWaltzError, WaltzError
 from engine.findings import Code, Finding, Severity
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from engine.storage.directory import StorageDirectory, StorageOptions
+from engine.storage.fences import SessionFences
 from engine.storage.partition import Partition
 from formats.control import CONTROL_FILE_NAME
 from formats.request_id import RequestId
@@ -31,10 +32,14 @@ MUST_WORK = (WaltzError, OSError, ValueError, AssertionError, KeyError, IndexErr
 
 def look(storage: StorageDirectory) -> dict[int, PartitionSeen]:
     """Everything in an open storage directory."""
-    return {number: _look_at(storage, number, partition) for number, partition in storage.partitions.items()}
+    with SessionFences.open(storage.path, storage.num_partitions) as fences:
+        return {
+            number: _look_at(storage, number, partition, fences.get(number))
+            for number, partition in storage.partitions.items()
+        }
 
 
-def _look_at(storage: StorageDirectory, number: int, partition: Partition) -> PartitionSeen:
+def _look_at(storage: StorageDirectory, number: int, partition: Partition, fence: int) -> PartitionSeen:
     last = partition.max_transaction_id
     first = partition.first_transaction_id
     records = partition.read_range(first, last + 1 - first) if last >= first else []
@@ -48,6 +53,7 @@ def _look_at(storage: StorageDirectory, number: int, partition: Partition) -> Pa
         partition.quarantined,
         (switches.readable, switches.writable),
         tuple(f"{finding.code}: {finding.message}" for finding in partition.findings),
+        fence,
     )
 
 
@@ -91,7 +97,7 @@ class StorageChecker:
         changes: list[Change] = []
         earlier, disk.observer = disk.observer, changes.append
         try:
-            *findings, summary = verify([path], VerifyOptions(threads=1))
+            *findings, summary = verify([path], VerifyOptions(threads=1, exclusive=True))
         finally:
             disk.observer = earlier
         if changes:

@@ -23,9 +23,14 @@ def one_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> Non
         return
     ((session, mark, local),) = truth.marks
     last = len(truth.possible) - 1
-    match rng.choice(["append"] * 5 + ["truncate"] * 2 + ["session"] * 2 + ["reopen", "switch", "unassign"]):
+    kinds = ["append"] * 3 + ["group"] * 4 + ["truncate", "session", "fence"] * 2 + ["reopen", "switch", "unassign"]
+    match rng.choice(kinds):
         case "append":
             driver.append(number, rng.choice([1, 2, 3, 9]), rng.choice([None, 0, 40, 600, 1700]))
+        case "group":
+            driver.append_blocks(number, rng.choices([None, 0, 40, 600], k=rng.choice([1, 2, 3])), rng.choice([1, 2]))
+        case "fence":
+            driver.raise_fence(number, session + rng.choice([0, 1, 5]))
         case "truncate" if last >= local:
             driver.truncate(number, rng.randint(local, last))
         case "session" if last >= local:

@@ -2,7 +2,7 @@
 
 A `PartitionTruth` says: the records present are a prefix of `possible`, and at least the first `least` of them.  While an
 append is under way, `possible` ends with the records in flight; while a truncation is under way, `least` has fallen and
-`possible` has not; once it is acknowledged, both have.  Marks, assignment and availability are sets of what may be.
+`possible` has not; once it is acknowledged, both have.  Marks, assignment, availability and fence are sets of what may be.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from formats.fence import NO_SESSION
 from formats.segment import SEGMENT_SUFFIX, Record
 from tests.crash.simdisk import Tree
 
@@ -30,6 +31,7 @@ class PartitionTruth:
     marks: frozenset[Marks] = frozenset({NO_MARKS})
     assigned: frozenset[bool] = frozenset({True})
     switches: frozenset[Switches] = frozenset({(True, True)})
+    fences: frozenset[int] = frozenset({NO_SESSION})
 
     def holding(self, records: Sequence[Record]) -> PartitionTruth:
         """Exactly these records."""
@@ -58,6 +60,7 @@ class PartitionSeen:
     quarantined: bool
     switches: Switches
     findings: tuple[str, ...]
+    fence: int = NO_SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ def judge_partition(number: int, promised: PartitionTruth, found: PartitionSeen,
         failures.append(f"marks {found.marks}, promised {sorted(promised.marks)}")
     if found.switches not in promised.switches:
         failures.append(f"readable, writable {found.switches}, promised {sorted(promised.switches)}")
+    if found.fence not in promised.fences:
+        failures.append(f"session fence {found.fence}, promised {sorted(promised.fences)}")
     if found.quarantined and not out_of_order(number, promised, tree):
         failures.append(f"quarantined although its un-synced bytes were not persisted out of order: {found.findings}")
     return failures
@@ -152,5 +157,6 @@ def narrowed(truth: Truth, seen: Seen) -> Truth:
             marks=frozenset({found.marks}),
             assigned=frozenset({True}),
             switches=frozenset({found.switches}),
+            fences=frozenset({found.fence}),
         )
     return replace(truth, partitions=MappingProxyType(partitions), exists=frozenset({True}))

@@ -17,6 +17,8 @@ from engine.storage.partition import Partition
 from formats.control import Layout
 from formats.request_id import RequestId
 from formats.segment import HEADER_SIZE, Record, encode_records
+from formats.wire.records import pack_record_headers, pack_records
+from tests.blocks import encoded_block, wire_record
 from tests.storage.support import entries
 
 
@@ -55,6 +57,31 @@ class PartitionMachine(RuleBasedStateMachine):
             data = self.counter.to_bytes(4, "big") * (size // 4 + 1)
             batch.append(Record.make(number, RequestId(1, 2, 1, self.counter), size, data[:size]))
         self.partition.append(batch)
+        self.records += batch
+
+    @rule(shape=st.lists(st.tuples(st.lists(st.integers(0, 200), max_size=6), st.integers(1, 3)), max_size=4))
+    def append_group(self, shape: list[tuple[list[int], int]]) -> None:
+        """Blocks as a node's encoder makes them."""
+        group, blocks = [], []
+        for sizes, frames in shape:
+            block = []
+            for size in sizes:
+                self.counter += 1
+                number = len(self.records) + len(group) + len(block)
+                block.append(Record.make(number, RequestId(1, 2, 1, self.counter), size, bytes(size)))
+            blocks.append(encoded_block(block, frames))
+            group += block
+        self.partition.append_blocks(blocks)
+        self.records += group
+
+    @precondition(lambda self: self.storage is not None and self.options.segment_size_threshold > 1000)
+    @rule(many=st.integers(990, 1010))
+    def append_a_group_over_a_checkpoint(self, many: int) -> None:
+        if len(self.records) > 3000:
+            return
+        first = len(self.records)
+        batch = [Record.make(n, RequestId(0, 0, 1, n), 0, b"") for n in range(first, first + many)]
+        self.partition.append_blocks([encoded_block(batch, 40)])
         self.records += batch
 
     @precondition(lambda self: self.storage is not None and self.options.segment_size_threshold > 1000)
@@ -96,6 +123,18 @@ class PartitionMachine(RuleBasedStateMachine):
     def read(self, first: int, count: int) -> None:
         assert self.partition.read_range(first, count) == self.records[first : first + count]
         assert self.partition.read(first) == (self.records[first] if first < len(self.records) else None)
+
+    @rule(first=st.integers(-2, 3000), count=st.integers(0, 50), room=st.sampled_from([None, 0, 41, 300, 5000]))
+    def read_in_wire_form(self, first: int, count: int, room: int | None) -> None:
+        wanted = self.partition.read_range(first, count, room)
+        found = self.partition.read_wire(first, count, room)
+        assert (found.count, found.data) == (len(wanted), pack_records(map(wire_record, wanted)))
+        assert wanted == self.records[max(first, 0) : max(first, 0) + len(wanted)]
+        headers = self.partition.read_wire_headers(first, count)
+        assert (headers.count, headers.data) == (
+            len(self.partition.read_headers(first, count)),
+            pack_record_headers(self.partition.read_headers(first, count)),
+        )
 
     @rule()
     def reopen(self) -> None:

@@ -1,0 +1,85 @@
+"""Splitting a receive buffer into frames, a thousand at a time.
+
+Every Waltz connection carries frames: a header of seven bytes (magic, version, length of the body) and a body that begins with
+a message type.  A node that reads them one by one in Python spends its time there; here one call notes all whole frames of a
+buffer in a table, with the fields that every message of the storage protocol begins with.
+
+A frame's length is compared with its bound before anybody waits for it or makes room.  Source of the frame's layout and of the
+keep-alive (a frame without body): release 0.13.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.scan import wire_code
+from engine.scan.wire_layout import (
+    COLUMNS,
+    FILLED,
+    LONGEST,
+    MAGIC,
+    NEEDED,
+    POSITION,
+    ROWS,
+    TAKEN,
+    VERSION,
+    Column,
+    SplitStatus,
+)
+from engine.scan.wire_loops import Table, new_state
+
+__all__ = ["Column", "FrameSplitter", "Split", "SplitStatus"]
+
+_STATUS = {int(status): status for status in SplitStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Frames of a buffer.
+
+    `table`: int64, one row a frame, columns by `Column`.  `consumed`: offset in the buffer behind the last whole frame.
+    `needed`: whole size of the unfinished frame that begins there; 0 when not even its header is whole, or when the status is
+    another than MORE.
+    """
+
+    table: Table
+    consumed: int
+    status: SplitStatus
+    needed: int
+
+
+class FrameSplitter:
+    """Splits buffers of one connection, or of any number of connections of one thread.
+
+    `magic` is the byte that every frame of the protocol begins with, `max_body` the longest body that is accepted, `rows` how
+    many frames one call delivers at most.  `compiled`: False for the interpreted loop; None for the best that is ready (see
+    `engine.scan.wire_code`); True to wait for the compiled one where it can be had.
+    """
+
+    def __init__(self, *, magic: int, max_body: int, rows: int = 1024, compiled: bool | None = None) -> None:
+        if rows < 1 or not 0 <= max_body < 2**31:
+            raise ValueError(f"a splitter of {rows} rows for bodies of up to {max_body} bytes")
+        self._magic, self._max_body, self._rows = magic, max_body, rows
+        self._loops = wire_code.chooser(compiled)
+        self._table = np.empty((rows, COLUMNS), np.int64)
+
+    @property
+    def loops(self) -> str:
+        """What runs now, for people."""
+        return self._loops().name
+
+    def split(self, buffer: bytes | bytearray | memoryview, start: int, end: int, version: int) -> Split:
+        """The whole frames of ``buffer[start:end]``, as many as there are rows; keep-alives are passed over.
+
+        A status other than MORE and FULL tells what is wrong with the frame at `consumed`; frames in front of it are good.
+        Raises ValueError when the range does not lie in the buffer.
+        """
+        if not 0 <= start <= end <= len(buffer):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")
+        state = new_state()
+        state[POSITION], state[FILLED], state[ROWS] = start, end, self._rows
+        state[MAGIC], state[VERSION], state[LONGEST] = self._magic, version, self._max_body
+        status = self._loops().split(state, buffer, self._table)
+        return Split(self._table[: state[TAKEN]].copy(), state[POSITION], _STATUS[status], state[NEEDED])

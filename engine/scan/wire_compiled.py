@@ -1,0 +1,129 @@
+"""The compiled wire loops: loaded from the user's cache, or compiled once on a machine.
+
+Checksums are computed by an installed library's function, called by its address, or by our own tables.  Before the loops are used
+they must give the right answers on made-up input; those that do not are passed over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.scan import code_cache, compiled, object_code
+from engine.scan.object_code import LoadedCode, UnavailableError
+from engine.scan.wire_layout import FUNCTION, RESULT, TABLES
+from engine.scan.wire_loops import INTERPRETED, State, Table
+
+WAYS = ("isal", "zlib-ng", "table")
+"""Ways to compute checksums, fastest first."""
+
+_SOURCES = (
+    "kernel.py",
+    "machine.py",
+    "native.py",
+    "crc_kernel.py",
+    "compiled.py",
+    "wire_layout.py",
+    "wire_loops.py",
+    "wire_native.py",
+    "wire_compiled.py",
+)
+_ARGUMENTS: Mapping[str, int] = {"split": 3, "encode": 5, "to_list": 4}
+_loaded: dict[str, CompiledLoops] = {}
+_lock = threading.Lock()
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class CompiledLoops:
+    """The loops as machine code.  Thread-safe; the interpreter lock is not held while one runs."""
+
+    def __init__(self, way: str, code: LoadedCode) -> None:
+        self.name = f"compiled, {way}"
+        word, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._call = {
+            name: ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *[word] * count)(code.addresses[name])
+            for name, count in _ARGUMENTS.items()
+        }
+        self._keep = code.keep
+        self._tables, self._function = compiled.inputs(way)
+        self._tables_address = _address(self._tables)
+
+    def _run(self, name: str, state: State, *arguments: int) -> int:
+        address, _ = state.buffer_info()
+        state[TABLES], state[FUNCTION] = self._tables_address, self._function
+        error = ctypes.c_void_p()
+        if self._call[name](address + 8 * RESULT, ctypes.addressof(error), address, *arguments):
+            raise RuntimeError(f"the compiled loop {name} failed")  # it has no way to; an answer all the same
+        return state[RESULT]
+
+    def split(self, state: State, buffer: Any, table: Table) -> int:
+        """See `engine.scan.wire_code.Loops.split`."""
+        memory = np.frombuffer(buffer, np.uint8)
+        return self._run("split", state, _address(memory), _address(table))
+
+    def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: Any) -> int:
+        """See `engine.scan.wire_code.Loops.encode`."""
+        memory = np.frombuffer(buffer, np.uint8)
+        return self._run("encode", state, _address(memory), _address(table), _address(offsets), _address(out))
+
+    def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
+        """See `engine.scan.wire_code.Loops.to_list`."""
+        memory = np.frombuffer(buffer, np.uint8)
+        return self._run("to_list", state, _address(memory), _address(out), int(brief))
+
+
+def _kind(way: str) -> str:
+    return way if way == "table" else "call"
+
+
+def _name(way: str) -> str:
+    return object_code.code_name(f"wire-{_kind(way)}", _SOURCES)
+
+
+def _compile(way: str) -> bytes:
+    from engine.scan import wire_native
+
+    return object_code.compile_object(wire_native.translate(_kind(way)))
+
+
+def load(way: str) -> CompiledLoops:
+    """The loops that work in this way, compiled now if they have to be.  Raises UnavailableError."""
+    with _lock:
+        if way not in _loaded:
+            try:
+                if way not in compiled.available_ways():
+                    raise UnavailableError(way)
+                code = object_code.cached_object(_name(way), lambda: _compile(way))
+                loops = CompiledLoops(way, object_code.load_object(code, list(_ARGUMENTS)))
+            except Exception as error:  # whatever a compiler can fail with: the interpreted loops give the same answers
+                raise UnavailableError(f"{way}: {error}") from error
+            if not _answers_rightly(loops):
+                raise UnavailableError(f"{way}: wrong answers")
+            _loaded[way] = loops
+        return _loaded[way]
+
+
+def best(named: str | None, *, compile_now: bool) -> CompiledLoops | None:
+    """The fastest loops that can be had here, or those of the way that is `named`; without `compile_now` from the cache only."""
+    ways = (named,) if named in WAYS else WAYS
+    for way in ways:
+        try:
+            if compile_now or code_cache.contains(_name(way)):
+                return load(way)
+        except (UnavailableError, ImportError):
+            continue
+    return None
+
+
+def _answers_rightly(loops: CompiledLoops) -> bool:
+    """Whether the loops see what the interpreted ones see, on input that is right and input that is not."""
+    from engine.scan.wire_trials import answers
+
+    return answers(loops) == answers(INTERPRETED)

@@ -1,0 +1,165 @@
+"""Places of the wire loops: fields of frames and records, from the compiled schemas, and the words that a loop works on."""
+
+from __future__ import annotations
+
+import enum
+
+from construct import Struct
+
+from engine.scan import kernel
+from formats.schema import compile_schema
+from formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
+from formats.wire.frame import FRAME_HEADER
+from formats.wire.primitives import COUNT as COUNT_FIELD
+from formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_HEADER
+from formats.wire.storage import PREFIX, AppendRequest
+
+COUNT = compile_schema(Struct("count" / COUNT_FIELD))
+APPEND_TYPE = AppendRequest.TYPE
+
+# Plain integers: the compiled loops take them as constants.
+FRAME_SIZE = FRAME_HEADER.size
+MAGIC_AT = FRAME_HEADER.offset_of("magic")
+VERSION_AT = FRAME_HEADER.offset_of("version")
+BODY_LENGTH_AT = FRAME_HEADER.offset_of("length")
+PREFIX_SIZE = PREFIX.size
+TYPE_AT = PREFIX.offset_of("type")
+SESSION_AT = PREFIX.offset_of("session_id")
+SEQUENCE_AT = PREFIX.offset_of("sequence")
+PARTITION_AT = PREFIX.offset_of("partition")
+APPEND_HEAD = PREFIX.size + COUNT.size
+"""Bytes of an append in front of its records."""
+APPEND_LEAST = APPEND_HEAD + 1
+"""Bytes of an append without records: the flag *offline* stands behind them."""
+HEAD = WIRE_RECORD_HEAD.size
+"""Bytes of a record in front of its data on the wire: the same ones stand first in the record on disk."""
+DATA_LENGTH_AT = WIRE_RECORD_HEAD.offset_of("data_length")
+WORD = CHECKSUM.size
+WIRE_OVERHEAD = HEAD + WORD
+DISK_HEAD = RECORD_HEADER.size
+DISK_OVERHEAD = RECORD_OVERHEAD
+BRIEF = WIRE_RECORD_HEADER.size
+"""Bytes of a record header in a list: what stands in front of the data length."""
+
+
+def _check_layouts() -> None:
+    """The head of a record is copied as it is: the first fields on disk must be those on the wire."""
+    shared = RECORD_HEADER.fields[: len(WIRE_RECORD_HEAD.fields)]
+    if (
+        shared != WIRE_RECORD_HEAD.fields
+        or BRIEF != DATA_LENGTH_AT
+        or RECORD_HEADER.offset_of("data_checksum") != HEAD
+        or DISK_HEAD != HEAD + WORD
+    ):
+        raise AssertionError("the record on disk does not begin like the one on the wire")
+
+
+_check_layouts()
+
+
+class Word(enum.IntEnum):
+    """Places in a loop's state, 64-bit words."""
+
+    POSITION = 0
+    """In and out: where the next frame or record begins."""
+    FILLED = 1
+    """In: bytes of the buffer that may be read."""
+    ROWS = 2
+    """In: rows of the table; of a loop over disk records, records to go over."""
+    TAKEN = 3
+    """Out: rows filled, or rows or records that are done with."""
+    MAGIC = 4
+    """In: the magic that every frame must have."""
+    VERSION = 5
+    """In: the version that every frame must have."""
+    LONGEST = 6
+    """In: bound for a frame's body, or for a record's data."""
+    NEEDED = 7
+    """Out: whole size of the unfinished frame, 0 when its header is not whole."""
+    EXPECTED = 8
+    """In: the id that the next record must have."""
+    RECORDS = 9
+    """Out: records delivered."""
+    TABLES = kernel.TABLES
+    """In: address of the checksum constants (compiled loops only)."""
+    FUNCTION = kernel.FUNCTION
+    """In: address of a checksum function (compiled loops only)."""
+    RESULT = kernel.RESULT
+    """Out: the status (compiled loops only)."""
+    BYTES = 13
+    """Out: bytes delivered."""
+    FOUND = 14
+    """Out: id of the record that the loop stopped at, else -1."""
+
+
+WORDS = 16
+TABLES, FUNCTION, RESULT = int(Word.TABLES), int(Word.FUNCTION), int(Word.RESULT)
+POSITION, FILLED, ROWS, TAKEN = int(Word.POSITION), int(Word.FILLED), int(Word.ROWS), int(Word.TAKEN)
+MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.LONGEST), int(Word.NEEDED)
+EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
+
+
+class Column(enum.IntEnum):
+    """Columns of a table of frames."""
+
+    BODY = 0
+    """Offset of the body in the buffer."""
+    LENGTH = 1
+    """Bytes of the body."""
+    TYPE = 2
+    SESSION = 3
+    SEQUENCE = 4
+    PARTITION = 5
+    RECORDS = 6
+    """Of an append the number of records that it claims, -1 when its body has no place for that; else 0."""
+    OFFLINE = 7
+    """1 when the last byte of an append is 1, else 0."""
+
+
+COLUMNS = len(Column)
+BODY_COLUMN, LENGTH_COLUMN, TYPE_COLUMN = int(Column.BODY), int(Column.LENGTH), int(Column.TYPE)
+SESSION_COLUMN, SEQUENCE_COLUMN = int(Column.SESSION), int(Column.SEQUENCE)
+PARTITION_COLUMN, RECORDS_COLUMN = int(Column.PARTITION), int(Column.RECORDS)
+OFFLINE_COLUMN = int(Column.OFFLINE)
+
+
+class SplitStatus(enum.IntEnum):
+    """Why splitting stopped."""
+
+    MORE = 0
+    """The next frame is not wholly there; nothing may be left at all."""
+    FULL = 1
+    """Every row of the table is filled."""
+    MAGIC = 2
+    """The next frame has another magic."""
+    VERSION = 3
+    """The next frame has another version."""
+    LENGTH = 4
+    """The next frame's length is negative or above the bound."""
+    SHORT = 5
+    """The next frame's body is shorter than what every message begins with."""
+
+
+MORE, FULL, BAD_MAGIC = int(SplitStatus.MORE), int(SplitStatus.FULL), int(SplitStatus.MAGIC)
+BAD_VERSION, BAD_LENGTH, SHORT = int(SplitStatus.VERSION), int(SplitStatus.LENGTH), int(SplitStatus.SHORT)
+
+
+class Verdict(enum.IntEnum):
+    """What was found of an append, or of a record."""
+
+    DONE = 0
+    """Nothing is wrong."""
+    ORDER = 1
+    """A record has another id than the next one."""
+    DATA_CHECKSUM = 2
+    """Data does not agree with the checksum that came with it."""
+    MALFORMED = 3
+    """A field reaches beyond the body, a count or length is negative, or bytes are left over."""
+    TOO_LONG = 4
+    """A record has more data than is allowed."""
+    RECORD_CHECKSUM = 5
+    """A record on disk does not agree with its checksum."""
+
+
+FINE, BAD_ORDER, BAD_DATA = int(Verdict.DONE), int(Verdict.ORDER), int(Verdict.DATA_CHECKSUM)
+MALFORMED, TOO_LONG, BAD_RECORD = int(Verdict.MALFORMED), int(Verdict.TOO_LONG), int(Verdict.RECORD_CHECKSUM)

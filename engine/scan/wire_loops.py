@@ -1,0 +1,407 @@
+"""The loops over wire data: frames in a receive buffer, append requests to disk records, disk records to a list's records.
+
+Each loop is written once.  As they stand here they run interpreted, on the primitives of this module; `engine.scan.wire_native`
+takes the same code objects, puts machine-level primitives of the same names in their place and compiles them.  Places come
+from the compiled schemas of the formats.
+
+A loop believes nothing: not the table it is given (it may describe another buffer), not a count, not a length.  Each is
+compared with what is there before anything is read through it, by subtracting, so that nothing overflows.  Where a loop passes
+over a frame twice, the second pass works with the places that the first one noted and reads no length again.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.scan.wire_layout import (
+    APPEND_HEAD,
+    APPEND_LEAST,
+    APPEND_TYPE,
+    BAD_DATA,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_ORDER,
+    BAD_RECORD,
+    BAD_VERSION,
+    BODY_COLUMN,
+    BODY_LENGTH_AT,
+    BRIEF,
+    BYTES,
+    COLUMNS,
+    COUNT,
+    DATA_LENGTH_AT,
+    DISK_HEAD,
+    DISK_OVERHEAD,
+    EXPECTED,
+    FILLED,
+    FINE,
+    FOUND,
+    FRAME_SIZE,
+    FULL,
+    HEAD,
+    LENGTH_COLUMN,
+    LONGEST,
+    MAGIC,
+    MAGIC_AT,
+    MALFORMED,
+    MORE,
+    NEEDED,
+    OFFLINE_COLUMN,
+    PARTITION_AT,
+    PARTITION_COLUMN,
+    POSITION,
+    PREFIX_SIZE,
+    RECORDS,
+    RECORDS_COLUMN,
+    ROWS,
+    SEQUENCE_AT,
+    SEQUENCE_COLUMN,
+    SESSION_AT,
+    SESSION_COLUMN,
+    SHORT,
+    TAKEN,
+    TOO_LONG,
+    TYPE_AT,
+    TYPE_COLUMN,
+    VERSION,
+    VERSION_AT,
+    WIRE_OVERHEAD,
+    WORD,
+    WORDS,
+)
+from formats.checksums import crc32, multiply, shift_operator
+from formats.segment import CHECKSUM
+from formats.wire.frame import FRAME_HEADER
+from formats.wire.records import WIRE_RECORD_HEAD
+from formats.wire.storage import PREFIX
+
+# --- the loops --------------------------------------------------------------------------------------------------------
+
+
+def split(state: Any, memory: Any, table: Any) -> int:
+    """Note every whole frame between POSITION and FILLED in a row of the table; keep-alives are passed over."""
+    position = get(state, POSITION)
+    filled = get(state, FILLED)
+    rows = get(state, ROWS)
+    magic = get(state, MAGIC)
+    version = get(state, VERSION)
+    longest = get(state, LONGEST)
+    row = 0
+    needed = 0
+    status = FULL
+    while row < rows:
+        left = filled - position - FRAME_SIZE
+        if left < 0:
+            status = MORE
+            break
+        if byte_at(memory, position + MAGIC_AT) != magic:
+            status = BAD_MAGIC
+            break
+        if half_at(memory, position + VERSION_AT) != version:
+            status = BAD_VERSION
+            break
+        length = word_at(memory, position + BODY_LENGTH_AT)
+        if length < 0 or length > longest:
+            status = BAD_LENGTH
+            break
+        body = position + FRAME_SIZE
+        if length == 0:
+            position = body
+            continue
+        if length < PREFIX_SIZE:
+            status = SHORT
+            break
+        if length > left:
+            needed = FRAME_SIZE + length
+            status = MORE
+            break
+        kind = byte_at(memory, body + TYPE_AT)
+        records = 0
+        offline = 0
+        if kind == APPEND_TYPE:
+            records = -1
+            if length >= APPEND_LEAST:
+                records = word_at(memory, body + PREFIX_SIZE)
+            if byte_at(memory, body + length - 1) == 1:
+                offline = 1
+        cell = row * COLUMNS
+        put(table, cell + BODY_COLUMN, body)
+        put(table, cell + LENGTH_COLUMN, length)
+        put(table, cell + TYPE_COLUMN, kind)
+        put(table, cell + SESSION_COLUMN, long_at(memory, body + SESSION_AT))
+        put(table, cell + SEQUENCE_COLUMN, long_at(memory, body + SEQUENCE_AT))
+        put(table, cell + PARTITION_COLUMN, word_at(memory, body + PARTITION_AT))
+        put(table, cell + RECORDS_COLUMN, records)
+        put(table, cell + OFFLINE_COLUMN, offline)
+        row += 1
+        position = body + length
+    put(state, POSITION, position)
+    put(state, TAKEN, row)
+    put(state, NEEDED, needed)
+    return status
+
+
+def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
+    """Turn the records of append requests into records on disk, a request whole or not at all, until one is not right.
+
+    `offsets` receives where each record begins in `out`, and where the last one ends.  The caller has made room for every request
+    whose count its length allows.
+    """
+    filled = get(state, FILLED)
+    rows = get(state, ROWS)
+    longest = get(state, LONGEST)
+    expected = get(state, EXPECTED)
+    row = 0
+    total = 0
+    size = 0
+    found = -1
+    status = FINE
+    put(offsets, 0, 0)
+    while row < rows:
+        cell = row * COLUMNS
+        body = get(table, cell + BODY_COLUMN)
+        length = get(table, cell + LENGTH_COLUMN)
+        records = get(table, cell + RECORDS_COLUMN)
+        if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:
+            status = MALFORMED
+            break
+        if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:
+            status = MALFORMED
+            break
+        position = body + APPEND_HEAD
+        last = body + length - 1
+        end = size
+        count = total
+        stop = total + records
+        while count < stop:
+            left = last - position - WIRE_OVERHEAD
+            if left < 0:
+                break
+            data = word_at(memory, position + DATA_LENGTH_AT)
+            if data < 0 or data > left:
+                break
+            if status == FINE:
+                number = long_at(memory, position)
+                if number != expected + count:
+                    status = BAD_ORDER
+                    found = number
+                elif data > longest:
+                    status = TOO_LONG
+                    found = number
+            position += WIRE_OVERHEAD + data
+            end += DISK_OVERHEAD + data
+            count += 1
+            put(offsets, count, end)
+        if count < stop or position != last:
+            status = MALFORMED
+            found = -1
+        if status != FINE:
+            break
+        position = body + APPEND_HEAD
+        count = total
+        while count < stop:
+            start = get(offsets, count)
+            data = get(offsets, count + 1) - start - DISK_OVERHEAD
+            source = position + HEAD
+            data_sum = checksum(state, 0, memory, source, data)
+            if data_sum != unsigned_at(memory, source + data):
+                status = BAD_DATA
+                found = expected + count
+                break
+            copy(out, start, memory, position, HEAD)
+            put_word(out, start + HEAD, data_sum)
+            copy(out, start + DISK_HEAD, memory, source, data)
+            record_sum = checksum(state, 0, out, start, DISK_HEAD)
+            record_sum = joined(state, record_sum, data_sum, out, start + DISK_HEAD, data)
+            put_word(out, start + DISK_HEAD + data, record_sum)
+            position = source + data + WORD
+            count += 1
+        if status != FINE:
+            break
+        total = stop
+        size = end
+        row += 1
+    put(state, TAKEN, row)
+    put(state, RECORDS, total)
+    put(state, BYTES, size)
+    put(state, FOUND, found)
+    return status
+
+
+def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
+    """Turn records on disk into the records of a list (or, when `brief`, into its record headers) until one is not right.
+
+    Both checksums of each are compared, also when its data is left out.
+    """
+    position = get(state, POSITION)
+    filled = get(state, FILLED)
+    rows = get(state, ROWS)
+    longest = get(state, LONGEST)
+    expected = get(state, EXPECTED)
+    count = 0
+    size = 0
+    found = -1
+    status = FINE
+    while count < rows:
+        left = filled - position - DISK_OVERHEAD
+        if left < 0:
+            status = MALFORMED
+            break
+        data = word_at(memory, position + DATA_LENGTH_AT)
+        if data < 0 or data > left:
+            status = MALFORMED
+            break
+        number = long_at(memory, position)
+        if number != expected + count:
+            status = BAD_ORDER
+            found = number
+            break
+        if data > longest:
+            status = TOO_LONG
+            found = number
+            break
+        source = position + DISK_HEAD
+        data_sum = checksum(state, 0, memory, source, data)
+        record_sum = checksum(state, 0, memory, position, DISK_HEAD)
+        record_sum = joined(state, record_sum, data_sum, memory, source, data)
+        if record_sum != unsigned_at(memory, source + data):
+            status = BAD_RECORD
+            found = number
+            break
+        if data_sum != unsigned_at(memory, position + HEAD):
+            status = BAD_DATA
+            found = number
+            break
+        if brief:
+            copy(out, size, memory, position, BRIEF)
+            size += BRIEF
+        else:
+            copy(out, size, memory, position, HEAD)
+            copy(out, size + HEAD, memory, source, data)
+            put_word(out, size + HEAD + data, data_sum)
+            size += WIRE_OVERHEAD + data
+        position = source + data + WORD
+        count += 1
+    put(state, POSITION, position)
+    put(state, TAKEN, count)
+    put(state, BYTES, size)
+    put(state, FOUND, found)
+    return status
+
+
+# --- primitives of the interpreted loops; the compiled ones have their own of the same names --------------------------
+
+_byte = struct.Struct(">" + PREFIX.fields[0].code).unpack_from
+_half = struct.Struct(">" + FRAME_HEADER.fields[1].code).unpack_from
+_word = COUNT.struct.unpack_from
+_unsigned = CHECKSUM.struct.unpack_from
+_long = struct.Struct(">" + WIRE_RECORD_HEAD.fields[0].code).unpack_from
+_put_word = CHECKSUM.struct.pack_into
+_TWO_PASSES = 16 << 10
+"""Data of fewer bytes is passed over twice: cheaper, interpreted, than joining two checksums."""
+_shift = lru_cache(maxsize=64)(shift_operator)
+
+
+def get(words: Any, place: int) -> int:
+    """A 64-bit word of a state, a table or a list of offsets."""
+    return words[place]  # type: ignore[no-any-return]
+
+
+def put(words: Any, place: int, value: int) -> None:
+    """Set a 64-bit word."""
+    words[place] = value
+
+
+def byte_at(memory: Any, position: int) -> int:
+    """An unsigned byte."""
+    return _byte(memory, position)[0]  # type: ignore[no-any-return]
+
+
+def half_at(memory: Any, position: int) -> int:
+    """A signed 16-bit integer."""
+    return _half(memory, position)[0]  # type: ignore[no-any-return]
+
+
+def word_at(memory: Any, position: int) -> int:
+    """A signed 32-bit integer."""
+    return _word(memory, position)[0]  # type: ignore[no-any-return]
+
+
+def unsigned_at(memory: Any, position: int) -> int:
+    """An unsigned 32-bit integer."""
+    return _unsigned(memory, position)[0]  # type: ignore[no-any-return]
+
+
+def long_at(memory: Any, position: int) -> int:
+    """A signed 64-bit integer."""
+    return _long(memory, position)[0]  # type: ignore[no-any-return]
+
+
+def put_word(memory: Any, position: int, value: int) -> None:
+    """Store an unsigned 32-bit integer."""
+    _put_word(memory, position, value)
+
+
+def copy(target: Any, at: int, source: Any, position: int, length: int) -> None:
+    """Copy bytes from one buffer to another."""
+    target[at : at + length] = source[position : position + length]
+
+
+def checksum(state: Any, value: int, memory: Any, position: int, length: int) -> int:
+    """CRC-32 of bytes; `value` is the checksum of what stands before them."""
+    return crc32(memory[position : position + length], value)
+
+
+def joined(state: Any, first: int, second: int, memory: Any, position: int, length: int) -> int:
+    """CRC-32 of two pieces from that of each; the second one's bytes stand in `memory`."""
+    if length < _TWO_PASSES:
+        return crc32(memory[position : position + length], first)
+    return multiply(_shift(length), first) ^ second
+
+
+# --- running them -----------------------------------------------------------------------------------------------------
+
+Table = npt.NDArray[np.int64]
+State: TypeAlias = "array[int]"
+
+
+def new_state() -> State:
+    """Words by `Word`, all zero."""
+    return array("q", _ZEROS)
+
+
+_ZEROS = bytes(8 * WORDS)
+
+
+class InterpretedLoops:
+    """The loops as Python runs them: nothing to load and nothing to wait for.  Thread-safe."""
+
+    name = "interpreted"
+
+    def split(self, state: State, buffer: Any, table: Table) -> int:
+        """Run `split`; `table` has ROWS rows."""
+        cells = [0] * (state[ROWS] * COLUMNS)
+        status = split(state, memoryview(buffer), cells)
+        filled = state[TAKEN]
+        table[:filled] = np.array(cells[: filled * COLUMNS], np.int64).reshape(filled, COLUMNS)
+        return status
+
+    def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: npt.NDArray[np.uint8]) -> int:
+        """Run `encode`."""
+        places = [0] * len(offsets)
+        status = encode(state, memoryview(buffer), table.ravel().tolist(), places, out.data)
+        offsets[:] = places
+        return status
+
+    def to_list(self, state: State, buffer: Any, out: npt.NDArray[np.uint8], *, brief: bool) -> int:
+        """Run `to_list`."""
+        return to_list(state, memoryview(buffer), out.data, int(brief))
+
+
+INTERPRETED = InterpretedLoops()

@@ -1,0 +1,125 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
+"""The compiled wire loops: primitives for `engine.scan.wire_loops`, and their translation to LLVM's language.
+
+Importing this module imports numba.  The loops are the same code objects as the interpreted ones, with the names that they call
+bound to the primitives here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.scan import wire_layout, wire_loops
+from engine.scan.crc_kernel import AT_POWERS, LENGTHS
+from engine.scan.machine import (
+    copy_bytes,
+    load_8,
+    load_64,
+    load_be16,
+    load_be32,
+    load_be32u,
+    load_be64,
+    load_fixed,
+    store_64,
+    store_be32,
+)
+from engine.scan.native import bind, crc_called, crc_sliced, inlined, multiply_reduced, text_of
+
+TABLES = 8 * wire_layout.TABLES
+JOINED = LENGTHS * LENGTHS
+"""Data of this length and above is beyond the tables and passed over twice."""
+TWO_PASSES = 0  # bound by `translate`
+
+_unbound: Any = None
+crc = _unbound  # bound by `translate`
+
+
+@inlined
+def get(words, place):
+    """A 64-bit word; `words` is an address."""
+    return load_64(words + 8 * place)
+
+
+@inlined
+def put(words, place, value):
+    """Set a 64-bit word."""
+    store_64(words + 8 * place, value)
+
+
+@inlined
+def byte_at(memory, position):
+    """An unsigned byte."""
+    return load_8(memory + position)
+
+
+@inlined
+def half_at(memory, position):
+    """A signed 16-bit integer."""
+    return load_be16(memory + position)
+
+
+@inlined
+def word_at(memory, position):
+    """A signed 32-bit integer."""
+    return load_be32(memory + position)
+
+
+@inlined
+def unsigned_at(memory, position):
+    """An unsigned 32-bit integer."""
+    return load_be32u(memory + position)
+
+
+@inlined
+def long_at(memory, position):
+    """A signed 64-bit integer."""
+    return load_be64(memory + position)
+
+
+@inlined
+def put_word(memory, position, value):
+    """Store an unsigned 32-bit integer."""
+    store_be32(memory + position, value)
+
+
+@inlined
+def copy(target, at, source, position, length):
+    """Copy bytes from one buffer to another."""
+    copy_bytes(target + at, source + position, length)
+
+
+def checksum(state, value, memory, position, length):
+    """CRC-32 of bytes; `value` is the checksum of what stands before them."""
+    return crc(state, value, memory + position, length)
+
+
+def joined(state, first, second, memory, position, length):
+    """CRC-32 of two pieces from that of each."""
+    if length < TWO_PASSES or length >= JOINED:
+        return crc(state, first, memory + position, length)
+    powers = load_fixed(state + TABLES) + AT_POWERS
+    operator = load_fixed(powers + (length & (LENGTHS - 1)) * 8)
+    operator = multiply_reduced(operator, load_fixed(powers + (LENGTHS + (length >> 12)) * 8))
+    return multiply_reduced(operator, first) ^ second
+
+
+_PRIMITIVES = ("get", "put", "byte_at", "half_at", "word_at", "unsigned_at", "long_at", "put_word", "copy")
+
+
+def translate(kind: str) -> dict[str, str]:
+    """The loops by name in LLVM's language.
+
+    `kind` says how checksums are computed: ``call`` for a library's function, ``table`` for our own, for which a second pass over
+    the data costs more.
+    """
+    names = {name: globals()[name] for name in _PRIMITIVES}
+    ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}
+    primitives: tuple[Any, ...] = (checksum, joined)
+    for primitive in primitives:
+        names[primitive.__name__] = inlined(bind(primitive, ways, __name__))
+    loops: dict[str, tuple[Any, int]] = {
+        "split": (wire_loops.split, 3),
+        "encode": (wire_loops.encode, 5),
+        "to_list": (wire_loops.to_list, 4),
+    }
+    return {name: text_of(bind(loop, names, __name__), count) for name, (loop, count) in loops.items()}

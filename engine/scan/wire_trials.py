@@ -1,0 +1,107 @@
+"""Made-up input for the wire loops, and everything that they tell about it: one question for any form of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.scan.kernel import made_up_record
+from engine.scan.wire_layout import (
+    APPEND_TYPE,
+    COLUMNS,
+    COUNT,
+    DISK_HEAD,
+    EXPECTED,
+    FILLED,
+    HEAD,
+    LONGEST,
+    MAGIC,
+    POSITION,
+    ROWS,
+    VERSION,
+    WORD,
+)
+from engine.scan.wire_loops import new_state
+from formats.wire.frame import FRAME_HEADER
+from formats.wire.storage import PREFIX
+
+if TYPE_CHECKING:
+    from engine.scan.wire_code import Loops
+
+_LENGTHS = (0, 1, 3, 4, 7, 8, 31, 32, 33, 63, 64, 65, 100, 255, 511, 512, 513, 1023, 4095, 4096, 4097, 9001)
+_LETTER, _VERSION = 0x53, 1
+
+
+def _wire_record(transaction_id: int, length: int) -> bytes:
+    disk = made_up_record(transaction_id, length)
+    return disk[:HEAD] + disk[DISK_HEAD:-WORD] + disk[HEAD:DISK_HEAD]
+
+
+def _append(sequence: int, records: list[bytes]) -> bytes:
+    prefix = PREFIX.struct.pack(APPEND_TYPE, -7, sequence, 3)
+    body = prefix + COUNT.struct.pack(len(records)) + b"".join(records) + bytes([sequence & 1])
+    return FRAME_HEADER.struct.pack(_LETTER, _VERSION, len(body)) + body
+
+
+def _stream() -> bytes:
+    frames, following = [], 0
+    for sequence, length in enumerate(_LENGTHS):
+        records = [_wire_record(following + place, length) for place in range(sequence % 4)]
+        following += len(records)
+        frames.append(_append(sequence, records))
+    frames.insert(3, FRAME_HEADER.struct.pack(_LETTER, _VERSION, 0))
+    return b"".join(frames)
+
+
+def answers(loops: Loops) -> list[Any]:
+    """Everything that these loops tell about made-up input, right and not right."""
+    told: list[Any] = []
+    good = _stream()
+    whole = len(good)
+    tables = [_split(loops, good, rows, told) for rows in (1, 5, 64)]
+    for place in (0, 2, 6, 7, 40, 60, whole - 1, whole - 3, whole - 9000):
+        data = bytearray(good)
+        data[place] ^= 4
+        _encode(loops, data, _split(loops, data, 64, told), told)
+        _encode(loops, data, tables[-1], told)
+    _encode(loops, good, tables[-1], told)
+    for cell in range(0, tables[-1].size, 7):
+        table = tables[-1].copy()
+        table.reshape(-1)[cell] += (-1) ** cell * 5
+        _encode(loops, good, table, told)
+    disk = b"".join(made_up_record(place, length) for place, length in enumerate(_LENGTHS))
+    places = (0, 7, 29, 33, 36, 50, len(disk) - 1, len(disk) - 8000, len(disk) - 12000)
+    for place, change in ((0, 0), *((place, 1) for place in places)):
+        data = bytearray(disk)
+        data[place] ^= change
+        for brief in (False, True):
+            _list(loops, data, brief, told)
+    _list(loops, disk[:-1], False, told)
+    return told
+
+
+def _split(loops: Loops, data: bytes | bytearray, rows: int, told: list[Any]) -> Any:
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000
+    state[MAGIC], state[VERSION] = _LETTER, _VERSION
+    table = np.zeros((rows, COLUMNS), np.int64)
+    status = loops.split(state, data, table)
+    told.append((status, state[:10].tolist(), table.tolist()))
+    return table
+
+
+def _encode(loops: Loops, data: bytes | bytearray, table: Any, told: list[Any]) -> None:
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST], state[EXPECTED] = len(data), len(table), 9000, 0
+    out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
+    status = loops.encode(state, data, table, offsets, out)
+    told.append((status, state[:10].tolist(), state[13:].tolist(), offsets.tobytes(), out[: state[13]].tobytes()))
+
+
+def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any]) -> None:
+    state = new_state()
+    state[POSITION], state[FILLED], state[ROWS], state[LONGEST] = 0, len(data), len(_LENGTHS), 100_000
+    out = np.zeros(len(data), np.uint8)
+    status = loops.to_list(state, data, out, brief=brief)
+    told.append((status, state[:10].tolist(), state[13:].tolist(), out.tobytes()))

@@ -1,0 +1,133 @@
+"""What is appended at once: records as they will stand on disk, and how they are parted into writes.
+
+A batch is written in one piece and synced once, unless a segment ends or a checkpoint is reached inside it.  A segment is closed
+by the first record that comes when it is already larger than the threshold (release 0.13.2), so it exceeds the threshold by one
+record at most.  A part also ends at a checkpoint: data and index up to k*1000 - 1 are durable before anything of k*1000 is
+written, so that finding this record proves the checkpoint.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import ChecksumMismatchError, InvalidRequestError, OutOfOrderError
+from engine.storage.segment import CHECKPOINT_INTERVAL, BatchPart
+from formats.checksums import crc32
+from formats.segment import CHECKSUM, HEADER_SIZE, Record
+
+if TYPE_CHECKING:
+    from engine.scan.transcode import EncodedBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records in their form on disk.
+
+    `offsets`: int64, where each record begins in `pieces` joined, and where the last one ends.
+    """
+
+    first_transaction_id: int
+    pieces: tuple[bytes | memoryview, ...]
+    offsets: npt.NDArray[np.int64]
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return len(self.offsets) - 1
+
+
+def batch_of_blocks(blocks: Sequence[EncodedBlock], following: int, place: str) -> Batch:
+    """Blocks that follow one another from the transaction `following` on.
+
+    Raises OutOfOrderError, and ValueError for a block that does not agree with itself; the records' bytes are trusted.
+    """
+    offsets: list[npt.NDArray[np.int64]] = []
+    size, expected = 0, following
+    for block in blocks:
+        if not block.records:
+            continue
+        if block.first_transaction_id != expected:
+            raise OutOfOrderError(
+                f"{place}, transaction {block.first_transaction_id}: out of order, the next one is {expected}"
+            )
+        if len(block.offsets) != block.records + 1 or block.offsets[0] != 0 or block.offsets[-1] != len(block.data):
+            raise ValueError(f"{place}, transaction {expected}: a block does not agree with its offsets")
+        offsets.append(block.offsets[:-1] + size if size else block.offsets[:-1])
+        size += len(block.data)
+        expected = block.next_transaction_id
+    joined = np.concatenate([*offsets, np.array([size], np.int64)])
+    return Batch(following, tuple(block.data for block in blocks if block.records), joined)
+
+
+def batch_of_records(records: Sequence[Record], following: int, place: str, max_data_length: int) -> Batch:
+    """Records from the transaction `following` on, both checksums of each compared.
+
+    Raises OutOfOrderError, InvalidRequestError for data that is too long or a field that does not fit, ChecksumMismatchError.
+    """
+    encoded = [_encoded(record, following + number, place, max_data_length) for number, record in enumerate(records)]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(raw) for raw in encoded], out=offsets[1:])
+    return Batch(following, (b"".join(encoded),) if encoded else (), offsets)
+
+
+def _encoded(record: Record, expected: int, place: str, max_data_length: int) -> bytes:
+    place = f"{place}, transaction {record.transaction_id}"
+    if record.transaction_id != expected:
+        raise OutOfOrderError(f"{place}: out of order, the next one is {expected}")
+    if len(record.data) > max_data_length:
+        raise InvalidRequestError(
+            f"{place}: {len(record.data)} bytes of data, and at most {max_data_length} are allowed"
+        )
+    try:
+        raw = record.encode()
+    except struct.error as error:
+        raise InvalidRequestError(f"{place}: a field does not fit its place: {error}") from error
+    for name, computed, stored in (
+        ("data", crc32(record.data), record.data_checksum),
+        ("record", crc32(memoryview(raw)[: -CHECKSUM.size]), record.record_checksum),
+    ):
+        if computed != stored:
+            raise ChecksumMismatchError(
+                f"{place}: the {name} checksum is {stored:08x}, and the bytes have {computed:08x}",
+                advice="the record was damaged on its way here; nothing of the batch was written",
+            )
+    return raw
+
+
+def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchPart | None]:
+    """The parts that are written and synced one after another, and None where a new segment begins.
+
+    `segment_size`: bytes of the segment at the beginning, header included; `threshold`: as in `StorageOptions`.
+    """
+    offsets, count = batch.offsets, batch.records
+    size, begin = segment_size, 0
+    while begin < count:
+        if size > threshold and size > HEADER_SIZE:
+            yield None
+            size = HEADER_SIZE
+        start = int(offsets[begin])
+        checkpoint = begin + CHECKPOINT_INTERVAL - (batch.first_transaction_id + begin) % CHECKPOINT_INTERVAL
+        full = int(np.searchsorted(offsets, threshold - size + start, side="right"))
+        end = min(max(full, begin + 1), checkpoint, count)
+        stop = int(offsets[end])
+        yield BatchPart(_cut(batch.pieces, start, stop), offsets[begin : end + 1] - start)
+        size += stop - start
+        begin = end
+
+
+def _cut(pieces: tuple[bytes | memoryview, ...], start: int, stop: int) -> tuple[bytes | memoryview, ...]:
+    """The bytes ``[start, stop)`` of all pieces joined."""
+    found: list[bytes | memoryview] = []
+    position = 0
+    for piece in pieces:
+        low, high = max(start - position, 0), min(stop - position, len(piece))
+        if low < high:
+            found.append(piece if high - low == len(piece) else memoryview(piece)[low:high])
+        position += len(piece)
+    return tuple(found)

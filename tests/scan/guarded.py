@@ -1,0 +1,123 @@
+"""A program: runs the wire loops on memory with a forbidden page on either side, so that one byte too far ends the process.
+
+``python -m tests.scan.guarded WAY SEED ROUNDS``; every buffer has exactly the size that it needs, and lies against the page
+behind it or against the one in front of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.scan import wire_compiled
+from engine.scan.transcode import room_for
+from engine.scan.wire_code import Loops
+from engine.scan.wire_layout import COLUMNS, EXPECTED, FILLED, LONGEST, MAGIC, POSITION, ROWS
+from engine.scan.wire_loops import INTERPRETED, new_state
+from formats.request_id import RequestId
+from formats.segment import Record
+from formats.wire.frame import keep_alive
+from formats.wire.records import WireRecord
+from formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
+
+_PAGE = mmap.PAGESIZE
+_NO_ACCESS = 0
+
+
+class Guarded:
+    """Memory between two pages that may not be touched.  `array` and `bytes_at` lie against one of them."""
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+        self._map = mmap.mmap(-1, (pages + 2) * _PAGE)
+        self._start = np.frombuffer(self._map, np.uint8).ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        for page in (0, pages + 1):
+            address = ctypes.c_void_p(self._start + page * _PAGE)
+            if libc.mprotect(address, ctypes.c_size_t(_PAGE), _NO_ACCESS):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self._whole = np.frombuffer(self._map, np.uint8)
+
+    def take(self, size: int, *, high: bool) -> np.ndarray:
+        """`size` bytes that end at the upper page, or begin behind the lower one."""
+        begin = _PAGE + (self._pages * _PAGE - size if high else 0)
+        return self._whole[begin : begin + size]
+
+    def put(self, data: bytes, *, high: bool) -> np.ndarray:
+        place = self.take(len(data), high=high)
+        place[:] = np.frombuffer(data, np.uint8)
+        return place
+
+
+def _record(rng: random.Random, number: int) -> WireRecord:
+    length = rng.choice([0, 1, rng.randrange(70), rng.randrange(600), 511, 512, 4095, 4096, 5000])
+    return WireRecord.make(number, RequestId(1, 2, 3, 4), 5, rng.randbytes(length))
+
+
+def _stream(rng: random.Random) -> bytes:
+    parts, number = [], 0
+    for sequence in range(rng.randrange(5)):
+        records = tuple(_record(rng, number + place) for place in range(rng.randrange(3)))
+        number += len(records)
+        parts.append(encode(AppendRequest(7, sequence, 3, records, rng.random() < 0.5)))
+        parts += rng.choices([b"", keep_alive(0x53, 0), encode(MaxTransactionIdRequest(7, 1, 3))], k=1)
+    return b"".join(parts)
+
+
+def _changed(rng: random.Random, data: bytes) -> bytes:
+    raw = bytearray(data)
+    for _ in range(rng.randrange(3)):
+        if raw:
+            place = rng.randrange(len(raw))
+            raw[place : place + rng.choice([0, 1, 1, 1, 30])] = rng.choice([b"", b"\0", b"\xff", rng.randbytes(1)])
+    return bytes(raw[: rng.choice([len(raw), rng.randrange(len(raw) + 1)])])
+
+
+def _round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
+    source, tables, places, target = memory
+    high = rng.random() < 0.5
+    raw = _changed(rng, _stream(rng))
+    buffer = source.put(raw, high=high)
+    rows = rng.choice([1, 3, 64])
+    table = tables.take(rows * COLUMNS * 8, high=high).view(np.int64).reshape(rows, COLUMNS)
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST] = len(raw), rows, rng.choice([100, 1 << 20])
+    state[MAGIC] = 0x53
+    loops.split(state, buffer, table)
+    found = table[: state[3]]
+    if found.size and rng.random() < 0.5:
+        cell = rng.randrange(found.size)
+        found.reshape(-1)[cell] = rng.choice([-1, 0, 26, 2**31, 2**62, rng.randrange(-(2**63), 2**63), len(raw)])
+    records, size = room_for(found, len(raw))
+    offsets = places.take((records + 1) * 8, high=high).view(np.int64)
+    out = target.take(size, high=high)
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST], state[EXPECTED] = len(raw), len(found), 1 << 20, 0
+    loops.encode(state, buffer, found, offsets, out)
+    made = [_record(rng, number) for number in range(rng.randrange(4))]
+    disk = b"".join(Record.make(r.transaction_id, r.request_id, r.header, r.data).encode() for r in made)
+    disk = _changed(rng, disk)
+    brief = rng.random() < 0.3
+    most = len(disk) // 40
+    out = target.take(most * 28 if brief else max(0, len(disk) - 4 * min(most, 1)), high=high)
+    state = new_state()
+    state[POSITION], state[FILLED], state[ROWS], state[LONGEST] = 0, len(disk), most, 1 << 20
+    loops.to_list(state, source.put(disk, high=high), out, brief=brief)
+
+
+def main(way: str, seed: int, rounds: int) -> None:
+    loops = INTERPRETED if way == "interpreted" else wire_compiled.load(way)
+    memory = [Guarded(32) for _ in range(4)]
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        _round(loops, rng, memory)
+    print("nothing was touched")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

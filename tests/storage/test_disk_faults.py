@@ -1,0 +1,222 @@
+"""Disks that fail under a group commit: what was acknowledged stays, the error says what and where, the directory goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine import disk
+from engine.errors import DiskFullError, DiskWriteError, SyncFailedError
+from engine.inspect.verify import VerifySummary, verify
+from engine.storage.directory import StorageOptions
+from engine.storage.partition import Partition
+from formats.wire.records import pack_records
+from tests.blocks import encoded_block, wire_record
+from tests.builders import build_directory, make_records
+from tests.storage.faulty_disks import everything_is_there
+from tests.storage.support import LAYOUTS, SMALL, opened
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_fault(fault: str, tmp_path: Path, *before: str) -> tuple[int, Path]:
+    """The acknowledged transactions and a copy of what the disk held."""
+    place, target = tmp_path / "place", tmp_path / "copy"
+    place.mkdir()
+    command = [sys.executable, "-m", "tests.storage.faulty_disks", fault, str(place), str(target)]
+    done = subprocess.run([*before, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout), target
+
+
+def assert_sound(path: Path, acknowledged: int) -> None:
+    with opened(path, StorageOptions()) as storage:
+        assert storage.findings == (), "nothing of what failed was left"
+        everything_is_there(storage.partition(0), acknowledged)
+    *findings, summary = verify([path])
+    assert findings == []
+    assert isinstance(summary, VerifySummary)
+
+
+def _may_mount() -> bool:
+    if not shutil.which("unshare"):
+        return False
+    probe = "mount -t tmpfs -o size=64k none /mnt"
+    return not subprocess.run(["unshare", "-Urm", "sh", "-c", probe], capture_output=True, check=False).returncode
+
+
+@pytest.mark.skipif(not _may_mount(), reason="no file system can be mounted here")
+@pytest.mark.parametrize("fault", ["full", "full, rolling"])
+def test_a_full_file_system(fault: str, tmp_path: Path) -> None:
+    """A real one of 500 kB: within a segment, and where segments are made."""
+    mounting = ("unshare", "-Urm", "sh", "-c", f'mount -t tmpfs -o size=500k none {tmp_path}/place && exec "$@"', "sh")
+    acknowledged, copy = run_fault(fault, tmp_path, *mounting)
+    assert acknowledged > 400
+    assert_sound(copy, acknowledged)
+
+
+@pytest.mark.parametrize("fault", ["limited", "descriptors"])
+def test_a_limit_of_the_system(fault: str, tmp_path: Path) -> None:
+    """Files that may not grow, and no descriptor to be had."""
+    acknowledged, copy = run_fault(fault, tmp_path)
+    assert acknowledged > 80
+    assert_sound(copy, acknowledged)
+
+
+@contextmanager
+def failing(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], code: int, allowed: int, matches: Callable[[str], bool]
+) -> Iterator[list[str]]:
+    """After `allowed` calls on files whose name matches, these functions of the system fail with an error of the system."""
+    calls: list[str] = []
+
+    def wrapped(name: str) -> Callable[..., object]:
+        real = getattr(os, name)
+
+        def call(descriptor: int, *arguments: object) -> object:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if matches(path):
+                calls.append(f"{name} {Path(path).suffix}")
+                if len(calls) > allowed:
+                    raise OSError(code, os.strerror(code))
+            return real(descriptor, *arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(os, name, wrapped(name))
+        yield calls
+
+
+WRITES = ("pwrite", "pwritev")
+SYNCS = ("fdatasync", "fsync")
+GROUP = 12
+
+
+def blocks(following: int) -> list:
+    records = make_records(GROUP, first=following, seed=following)
+    return [encoded_block(records[:5], 2), encoded_block(records[5:])]
+
+
+def records_until(stop: int) -> bytes:
+    groups = [make_records(GROUP, first=first, seed=first) for first in range(0, stop, GROUP)]
+    return pack_records(wire_record(record) for group in groups for record in group)
+
+
+def fill(partition: Partition) -> None:
+    """Append groups until that is refused."""
+    while True:
+        partition.append_blocks(blocks(partition.next_transaction_id))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+@pytest.mark.parametrize("allowed", range(3))
+def test_a_failed_sync_ends_the_partition_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout, suffix: str, allowed: int
+) -> None:
+    """No further write is tried, the error stays, the other partition works, and after opening again so does this one."""
+    build_directory(tmp_path, {0: 0, 1: 0}, layout=layout)
+    with opened(tmp_path, SMALL) as storage:
+        partition = storage.partition(0)
+        with (
+            failing(
+                monkeypatch, SYNCS, errno.EIO, allowed, lambda path: f"/0/{'0' * 10}" in path and suffix in path
+            ) as calls,
+            pytest.raises(SyncFailedError, match="cannot sync: Input/output error") as caught,
+        ):
+            fill(partition)
+        acknowledged = partition.next_transaction_id
+        assert acknowledged % GROUP == 0
+        assert str(tmp_path / "0") in str(caught.value)
+        assert len(calls) == allowed + 1, "a failed sync is not tried again"
+        assert partition.failed is caught.value
+        for write in (
+            lambda: partition.append_blocks(blocks(acknowledged)),
+            lambda: partition.truncate(-1, allow_data_loss=True),
+            lambda: partition.set_low_water_mark(99, 10**6),
+        ):
+            with pytest.raises(SyncFailedError):
+                write()
+        assert partition.read_wire(0, 10**6).data == records_until(acknowledged)
+        storage.partition(1).append_blocks(blocks(0))
+        changes: list[tuple[str, str]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "observer", lambda change: changes.append((change.kind, change.path.name)))
+            reopened = storage.reopen(0)
+        assert any(kind == "rename" and name.endswith(f".idx{disk.TEMPORARY_SUFFIX}") for kind, name in changes), (
+            "what the system takes for written is written again"
+        )
+        assert reopened.read_wire(0, 10**6).data == records_until(acknowledged)
+        reopened.append_blocks(blocks(acknowledged))
+    with opened(tmp_path, SMALL) as storage:
+        assert storage.partition(0).read_wire(0, 10**6).data == records_until(acknowledged + GROUP)
+        assert storage.partition(1).max_transaction_id == GROUP - 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("allowed", [0, 1, 2, 3, 7, 12])
+def test_a_failed_write_takes_the_whole_group_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, allowed: int
+) -> None:
+    """In the data, in the index, in a new segment: nothing of the group remains, and the next one is written as if not."""
+    build_directory(tmp_path, {0: 0})
+    with opened(tmp_path, SMALL) as storage:
+        partition = storage.partition(0)
+        with (
+            failing(monkeypatch, WRITES, code, allowed, lambda path: "/0/" in path),
+            pytest.raises(DiskFullError if code in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError) as caught,
+        ):
+            fill(partition)
+        acknowledged = partition.next_transaction_id
+        assert acknowledged % GROUP == 0
+        assert os.strerror(code) in str(caught.value)
+        assert partition.failed is None
+        assert partition.read_wire(0, 10**6).data == records_until(acknowledged)
+        partition.append_blocks(blocks(acknowledged))
+    with opened(tmp_path, SMALL) as storage:
+        assert storage.findings == ()
+        assert storage.partition(0).read_wire(0, 10**6).data == records_until(acknowledged + GROUP)
+
+
+@pytest.mark.parametrize("allowed", range(6))
+def test_a_disk_that_can_no_longer_be_changed_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """The system made the file system read-only in the middle of a group, so that nothing can be taken back either.
+
+    The partition fails; what was acknowledged can be read, now and after opening again.
+    """
+    build_directory(tmp_path, {0: 0, 1: 0})
+    with opened(tmp_path, SMALL) as storage:
+        partition = storage.partition(0)
+        everything = (*WRITES, *SYNCS, "ftruncate")
+        with (
+            failing(monkeypatch, everything, errno.EROFS, 12 + allowed, lambda path: "/0/" in path),
+            pytest.raises(DiskWriteError, match="Read-only file system"),
+        ):
+            fill(partition)
+        acknowledged = partition.next_transaction_id
+        assert acknowledged % GROUP == 0
+        assert partition.failed is not None
+        with pytest.raises(DiskWriteError):
+            partition.append_blocks(blocks(acknowledged))
+        assert partition.read_wire(0, 10**6).data == records_until(acknowledged)
+        storage.partition(1).append_blocks(blocks(0))
+    with opened(tmp_path, SMALL) as storage:
+        partition = storage.partition(0)
+        assert not partition.quarantined
+        found = partition.read_wire(0, 10**6)
+        assert found.data.startswith(records_until(acknowledged))
+        group = make_records(GROUP, first=acknowledged, seed=acknowledged)
+        whole = records_until(acknowledged) + pack_records(map(wire_record, group))
+        assert whole.startswith(found.data), "what was under way may be there, nothing else"
