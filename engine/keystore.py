@@ -1,0 +1,306 @@
+"""Files that hold certificates and private keys: PEM, PKCS #12 and Java's JKS.
+
+The type that is configured says little: like Java since version 8, a store that says JKS and is PKCS #12 is read as what it
+is, and the other way round.  Only PEM has to be asked for by name, so that nobody trusts a text file by mistake.
+
+Every error is an InvalidRequestError that names the file, because it is the configuration that has to change; a system that
+refuses to read is a DiskReadError.  No message holds a password.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import DiskReadError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509 import Certificate
+
+_JKS_MAGIC = bytes.fromhex("feedfeed")
+_JCEKS_MAGIC = bytes.fromhex("cececece")
+_DER_SEQUENCE = b"\x30"
+_PEM_BEGIN = b"-----BEGIN "
+_PEM_END = b"-----END "
+_CONVERT = "convert it with keytool -importkeystore -deststoretype PKCS12"
+MAX_STORE_SIZE = 16 << 20
+"""Bytes; a file beyond that is no key store."""
+
+
+class StoreType(enum.StrEnum):
+    """How a store is written."""
+
+    JKS = "JKS"
+    PKCS12 = "PKCS12"
+    PEM = "PEM"
+
+
+def store_type_of(text: str) -> StoreType:
+    """A store type by name, in any case; ``P12`` and ``PFX`` are PKCS12.  Raises InvalidRequestError."""
+    name = text.strip().upper().replace("#", "")
+    name = {"P12": "PKCS12", "PFX": "PKCS12"}.get(name, name)
+    try:
+        return StoreType(name)
+    except ValueError:
+        known = ", ".join(StoreType)
+        raise InvalidRequestError(f"{text!r}: no such type of store; there are {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMaterial:
+    """A private key and the chain that belongs to it, its own certificate first."""
+
+    key: PrivateKeyTypes
+    chain: tuple[Certificate, ...]
+
+    def to_pem(self, password: str) -> bytes:
+        """Key, encrypted under `password`, and chain."""
+        from cryptography.hazmat.primitives import serialization as s
+
+        key = self.key.private_bytes(
+            s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(password.encode())
+        )
+        return key + b"".join(one.public_bytes(s.Encoding.PEM) for one in self.chain)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, in hex."""
+        from cryptography.hazmat.primitives import hashes
+
+        return self.chain[0].fingerprint(hashes.SHA256()).hex()
+
+
+def read_key_store(path: Path, password: str | None, store_type: str) -> KeyMaterial:
+    """The private key of a store and its chain; the first key where there are several.
+
+    Raises InvalidRequestError (no such file, unknown type, wrong password, damaged, no private key), DiskReadError.
+    """
+    data = _read(path)
+    kind = _kind_of(path, data, store_type_of(store_type))
+    if kind is StoreType.PEM:
+        return _pem_material(path, data, path, data, password)
+    if password is None:
+        raise InvalidRequestError(f"{path}: a private key cannot be read without the store's password")
+    if kind is StoreType.JKS:
+        return _jks_material(path, data, password)
+    return _pkcs12_material(path, data, password)
+
+
+def read_trust_store(path: Path, password: str | None, store_type: str) -> tuple[bytes, ...]:
+    """The certificates that a store vouches for (DER): the trusted ones, and the own one of each private key.
+
+    A JKS store can be read without its password, then unchecked, as Java does.  Raises as `read_key_store`; a store
+    without any certificate is an error, because nobody could connect.
+    """
+    data = _read(path)
+    kind = _kind_of(path, data, store_type_of(store_type))
+    if kind is StoreType.PEM:
+        found = _pem_certificates(path, data)
+    elif kind is StoreType.JKS:
+        found = _jks_certificates(path, data, password)
+    else:
+        found = _pkcs12_certificates(path, data, password)
+    if not found:
+        raise InvalidRequestError(f"{path}: the trust store holds no certificate")
+    return found
+
+
+def read_certificate_and_key(certificate: Path, key: Path | None, password: str | None) -> KeyMaterial:
+    """A chain and its private key from PEM files; from one file if `key` is None.  Raises as `read_key_store`."""
+    chain = _read(certificate)
+    _check_whole_pem(certificate, chain)
+    return _pem_material(certificate, chain, key or certificate, chain if key is None else _read(key), password)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_STORE_SIZE + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise InvalidRequestError(f"{path}: cannot read certificates or keys: {error.strerror}") from None
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="read certificates or keys") from error
+    if len(data) > MAX_STORE_SIZE:
+        raise InvalidRequestError(f"{path}: more than {MAX_STORE_SIZE} bytes; this is no key store")
+    if not data:
+        raise InvalidRequestError(f"{path}: the file is empty")
+    return data
+
+
+def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
+    """What the bytes are.  Raises InvalidRequestError where that is not what was asked for, or nothing known."""
+    if data.startswith(_JCEKS_MAGIC):
+        raise InvalidRequestError(f"{path}: a store of type JCEKS, which is not read", advice=_CONVERT)
+    text = _PEM_BEGIN in data
+    if wanted is StoreType.PEM:
+        if not text:
+            raise InvalidRequestError(f"{path}: not PEM", advice="name the store's type, JKS or PKCS12")
+        _check_whole_pem(path, data)
+        return wanted
+    if data.startswith(_JKS_MAGIC):
+        return StoreType.JKS
+    if data.startswith(_DER_SEQUENCE):
+        return StoreType.PKCS12
+    if text:
+        raise InvalidRequestError(f"{path}: PEM, not {wanted}", advice="set the store's type to PEM")
+    raise InvalidRequestError(f"{path}: neither JKS nor PKCS12; it begins with {data[:4].hex()}")
+
+
+def _check_whole_pem(path: Path, data: bytes) -> None:
+    """A file that ends within a block would otherwise just hold one certificate less."""
+    if data.count(_PEM_BEGIN) != data.count(_PEM_END):
+        raise InvalidRequestError(f"{path}: a block of PEM is cut off")
+
+
+# --- PEM -----------------------------------------------------------------------------------------------------------------
+
+
+def _pem_material(
+    chain_path: Path, chain_data: bytes, key_path: Path, key_data: bytes, password: str | None
+) -> KeyMaterial:
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    encrypted = b"ENCRYPTED" in key_data
+    if encrypted and password is None:
+        raise InvalidRequestError(f"{key_path}: the private key is encrypted and no password is given")
+    try:
+        key = load_pem_private_key(_key_part(key_path, key_data), (password or "").encode() if encrypted else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        why = "wrong password, or damaged" if encrypted else "damaged, or of an unknown kind"
+        raise InvalidRequestError(f"{key_path}: the private key cannot be read: {why}") from None
+    try:
+        chain = tuple(x509.load_pem_x509_certificates(chain_data))
+    except ValueError:
+        raise InvalidRequestError(f"{chain_path}: no certificate in PEM form can be read from it") from None
+    return _checked(chain_path, KeyMaterial(key, chain))
+
+
+def _key_part(path: Path, data: bytes) -> bytes:
+    """The first PEM block that is a private key."""
+    at = data.find(b"PRIVATE KEY-----")
+    begin = data.rfind(_PEM_BEGIN, 0, at)
+    end = data.find(b"PRIVATE KEY-----", at + 1)
+    if at < 0 or begin < 0 or end < 0:
+        raise InvalidRequestError(f"{path}: holds no whole private key in PEM form")
+    return data[begin : end + len(b"PRIVATE KEY-----")] + b"\n"
+
+
+def _pem_certificates(path: Path, data: bytes) -> tuple[bytes, ...]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    try:
+        return tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(data))
+    except ValueError:
+        raise InvalidRequestError(f"{path}: no certificate in PEM form can be read from it") from None
+
+
+# --- PKCS #12 ------------------------------------------------------------------------------------------------------------
+
+
+def _pkcs12_material(path: Path, data: bytes, password: str) -> KeyMaterial:
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        key, certificate, others = pkcs12.load_key_and_certificates(data, password.encode())
+    except ValueError as error:
+        raise _pkcs12_error(path, error) from None
+    if key is None or certificate is None:
+        raise InvalidRequestError(f"{path}: the key store holds no private key with its certificate")
+    return _checked(path, KeyMaterial(key, _ordered_chain(certificate, others)))
+
+
+def _pkcs12_certificates(path: Path, data: bytes, password: str | None) -> tuple[bytes, ...]:
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
+    try:
+        _, certificate, others = pkcs12.load_key_and_certificates(data, None if password is None else password.encode())
+    except ValueError as error:
+        raise _pkcs12_error(path, error) from None
+    found = [*([certificate] if certificate is not None else []), *others]
+    return tuple(one.public_bytes(Encoding.DER) for one in found)
+
+
+def _pkcs12_error(path: Path, error: ValueError) -> InvalidRequestError:
+    if "password" in str(error).lower() or "mac" in str(error).lower():
+        return InvalidRequestError(f"{path}: the store's password is wrong, or the store was changed")
+    return InvalidRequestError(f"{path}: a damaged or unknown PKCS12 store")
+
+
+# --- JKS -----------------------------------------------------------------------------------------------------------------
+
+
+def _jks_material(path: Path, data: bytes, password: str) -> KeyMaterial:
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_der_private_key
+
+    from formats.jks import JksError, JksKey, JksPasswordError, JksStore, unprotect_key
+
+    try:
+        store = JksStore.decode(data)
+        store.check_password(password)
+        entry = next((one for one in store.entries if isinstance(one, JksKey)), None)
+        if entry is None:
+            raise InvalidRequestError(f"{path}: the key store holds no private key with its certificate")
+        plain = unprotect_key(entry.protected, password)
+    except (JksError, JksPasswordError) as error:
+        raise InvalidRequestError(f"{path}: {error}") from None
+    try:
+        key = load_der_private_key(plain, None)
+        chain = tuple(x509.load_der_x509_certificate(der) for der in entry.chain)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InvalidRequestError(f"{path}: the key or a certificate of {entry.alias!r} cannot be read") from None
+    return _checked(path, KeyMaterial(key, chain))
+
+
+def _jks_certificates(path: Path, data: bytes, password: str | None) -> tuple[bytes, ...]:
+    from formats.jks import JksCertificate, JksError, JksPasswordError, JksStore
+
+    try:
+        store = JksStore.decode(data)
+        if password is not None:
+            store.check_password(password)
+    except (JksError, JksPasswordError) as error:
+        raise InvalidRequestError(f"{path}: {error}") from None
+    found = []
+    for entry in store.entries:
+        if isinstance(entry, JksCertificate):
+            found.append(entry.der)
+        elif entry.chain:
+            found.append(entry.chain[0])
+    return tuple(found)
+
+
+# --- what all share ------------------------------------------------------------------------------------------------------
+
+
+def _ordered_chain(own: Certificate, others: Sequence[Certificate]) -> tuple[Certificate, ...]:
+    """The certificate and, of the others, those that lead upwards from it, in that order."""
+    chain = [own]
+    left = list(others)
+    while chain[-1].issuer != chain[-1].subject:
+        above = next((one for one in left if one.subject == chain[-1].issuer), None)
+        if above is None:
+            break
+        chain.append(above)
+        left.remove(above)
+    return tuple(chain)
+
+
+def _checked(path: Path, material: KeyMaterial) -> KeyMaterial:
+    """The material, after a look at whether its parts belong together."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    if not material.chain:
+        raise InvalidRequestError(f"{path}: the private key has no certificate")
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if material.chain[0].public_key().public_bytes(*form) != material.key.public_key().public_bytes(*form):
+        raise InvalidRequestError(f"{path}: the private key does not belong to the first certificate")
+    return material

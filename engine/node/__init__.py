@@ -1,0 +1,1 @@
+"""The storage node: ports, group commit, hosted partitions, configuration."""

@@ -1,0 +1,226 @@
+"""The admin port: what an operator's tools ask of a node.
+
+Requests of one connection are executed one after another and answered in that order, on threads of this port: assigning a
+partition opens its files and may take long, and the data port must not notice.  As in the release, records and sessions are
+read here without permission checks and past the partition's queue.
+
+A failure leaves the connection open: where the release closes it without a word (a partition number beyond the cluster's, a
+partition that is given up twice) the peer gets a failure, and nothing of the list was done (weakness S9).
+
+Source of the protocol: release 0.13.2; version 1 has the requests of the design documents for reading and writing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar
+
+from engine.errors import WaltzError
+from engine.node.connection import HEADER, Connection, Pause, Received
+from engine.node.failures import failure_of
+from engine.node.hosted_storage import HostedStorage
+from engine.node.limits import NodeLimits
+from engine.node.one_at_a_time import OneAtATime, OverdueError
+from engine.node.port import Port
+from engine.node.workers import WorkerPool
+from formats.wire.admin import (
+    ADMIN_VERSIONS,
+    OPEN_SEQUENCE,
+    AdminMessage,
+    AssignedPartitionStatusRequest,
+    AssignedPartitionStatusResponse,
+    FailureResponse,
+    LastSessionInfoRequest,
+    LastSessionInfoResponse,
+    MetricsRequest,
+    MetricsResponse,
+    OpenRequest,
+    PartitionAssignmentRequest,
+    PartitionAvailableRequest,
+    PartitionReadRequest,
+    PartitionWriteRequest,
+    RecordListRequest,
+    SuccessResponse,
+    decode,
+    encode,
+    record_list_response,
+)
+from formats.wire.frame import FRAME_HEADER, Magic
+from formats.wire.hello import ADMIN_SERVER, Hello
+from formats.wire.primitives import MessageError
+
+_MEMORY = 16 << 20
+"""Bytes of requests that were read and are not answered, over all connections."""
+_MOST_REQUESTS = 600
+"""The release stops reading a connection at as many."""
+_MOST_BYTES = 4 << 20
+_THREADS = 4
+_CLOSING_SECONDS = 10.0
+_RESPONSES = frozenset(
+    kind.TYPE for kind in (SuccessResponse, FailureResponse, LastSessionInfoResponse, MetricsResponse)
+) | {8, AssignedPartitionStatusResponse.TYPE}
+
+
+class AdminPort(Port):
+    """The admin port of a node.  `metrics` makes the JSON that a metrics request is answered with; it may block."""
+
+    name = "admin port"
+
+    def __init__(
+        self, hosted: HostedStorage, *, metrics: Callable[[], str], limits: NodeLimits, log: logging.Logger
+    ) -> None:
+        super().__init__(limits=limits, log=log, memory=_MEMORY)
+        self.hosted = hosted
+        self.pool = WorkerPool(_THREADS, log=log, name="admin-worker")
+        self._metrics = metrics
+        self._closed = False
+
+    def _connection(self, peer: str) -> Connection:
+        return AdminConnection(self, peer)
+
+    async def close(self) -> None:
+        """See `Port.close`; waits for what the threads are doing, but not for ever."""
+        await super().close()
+        if not self._closed:
+            self._closed = True
+            try:
+                await OneAtATime(self.pool.close, name="admin-closing").result(_CLOSING_SECONDS)
+            except OverdueError as error:
+                self.log.warning("%s: a request is still being executed: %s", self.name, error)
+
+    def execute(self, message: AdminMessage, version: int, room: int) -> bytes | list[bytes]:
+        """Do what is asked for and return the response.  Blocks.  Never raises but the exits of the interpreter."""
+        sequence = OPEN_SEQUENCE if isinstance(message, OpenRequest) else message.sequence
+        try:
+            return self._execute(message, version, room)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except WaltzError as error:
+            self.complain(f"{type(message).__name__} refused: {error}")
+            failure = failure_of(error)
+        except BaseException as error:
+            self.log.error("%s: %s failed", self.name, type(message).__name__, exc_info=error)
+            failure = failure_of(error)
+        return encode(FailureResponse(sequence, failure), version)
+
+    def _execute(self, message: AdminMessage, version: int, room: int) -> bytes | list[bytes]:
+        hosted = self.hosted
+        match message:
+            case OpenRequest(cluster_key=key, num_partitions=count):
+                hosted.check_open(key, count)
+                return encode(SuccessResponse(OPEN_SEQUENCE), version)
+            case PartitionAvailableRequest(partitions=partitions, available=available):
+                hosted.set_availability(partitions, readable=available, writable=available)
+            case PartitionReadRequest(partition=partition, on=on):
+                hosted.set_availability([partition], readable=on)
+            case PartitionWriteRequest(partition=partition, on=on):
+                hosted.set_availability([partition], writable=on)
+            case PartitionAssignmentRequest(partitions=partitions, assigned=True):
+                hosted.assign(partitions)
+            case PartitionAssignmentRequest(partitions=partitions, delete_files=delete_files):
+                hosted.unassign(partitions, delete_files=delete_files)
+            case RecordListRequest(partition=partition, first_transaction_id=first, max_count=count):
+                found = hosted.read_wire(partition, first, max(count, 0), room)
+                return record_list_response(message.sequence, partition, found.count, found.data, version)
+            case LastSessionInfoRequest(partition=partition):
+                info = hosted.session_info(partition)
+                return encode(LastSessionInfoResponse(message.sequence, partition, info), version)
+            case MetricsRequest():
+                return encode(MetricsResponse(message.sequence, self._metrics()), version)
+            case AssignedPartitionStatusRequest():
+                statuses = tuple(hosted.assigned_status())
+                return encode(AssignedPartitionStatusResponse(message.sequence, statuses), version)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is no request")
+        return encode(SuccessResponse(message.sequence), version)
+
+
+class AdminConnection(Connection):
+    """A client of the admin port; `engine.node.workers.Job` to its threads, for one request at a time."""
+
+    MAGIC: ClassVar[Magic] = Magic.ADMIN
+    GREETING: ClassVar[Hello] = Hello(ADMIN_VERSIONS, ADMIN_SERVER)
+
+    def __init__(self, port: AdminPort, peer: str) -> None:
+        super().__init__(
+            port,
+            peer,
+            max_body=port.limits.max_admin_body,
+            most_requests=_MOST_REQUESTS,
+            most_bytes=_MOST_BYTES,
+        )
+        self._admin_port = port
+        self._queue: deque[tuple[AdminMessage, int]] = deque()
+        self._executing: tuple[AdminMessage, int] | None = None
+
+    def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
+        assert self.version is not None
+        while end - start >= HEADER:
+            magic, version, length = FRAME_HEADER.struct.unpack_from(received, start)
+            if magic != self.MAGIC:
+                wrong = f"a frame with magic 0x{magic:02x} instead of 0x{self.MAGIC:02x}"
+            elif version != self.version:
+                wrong = f"a frame of version {version} instead of the agreed {self.version}"
+            elif not 0 <= length <= self._max_body:
+                wrong = f"a frame of {length} bytes, and {self._max_body} are the most here"
+            elif end - start < HEADER + length:
+                return start, HEADER + length
+            else:
+                wrong = self._message(bytes(received[start + HEADER : start + HEADER + length])) if length else ""
+            if wrong:
+                self._refuse(wrong, received, start, end)
+                return end, 0
+            start += HEADER + length
+        return start, 0
+
+    def _message(self, body: bytes) -> str:
+        """Queue the message; what is wrong with it, if anything."""
+        assert self.version is not None
+        if body[0] in _RESPONSES:
+            return f"a message of type {body[0]}, which is no request"
+        try:
+            message = decode(body, self.version)
+        except MessageError as error:
+            return f"a corrupted message: {error}"
+        self._begin(1, len(body))
+        self._queue.append((message, len(body)))
+        self._go_on()
+        return ""
+
+    def _go_on(self) -> None:
+        """Have the next request executed, unless one is, or its answer would only wait."""
+        if self._executing is None and self._queue and self.open and not self._pauses & Pause.UNREAD_ANSWERS:
+            self._executing = self._queue.popleft()
+            self._admin_port.pool.schedule(self)
+
+    def run(self) -> bool:
+        """See `engine.node.workers.Job`."""
+        assert self._executing is not None
+        assert self.version is not None
+        message, size = self._executing
+        answer: bytes | list[bytes] = b""
+        promised = self.share.promise()
+        try:
+            if not self.closed:
+                answer = self._admin_port.execute(message, self.version, promised)
+        finally:
+            length = sum(map(len, answer)) if isinstance(answer, list) else len(answer)
+            self.share.make(promised, length)
+            self._port.outbox.put(self._executed, answer, length, size)
+        return False
+
+    def _executed(self, answer: bytes | list[bytes], length: int, size: int) -> None:
+        self._executing = None
+        if answer:
+            self.answer(answer)
+            self.send()
+        self.share.send(length)
+        self._done(1, size)
+        self._go_on()
+
+    def _drop(self) -> None:
+        while self._queue:
+            _, size = self._queue.popleft()
+            self._done(1, size)

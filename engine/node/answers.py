@@ -1,0 +1,110 @@
+"""Answers that a partition gives: many frames at once, failures, and handing them to their connection."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.node.failures import denial_of, failure
+from engine.node.permissions import Denial, FailureCode
+from engine.node.requests import AppendRun, Item, Sender
+from engine.scan.frames import Column
+from formats.wire.frame import FRAME_HEADER, Magic, frame_header
+from formats.wire.storage import (
+    PREFIX,
+    STORAGE_VERSION,
+    FailureResponse,
+    SuccessResponse,
+    encode,
+    success_frames,
+)
+
+Table = npt.NDArray[np.int64]
+
+SUCCESS_SIZE = FRAME_HEADER.size + PREFIX.size
+"""Bytes of a success, header included."""
+MALFORMED_REASON = "a request that cannot be decoded"
+NO_MEMORY_REASON = "no memory is left for an answer"
+
+_SESSION, _SEQUENCE, _PARTITION = int(Column.SESSION), int(Column.SEQUENCE), int(Column.PARTITION)
+_PLACES = (
+    (FRAME_HEADER.size + PREFIX.offset_of("session_id"), _SESSION),
+    (FRAME_HEADER.size + PREFIX.offset_of("sequence"), _SEQUENCE),
+)
+_SUCCESS_HEADER = frame_header(Magic.STORAGE, STORAGE_VERSION, PREFIX.size)
+
+
+def successes(table: Table) -> bytes:
+    """A success for every request of a table (rows of `Column`); whole frames, one behind the other."""
+    if len(table) == 1:  # alone and waited for: arrays cost more than the one answer
+        row = table[0].tolist()
+        prefix = PREFIX.struct.pack(SuccessResponse.TYPE, row[_SESSION], row[_SEQUENCE], row[_PARTITION])
+        return _SUCCESS_HEADER + prefix
+    return success_frames(table[:, _SESSION], table[:, _SEQUENCE], table[:, _PARTITION])
+
+
+def failure_frames(denial: Denial, table: Table) -> bytes:
+    """The same failure for every request of a table of one partition; whole frames, one behind the other."""
+    first = table[0].tolist()
+    frame = encode(FailureResponse(first[_SESSION], first[_SEQUENCE], first[_PARTITION], failure(denial)))
+    count = len(table)
+    if count == 1:
+        return frame
+    frames = np.frombuffer(bytearray(frame * count), np.uint8).reshape(count, len(frame))
+    for offset, column in _PLACES:
+        frames[:, offset : offset + 8] = table[:, column].astype(">i8").view(np.uint8).reshape(count, 8)
+    return frames.tobytes()
+
+
+def failures_for(item: Item, denial: Denial) -> bytes:
+    """Failure frames for every request of an item."""
+    if isinstance(item, AppendRun):
+        return failure_frames(denial, item.table)
+    message = item.message
+    return encode(FailureResponse(message.session_id, message.sequence, message.partition, failure(denial)))
+
+
+def requests_of(item: Item) -> int:
+    """How many requests an item has."""
+    return len(item.table) if isinstance(item, AppendRun) else 1
+
+
+def refuse(item: Item, denial: Denial, log: logging.Logger) -> None:
+    """Answer every request of an item with a failure; where not even that can be made, the connection is closed."""
+    try:
+        answer = failures_for(item, denial)
+    except MemoryError:
+        log.error("%s: the connection is closed", NO_MEMORY_REASON)
+        break_off(item.sender, NO_MEMORY_REASON, requests_of(item), item.size, log)
+        return
+    post(item.sender, answer, requests_of(item), item.size, log)
+
+
+def post(sender: Sender, answer: bytes | list[bytes], requests: int, size: int, log: logging.Logger) -> None:
+    """Hand an answer to its connection; trouble there is nobody else's trouble."""
+    try:
+        sender.post(answer, requests, size)
+    except Exception:
+        log.exception("an answer could not be handed to its connection")
+
+
+def break_off(sender: Sender, reason: str, requests: int, size: int, log: logging.Logger) -> None:
+    """Have a connection closed; trouble there is nobody else's trouble."""
+    try:
+        sender.break_off(reason, requests, size)
+    except Exception:
+        log.exception("a connection could not be closed")
+
+
+def report(error: BaseException, log: logging.Logger, what: str) -> Denial:
+    """What a peer is told about an error; what the operator must know goes to the log."""
+    denial = denial_of(error)
+    if denial.code in (FailureCode.INTERNAL, FailureCode.OUT_OF_MEMORY):
+        log.error("%s failed: %s", what, denial.text, exc_info=error)
+    elif denial.code.status in ("io-error", "damaged"):
+        log.error("%s failed: %s", what, denial.text)
+    else:
+        log.debug("%s refused: %s", what, denial.text)
+    return denial

@@ -1,0 +1,370 @@
+"""Group commit: every append that waits for a partition shares one write and one flush.
+
+On the way from the socket to the disk nothing is made for a single request.  Sessions are compared by columns, records are
+encoded by `engine.scan.transcode`, one call writes and syncs, and the answers of all requests are made at once.  Requests that
+must fail fail alone, with the release's failure, and those behind them are judged as if they had never been there: so they
+usually are out of order, as in the release.  Unlike there, nothing of a failing request is written, and data is compared with
+its checksum.
+
+No answer is made before everything it tells is durable.  When the write or the flush fails, all requests that shared it
+fail.  A frame that cannot be decoded ends its connection, as in the release, and what came behind it is not looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from engine.errors import WaltzError
+from engine.node.answers import (
+    MALFORMED_REASON,
+    SUCCESS_SIZE,
+    Table,
+    break_off,
+    failure_frames,
+    post,
+    refuse,
+    report,
+    successes,
+)
+from engine.node.metrics import PartitionMetrics
+from engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode, out_of_order
+from engine.node.requests import AppendRun, Sender
+from engine.scan.frames import Column
+from engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, Verdict
+
+__all__ = ["GroupCommit", "Judge", "Target", "failure_frames"]
+
+SMALL_RUN = 32 << 10
+"""Bytes up to which a run is copied together with its neighbours, so that one call encodes them all."""
+
+BODY, LENGTH, SESSION = int(Column.BODY), int(Column.LENGTH), int(Column.SESSION)
+OFFLINE = int(Column.OFFLINE)
+
+_BROKEN_OFF = Denial(FailureCode.INVALID_REQUEST, "", MALFORMED_REASON)
+
+
+class Target(Protocol):
+    """What a commit needs of the partition (`engine.storage.partition.Partition`)."""
+
+    @property
+    def next_transaction_id(self) -> int:
+        """The id that the next record must have."""
+        ...
+
+    def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
+        """Write and sync."""
+        ...
+
+
+class Judge(Protocol):
+    """Who says whether an append may run (the partition's service)."""
+
+    def open_session(self) -> int | None:
+        """The session whose online appends need no further look at present; None when there is none."""
+        ...
+
+    def admit(self, session_id: int, offline: bool) -> Denial | None:
+        """Check an append; None when it may run, a newer session being durable.  Raises WaltzError when it cannot be."""
+        ...
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Frames that are encoded together, and what became of them.
+
+    `ends`: behind which row each run ends.  `stretches`: first row, row behind the last, and why they were refused; without a
+    denial their records are in a block.
+    """
+
+    runs: Sequence[AppendRun]
+    buffer: bytes | bytearray
+    table: Table
+    ends: list[int]
+    stretches: list[tuple[int, int, Denial | None]] = field(default_factory=list)
+
+
+class GroupCommit:
+    """Executes append runs of one partition.  Not thread-safe: a partition's requests are executed one after another."""
+
+    def __init__(
+        self,
+        target: Target,
+        encoder: AppendEncoder,
+        judge: Judge,
+        metrics: PartitionMetrics,
+        *,
+        max_data_length: int,
+        commit_bytes: int,
+        log: logging.Logger,
+    ) -> None:
+        """`commit_bytes`: bytes of frame bodies that share one write and flush; a frame that is longer has its own."""
+        self.target = target
+        self._encoder, self._judge, self._metrics = encoder, judge, metrics
+        self._max_data_length, self._commit_bytes, self._log = max_data_length, commit_bytes, log
+        self.broken: list[Sender] = []
+        """Peers that sent a frame which cannot be decoded: whatever else of theirs is queued came behind it."""
+
+    def execute(self, runs: Sequence[AppendRun]) -> None:
+        """Judge, write, sync and answer every request of the runs, in their order.  Raises the exits of the interpreter only."""
+        leave: BaseException | None = None
+        for portion in _portions(runs, self._commit_bytes):
+            try:
+                self._commit(portion)
+            except (KeyboardInterrupt, SystemExit) as error:
+                leave = error
+        if leave is not None:
+            raise leave
+
+    def _commit(self, runs: Sequence[AppendRun]) -> None:
+        """One write and flush."""
+        try:
+            chunks = _chunks(runs)
+            blocks: list[EncodedBlock] = []
+            following = self.target.next_transaction_id
+            for chunk in chunks:
+                following = self._encode(chunk, following, blocks)
+            started = time.monotonic()
+            if blocks:
+                self.target.append_blocks(blocks)
+            finished = time.monotonic()
+            answers = [answer for chunk in chunks for answer in _answers(chunk)]
+        except BaseException as error:
+            self._fail(runs, error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            return
+        for sender, answer, requests, size in answers:
+            if answer is None:
+                break_off(sender, MALFORMED_REASON, requests, size, self._log)
+            else:
+                post(sender, answer, requests, size, self._log)
+        self._count(chunks, bool(blocks), finished - started, finished)
+
+    def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
+        """All requests of the runs fail."""
+        denial = report(error, self._log, f"{sum(len(run.table) for run in runs)} append requests")
+        for run in runs:
+            if self.is_broken(run.sender):
+                break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)
+            else:
+                refuse(run, denial, self._log)
+
+    # --- judging and encoding ----------------------------------------------------------------------------------------
+
+    def _encode(self, chunk: _Chunk, following: int, blocks: list[EncodedBlock]) -> int:
+        """Judge and encode all rows of a chunk; returns the id behind the last record."""
+        table, count, row = chunk.table, len(chunk.table), 0
+        bounds = self._bounds(table)
+        place = 0
+        while row < count:
+            while bounds[place] <= row:
+                place += 1
+            stop = bounds[place]
+            if self.broken:
+                run = next(i for i, end in enumerate(chunk.ends) if row < end)
+                stop = min(stop, chunk.ends[run])
+                if self.is_broken(chunk.runs[run].sender):
+                    chunk.stretches.append((row, chunk.ends[run], _BROKEN_OFF))
+                    row = chunk.ends[run]
+                    continue
+            denial = self._admit(int(table[row, SESSION]), bool(table[row, OFFLINE]))
+            if denial is not None:
+                chunk.stretches.append((row, stop, denial))
+                row = stop
+                continue
+            encoded = self._encoder.encode(chunk.buffer, table[row:stop], following)
+            if encoded.block.records:
+                blocks.append(encoded.block)
+                following += encoded.block.records
+            if encoded.frames:
+                chunk.stretches.append((row, row + encoded.frames, None))
+                row += encoded.frames
+            if row < stop:
+                denial = self._verdict(encoded)
+                if denial is _BROKEN_OFF:
+                    self.broken.append(
+                        next(r.sender for r, end in zip(chunk.runs, chunk.ends, strict=True) if row < end)
+                    )
+                else:
+                    chunk.stretches.append((row, row + 1, denial))
+                    row += 1
+        return following
+
+    def _bounds(self, table: Table) -> list[int]:
+        """Behind which rows session or offline flag change; the last row's end is one."""
+        count = len(table)
+        if count == 1:
+            return [1]
+        sessions, offline = table[:, SESSION], table[:, OFFLINE]
+        changed = (sessions[1:] != sessions[:-1]) | (offline[1:] != offline[:-1])
+        return [*(np.flatnonzero(changed) + 1).tolist(), count]
+
+    def _admit(self, session_id: int, offline: bool) -> Denial | None:
+        if not offline and session_id == self._judge.open_session():
+            return None
+        try:
+            return self._judge.admit(session_id, offline)
+        except WaltzError as error:
+            return report(error, self._log, f"session {session_id}")
+
+    def _verdict(self, encoded: EncodedAppends) -> Denial:
+        if encoded.verdict is Verdict.ORDER:
+            return out_of_order()
+        place = f"transaction {encoded.found_transaction_id}"
+        if encoded.verdict is Verdict.DATA_CHECKSUM:
+            return Denial(
+                FailureCode.DATA_CHECKSUM,
+                STORAGE_EXCEPTION,
+                f"{place}: the data does not agree with the checksum that came with it; nothing of the request was written",
+            )
+        if encoded.verdict is Verdict.TOO_LONG:
+            return Denial(
+                FailureCode.TOO_LONG,
+                STORAGE_EXCEPTION,
+                f"{place}: more data than the {self._max_data_length} bytes that this node accepts; nothing of the request"
+                " was written",
+            )
+        return _BROKEN_OFF
+
+    def is_broken(self, sender: Sender) -> bool:
+        """Whether a frame of this peer could not be decoded."""
+        return any(broken is sender for broken in self.broken)
+
+    def _count(self, chunks: Sequence[_Chunk], wrote: bool, seconds: float, finished: float) -> None:
+        """Tell the metrics; the answers are on their way by now."""
+        tried, done = 0, 0
+        for chunk in chunks:
+            tried += sum(stop - start for start, stop, d in chunk.stretches if d is None or d.code in _TRIED)
+            requests = sum(stop - start for start, stop, denial in chunk.stretches if denial is None)
+            if requests:
+                received = sum(run.received for run in chunk.runs) / len(chunk.runs)
+                self._metrics.append_latency.update(finished - received, requests)
+            done += requests
+        if tried:
+            self._metrics.append.mark(tried)
+        if wrote:
+            self._metrics.flush_latency.update(seconds)
+            self._metrics.flush_requests.update(done)
+
+
+_TRIED = (FailureCode.OUT_OF_ORDER, FailureCode.DATA_CHECKSUM, FailureCode.TOO_LONG)
+"""Failures of appends that were admitted: the release counts those as appends, too."""
+
+Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
+"""Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""
+
+
+def _portions(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRun]]:
+    """Runs that share a flush: at most `limit` bytes together, but at least one frame."""
+    portion: list[AppendRun] = []
+    size = 0
+    for run in runs:
+        if not len(run.table):
+            continue
+        for part in (run,) if run.size <= limit else _cut(run, limit):
+            if portion and size + part.size > limit:
+                yield portion
+                portion, size = [], 0
+            portion.append(part)
+            size += part.size
+    if portion:
+        yield portion
+
+
+def _cut(run: AppendRun, limit: int) -> Iterator[AppendRun]:
+    """A long run in parts of at most `limit` bytes, or of one frame."""
+    ends = np.cumsum(run.table[:, LENGTH])
+    row, before = 0, 0
+    while row < len(ends):
+        stop = max(row + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield AppendRun(run.sender, run.buffer, run.table[row:stop], int(ends[stop - 1]) - before, run.received)
+        row, before = stop, int(ends[stop - 1])
+
+
+def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:
+    """Long runs alone, where they lie; small neighbours copied together."""
+    if len(runs) == 1:
+        run = runs[0]
+        return [_Chunk(runs, run.buffer, run.table, [len(run.table)])]
+    chunks: list[_Chunk] = []
+    small: list[AppendRun] = []
+    for run in runs:
+        if run.size <= SMALL_RUN:
+            small.append(run)
+            continue
+        if small:
+            chunks.append(_joined(small))
+            small = []
+        chunks.append(_Chunk([run], run.buffer, run.table, [len(run.table)]))
+    if small:
+        chunks.append(_joined(small))
+    return chunks
+
+
+def _joined(runs: list[AppendRun]) -> _Chunk:
+    """One buffer and one table for all runs.  Frames of others between those of a run are copied along, or each frame alone."""
+    parts: list[bytes | bytearray] = []
+    tables: list[Table] = []
+    ends: list[int] = []
+    position, rows = 0, 0
+    for run in runs:
+        table = run.table
+        first = int(table[0, BODY])
+        stop = int(table[-1, BODY]) + int(table[-1, LENGTH])
+        if first >= 0 and stop - first <= 4 * run.size + SMALL_RUN:
+            table = table.copy()
+            table[:, BODY] += position - first
+            parts.append(run.buffer[first:stop])
+            position += stop - first
+        else:
+            table = table.copy()
+            for row in range(len(table)):
+                body, length = int(table[row, BODY]), int(table[row, LENGTH])
+                table[row, BODY] = position
+                parts.append(run.buffer[body : body + length])
+                position += length
+        tables.append(table)
+        rows += len(table)
+        ends.append(rows)
+    return _Chunk(runs, b"".join(parts), np.concatenate(tables), ends)
+
+
+def _answers(chunk: _Chunk) -> Iterator[Answer]:
+    """The answers to a chunk's requests, run by run, in their order."""
+    table = chunk.table
+    frames = b""
+    if any(denial is None for _, _, denial in chunk.stretches):
+        frames = successes(table)
+    if len(chunk.runs) == 1 and len(chunk.stretches) == 1 and frames:
+        yield chunk.runs[0].sender, frames, len(table), chunk.runs[0].size
+        return
+    start = 0
+    stretches = iter(chunk.stretches)
+    _, stretch_stop, denial = next(stretches)
+    for run, end in zip(chunk.runs, chunk.ends, strict=True):
+        pieces: list[bytes] = []
+        row, broken = start, False
+        while row < end:
+            while stretch_stop <= row:
+                _, stretch_stop, denial = next(stretches)
+            stop = min(end, stretch_stop)
+            if denial is _BROKEN_OFF:
+                broken = True
+                break
+            if denial is None:
+                pieces.append(frames[row * SUCCESS_SIZE : stop * SUCCESS_SIZE])
+            else:
+                pieces.append(failure_frames(denial, table[row:stop]))
+            row = stop
+        done = run.size if row == end else int(table[start:row, LENGTH].sum())
+        if pieces:
+            yield run.sender, pieces if len(pieces) > 1 else pieces[0], row - start, done
+        if broken:
+            yield run.sender, None, end - row, run.size - done
+        start = end

@@ -1,0 +1,87 @@
+"""The configuration file: YAML, keys nested or dotted, as release 0.13.2 reads it.
+
+``storage: {port: 1}`` and ``storage.port: 1`` are the same.  Where a key is given twice the last one holds, as in the
+release; unlike there, that is said, and so is a key that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import DiskReadError, InvalidRequestError
+
+MAX_SIZE = 1 << 20
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A key, dotted, its value as YAML understands it, and its line (from 1).  A list or an empty group is a value, too."""
+
+    key: str
+    value: object
+    line: int
+
+
+def read_entries(path: Path) -> tuple[FileEntry, ...]:
+    """All entries with a value, in file order.
+
+    Raises InvalidRequestError (no such file, no YAML, not a map) and DiskReadError.
+    """
+    import yaml
+
+    text = _read(path)
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            top = loader.get_single_node()
+            if top is None:
+                return ()
+            if not isinstance(top, yaml.MappingNode):
+                raise InvalidRequestError(f"{path}: the top of the file must be keys with values")
+            return tuple(entry for entry in _flatten(loader, top, "", path, 0) if entry.value is not None)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "no YAML"
+        raise InvalidRequestError(f"{place}: {what}") from None
+    except ValueError as error:  # a scalar that looks like a date, a number, and is none
+        raise InvalidRequestError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_SIZE + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise InvalidRequestError(f"{path}: cannot read the configuration: {error.strerror}") from None
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="read the configuration") from error
+    if len(data) > MAX_SIZE:
+        raise InvalidRequestError(f"{path}: more than {MAX_SIZE} bytes; this is no configuration file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def _flatten(loader: Any, node: Any, prefix: str, path: Path, depth: int) -> Iterator[FileEntry]:
+    import yaml
+
+    if depth > MAX_DEPTH:
+        raise InvalidRequestError(f"{path}:{node.start_mark.line + 1}: keys are nested more than {MAX_DEPTH} deep")
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise InvalidRequestError(f"{path}:{line}: a key must be a name")
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode):
+            yield from _flatten(loader, value_node, f"{key}.", path, depth + 1)
+        else:
+            yield FileEntry(key, loader.construct_object(value_node, deep=True), line)

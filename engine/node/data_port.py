@@ -1,0 +1,412 @@
+"""The data port: from frames to partitions, and their answers back.
+
+Appends are never decoded here.  All whole frames that arrived together are noted in one table; consecutive appends of one
+partition become one run, which goes to the partition with the bytes it was received in.  Where requests of several partitions
+are interleaved they are sorted by partition first: order matters only within one.
+
+A partition whose queue is full does not stop the others: its requests wait here, behind one another, until it has room, and
+count towards the bounds of the connection.  When it makes no progress at all they are answered as *busy* (weakness S3).
+
+Reads need no room but their answers do, and how much is not known before.  So a connection's reads start one at a time, and
+double with each answer as long as the answers are short and the peer takes them; all connections share a bound.
+
+Source of the protocol: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import WaltzError
+from engine.node.budget import Budget
+from engine.node.commit import failure_frames
+from engine.node.connection import HEADER, Connection, Pause, Received
+from engine.node.failures import failure_of
+from engine.node.hosted_storage import HostedStorage
+from engine.node.limits import NodeLimits
+from engine.node.partition_service import Admission
+from engine.node.permissions import not_loaded
+from engine.node.port import Port
+from engine.node.requests import AppendRun, Item, Request
+from engine.scan.frames import Column, FrameSplitter, Split, SplitStatus
+from formats.wire.frame import FRAME_HEADER, Magic
+from formats.wire.hello import STORAGE_SERVER, Hello
+from formats.wire.storage import (
+    OPEN_SEQUENCE,
+    STORAGE_VERSIONS,
+    AppendRequest,
+    FailureResponse,
+    MessageError,
+    OpenRequest,
+    RecordHeaderListRequest,
+    RecordHeaderRequest,
+    RecordListRequest,
+    RecordRequest,
+    StorageMessage,
+    SuccessResponse,
+    decode,
+    encode,
+)
+
+Table = npt.NDArray[np.int64]
+
+BODY, LENGTH, TYPE = int(Column.BODY), int(Column.LENGTH), int(Column.TYPE)
+SESSION, SEQUENCE, PARTITION = int(Column.SESSION), int(Column.SEQUENCE), int(Column.PARTITION)
+APPEND = AppendRequest.TYPE
+_READS = (RecordHeaderRequest, RecordRequest, RecordHeaderListRequest, RecordListRequest)
+_MOST_READS = 64
+"""Reads of one connection that are under way at a time, at most."""
+_SHORT = 4096
+
+
+class DataPort(Port):
+    """The data port of a node."""
+
+    name = "data port"
+
+    def __init__(self, hosted: HostedStorage, *, limits: NodeLimits, log: logging.Logger) -> None:
+        self.splitter: FrameSplitter
+        self.reads = Budget(limits.reads)
+        self.hosted = hosted
+        super().__init__(limits=limits, log=log, memory=limits.memory)
+
+    def _follow_limits(self) -> None:
+        self.budget.capacity, self.reads.capacity = self.limits.memory, self.limits.reads
+        self.splitter = FrameSplitter(magic=Magic.STORAGE, max_body=self.limits.max_body)
+
+    def _connection(self, peer: str) -> Connection:
+        return DataConnection(self, peer)
+
+
+class _Read:
+    """The sender of one read: its connection, and the room that the answer was promised.  Thread-safe."""
+
+    __slots__ = ("_connection", "_promised")
+
+    def __init__(self, connection: DataConnection) -> None:
+        self._connection = connection
+        self._promised = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.closed
+
+    def room_for_answer(self) -> int:
+        self._promised = self._connection.share.promise()
+        return self._promised
+
+    def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
+        self._connection.post_read(answer, self._promised, size)
+
+    def break_off(self, reason: str, requests: int, size: int) -> None:
+        self._connection.post_read(b"", self._promised, size)
+        self._connection.break_off(reason, 0, 0)
+
+
+class DataConnection(Connection):
+    """A client of the data port; `engine.node.requests.Sender` to the partitions."""
+
+    MAGIC: ClassVar[Magic] = Magic.STORAGE
+    GREETING: ClassVar[Hello] = Hello(STORAGE_VERSIONS, STORAGE_SERVER)
+
+    def __init__(self, port: DataPort, peer: str) -> None:
+        limits = port.limits
+        super().__init__(
+            port,
+            peer,
+            max_body=limits.max_body,
+            most_requests=limits.connection_requests,
+            most_bytes=limits.connection_bytes,
+        )
+        self._data_port = port
+        self._waiting: dict[int, deque[Item]] = {}
+        self._asked: set[int] = set()
+        self._reads = 0
+        self._read_window = 1
+        self._in_line = False
+        self._has_turn = False
+
+    # --- Sender ------------------------------------------------------------------------------------------------------
+
+    def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
+        """See `engine.node.requests.Sender`.  Thread-safe."""
+        self._port.outbox.put(self._answered, answer, requests, size)
+
+    def room_for_answer(self) -> int:
+        """See `engine.node.requests.Sender`; what is no read has a short answer.  Thread-safe."""
+        return self._port.limits.max_list_bytes
+
+    def break_off(self, reason: str, requests: int, size: int) -> None:
+        """See `engine.node.requests.Sender`.  Thread-safe."""
+        self._broken = True
+        self._port.outbox.put(self._broken_off, reason, requests, size)
+
+    def post_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
+        """As `post`, for one read and the room that was promised to its answer.  Thread-safe."""
+        length = sum(map(len, answer)) if isinstance(answer, list) else len(answer)
+        self.share.make(promised, length)
+        self._port.outbox.put(self._read_answered, answer, length, size)
+
+    def _answered(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
+        self.answer(answer)
+        self._done(requests, size)
+
+    def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
+        self._end_read()
+        ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
+        self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
+        self.answer(answer)
+        if length > _SHORT or self._waiting:
+            self.send()  # so that what this peer has not taken yet counts before more is read for it
+        self.share.send(length)
+        self._done(1, size)
+        if self._waiting:
+            self._go_on()
+
+    def _end_read(self) -> None:
+        self._reads -= 1
+        self._data_port.reads.give(1)
+
+    def _broken_off(self, reason: str, requests: int, size: int) -> None:
+        if self.open:
+            self._port.complain(f"{self.peer}: closed: {reason}")
+            self.close()
+        self._done(requests, size)
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def _may_be_long(self, kind: int) -> bool:
+        return kind == APPEND
+
+    def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
+        assert self.version is not None
+        while True:
+            split = self._data_port.splitter.split(received, start, end, self.version)
+            if len(split.table):
+                self._dispatch(received, split.table)
+                if self._closing:
+                    return end, 0
+            start = split.consumed
+            if split.status is SplitStatus.MORE:
+                return start, split.needed
+            if split.status is not SplitStatus.FULL:
+                self._refuse(self._wrong(split, received), received, start, end)
+                return end, 0
+
+    def _wrong(self, split: Split, received: Received) -> str:
+        magic, version, length = FRAME_HEADER.struct.unpack_from(received, split.consumed)
+        match split.status:
+            case SplitStatus.MAGIC:
+                return f"a frame with magic 0x{magic:02x} instead of 0x{self.MAGIC:02x}"
+            case SplitStatus.VERSION:
+                return f"a frame of version {version} instead of the agreed {self.version}"
+            case SplitStatus.LENGTH:
+                return f"a frame of {length} bytes, and {self._max_body} are the most here"
+            case _:
+                return f"a frame of {length} bytes, which is too short for any message"
+
+    def _dispatch(self, received: Received, table: Table) -> None:
+        """Hand frames to their partitions."""
+        now = time.monotonic()
+        if len(table) == 1:
+            self._dispatch_one(received, table, now)
+            return
+        kinds, partitions = table[:, TYPE], table[:, PARTITION]
+        first = int(partitions[0])
+        if (kinds == APPEND).all() and (partitions == first).all():
+            self._hand_over(first, _run(self, received, table, now))
+            return
+        messages, wrong = self._decoded(received, table)
+        if wrong is not None:
+            row, error = wrong
+            if row:
+                self._hand_over_sorted(received, table[:row], messages, now)
+            if not self._closing:
+                self._refuse(f"a corrupted message: {error}", received, int(table[row, BODY]) - HEADER)
+            return
+        self._hand_over_sorted(received, table, messages, now)
+
+    def _dispatch_one(self, received: Received, table: Table, now: float) -> None:
+        """As `_dispatch`, for one frame: what a peer that waits for each answer sends, so that little time is to be lost."""
+        row: list[int] = table[0].tolist()
+        body, size = row[BODY], row[LENGTH]
+        if row[TYPE] == APPEND:
+            if isinstance(received, bytearray):  # a big frame keeps the buffer that it was received in
+                run = AppendRun(self, received, table, size, now)
+            else:
+                table[0, BODY] = HEADER
+                run = AppendRun(self, bytes(received[body - HEADER : body + size]), table, size, now)
+            self._hand_over(row[PARTITION], run)
+            return
+        try:
+            message = decode(bytes(received[body : body + size]))
+        except MessageError as error:
+            self._refuse(f"a corrupted message: {error}", received, body - HEADER)
+            return
+        self._hand_over_message(row[PARTITION], message, size, now)
+
+    def _decoded(
+        self, received: Received, table: Table
+    ) -> tuple[dict[int, StorageMessage], tuple[int, MessageError] | None]:
+        """Every message but the appends, by the offset of its body; and the row of the first that cannot be decoded."""
+        messages: dict[int, StorageMessage] = {}
+        for row in np.flatnonzero(table[:, TYPE] != APPEND).tolist():
+            body, length = int(table[row, BODY]), int(table[row, LENGTH])
+            try:
+                messages[body] = decode(bytes(received[body : body + length]))
+            except MessageError as error:
+                return messages, (row, error)
+        return messages, None
+
+    def _hand_over_sorted(
+        self, received: Received, table: Table, messages: dict[int, StorageMessage], now: float
+    ) -> None:
+        if len(table) > 1:
+            table = table[np.argsort(table[:, PARTITION], kind="stable")]
+        appends, partitions = table[:, TYPE] == APPEND, table[:, PARTITION]
+        together = appends[1:] & appends[:-1] & (partitions[1:] == partitions[:-1])
+        starts = [0, *(np.flatnonzero(~together) + 1).tolist()]
+        for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
+            partition = int(partitions[start])
+            if appends[start]:
+                self._hand_over(partition, _run(self, received, table[start:stop].copy(), now))
+                continue
+            message, size = messages[int(table[start, BODY])], int(table[start, LENGTH])
+            self._hand_over_message(partition, message, size, now)
+
+    def _open(self, message: OpenRequest) -> None:
+        """Compare key and number of partitions; as in the release nothing depends on the answer."""
+        try:
+            self._data_port.hosted.check_open(message.cluster_key, message.num_partitions)
+        except WaltzError as error:
+            self._port.complain(f"{self.peer}: open request refused: {error}")
+            failure = failure_of(error)
+            self.answer(encode(FailureResponse(OPEN_SEQUENCE, OPEN_SEQUENCE, OPEN_SEQUENCE, failure)))
+        else:
+            self.answer(encode(SuccessResponse(OPEN_SEQUENCE, OPEN_SEQUENCE, OPEN_SEQUENCE)))
+
+    # --- handing over ------------------------------------------------------------------------------------------------
+
+    def _hand_over_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
+        if isinstance(message, OpenRequest):
+            self._open(message)
+        else:
+            sender = _Read(self) if isinstance(message, _READS) else self
+            self._hand_over(partition, Request(sender, message, size, now))
+
+    def _hand_over(self, partition: int, item: Item) -> None:
+        """Give an item to its partition, or let it wait behind those that wait already."""
+        self._begin(_requests(item), item.size)
+        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.append(item)
+        elif not self._offer(partition, item):
+            self._waiting[partition] = deque([item])
+
+    def _offer(self, partition: int, item: Item) -> bool:
+        """Whether the item is taken or answered; False: it has to wait."""
+        service = self._data_port.hosted.service(partition)
+        if service is None:
+            self.answer(_not_assigned(item))
+            self._done(_requests(item), item.size)
+            return True
+        reading = type(item.sender) is _Read
+        if reading and not self._take_turn():
+            return False
+        admission = service.submit(item)
+        if admission is Admission.ACCEPTED:
+            return True
+        if reading:
+            self._end_read()
+        if admission is Admission.STALLED:
+            self.answer(service.busy_answer(item))
+            self._done(_requests(item), item.size)
+            return True
+        if partition not in self._asked:
+            self._asked.add(partition)
+            service.on_room(lambda: self._port.outbox.put(self._room, partition))
+        return False
+
+    def _take_turn(self) -> bool:
+        """Whether one more read may be under way now; if not, `_go_on` will be called when it is worth another try."""
+        if self._reads >= self._read_window or self._pauses & Pause.UNREAD_ANSWERS or self._in_line:
+            return False
+        if self._has_turn:
+            self._has_turn = False
+        elif not self._data_port.reads.reserve(self, 1, self._turn_came):
+            self._in_line = True
+            return False
+        self._reads += 1
+        return True
+
+    def _turn_came(self) -> None:
+        self._in_line, self._has_turn = False, True
+        self._port.outbox.put(self._go_on)  # not now: this is called from within another connection's answer
+
+    def _room(self, partition: int) -> None:
+        self._asked.discard(partition)
+        self._retry(partition)
+
+    def _retry(self, partition: int) -> None:
+        waiting = self._waiting.get(partition)
+        if waiting is None or not self.open:
+            return
+        while waiting and self._offer(partition, waiting[0]):
+            waiting.popleft()
+        if not waiting:
+            del self._waiting[partition]
+
+    def _go_on(self) -> None:
+        for partition in list(self._waiting):
+            self._retry(partition)
+        self._give_turn_back()
+
+    def _give_turn_back(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._data_port.reads.give(1)
+
+    def _drop(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for item in (item for items in waiting.values() for item in items):
+            self._done(_requests(item), item.size)
+        self._data_port.reads.leave(self)
+        self._in_line = False
+        self._give_turn_back()
+
+
+def _requests(item: Item) -> int:
+    return len(item.table) if isinstance(item, AppendRun) else 1
+
+
+def _not_assigned(item: Item) -> bytes:
+    """The release's failure, for every request of an item."""
+    if isinstance(item, AppendRun):
+        return failure_frames(not_loaded(int(item.table[0, PARTITION])), item.table)
+    message = item.message
+    row = np.zeros((1, len(Column)), np.int64)
+    row[0, SESSION], row[0, SEQUENCE], row[0, PARTITION] = message.session_id, message.sequence, message.partition
+    return failure_frames(not_loaded(message.partition), row)
+
+
+def _run(sender: DataConnection, received: Received, table: Table, now: float) -> AppendRun:
+    """A run of appends, with a table of its own and a copy of just its bytes."""
+    starts = table[:, BODY] - HEADER
+    ends = starts + (HEADER + table[:, LENGTH])
+    size = int(table[:, LENGTH].sum())
+    first, last = int(starts[0]), int(ends[-1])
+    if last - first == size + HEADER * len(table):
+        table[:, BODY] -= first
+        return AppendRun(sender, bytes(received[first:last]), table, size, now)
+    # frames of others, or keep-alives, stand between them
+    cuts = (np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist()
+    firsts, lasts = starts[[0, *cuts]].tolist(), ends[[*(cut - 1 for cut in cuts), -1]].tolist()
+    buffer = b"".join([received[a:b] for a, b in zip(firsts, lasts, strict=True)])
+    table[:, BODY] = np.cumsum(HEADER + table[:, LENGTH]) - table[:, LENGTH]
+    return AppendRun(sender, buffer, table, size, now)

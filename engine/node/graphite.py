@@ -1,0 +1,104 @@
+"""Metrics for Graphite, in its plain text form: ``name value seconds``, one a line, over TCP or by datagrams.
+
+Names, suffixes and units are those of release 0.13.2: ``PREFIX.GROUP.NAME`` with ``.count``, ``.m1_rate``, ``.p99`` and so on;
+rates are a second, durations in milliseconds, fractions have two digits.  What is no number is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
+from engine.node.one_at_a_time import OneAtATime, OverdueError
+from engine.node.options import GraphiteOptions
+from engine.node.readings import Gauge, NamedMetric, NodeReading
+
+TIMEOUT = 10.0
+"""Seconds for one report to be sent."""
+_QUANTILES = (("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p999", 0.999))
+_MILLISECONDS = 1000.0
+_BLANKS = re.compile(r"\s+")
+
+
+def report_lines(reading: NodeReading, prefix: str, now: int) -> list[str]:
+    """What is sent, without line ends.  `now`: seconds since 1970-01-01 UTC."""
+    lines = []
+    for one in sorted(reading.metrics(), key=lambda metric: metric.full_name):
+        for suffix, value in _values(one):
+            name = ".".join(part for part in (prefix, one.full_name, suffix) if part)
+            shown = f"{value:.2f}" if isinstance(value, float) else str(value)
+            lines.append(f"{_BLANKS.sub('-', name)} {shown} {now}")
+    return lines
+
+
+def _values(one: NamedMetric) -> Iterator[tuple[str, int | float]]:
+    metric = one.metric
+    if isinstance(metric, Gauge):
+        if isinstance(metric.value, int):
+            yield "", metric.value
+    elif isinstance(metric, Counter):
+        yield "count", metric.count
+    elif isinstance(metric, Meter):
+        yield from _rates(metric.rates())
+    elif isinstance(metric, Timer):
+        yield from _sample(metric.sample(), _MILLISECONDS)
+        yield from _rates(metric.rates())
+    elif isinstance(metric, Histogram):
+        yield "count", metric.count
+        yield from _sample(metric.sample(), 1.0)
+
+
+def _rates(rates: Rates) -> Iterator[tuple[str, int | float]]:
+    yield "count", rates.count
+    yield "m1_rate", rates.one_minute
+    yield "m5_rate", rates.five_minutes
+    yield "m15_rate", rates.fifteen_minutes
+    yield "mean_rate", rates.mean
+
+
+def _sample(sample: Sample, unit: float) -> Iterator[tuple[str, float]]:
+    yield "max", sample.max * unit
+    yield "mean", sample.mean * unit
+    yield "min", sample.min * unit
+    yield "stddev", sample.stddev * unit
+    for name, part in _QUANTILES:
+        yield name, sample.quantile(part) * unit
+
+
+def send(options: GraphiteOptions, lines: list[str]) -> None:
+    """Send a report; blocks, at most about `TIMEOUT` seconds.  A datagram holds one line, as in the release.  Raises OSError."""
+    if not options.udp:
+        with socket.create_connection((options.host, options.port), TIMEOUT) as connection:
+            connection.sendall("".join(f"{line}\n" for line in lines).encode())
+        return
+    family, kind, protocol, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as sender:
+        for line in lines:
+            sender.sendto(line.encode(), address)
+
+
+async def report_for_ever(options: GraphiteOptions, read: Callable[[], NodeReading], log: logging.Logger) -> None:
+    """Report every `GraphiteOptions.interval` seconds until cancelled.  A report that fails is said once, and when it is over."""
+    failing = False
+
+    def report() -> None:
+        send(options, report_lines(read(), options.prefix, int(time.time())))
+
+    reporting = OneAtATime(report, name="the report to Graphite")
+    while True:
+        await asyncio.sleep(options.interval)
+        try:
+            await reporting.result(TIMEOUT * 2)
+        except (OSError, OverdueError) as error:
+            if not failing:
+                log.warning("Graphite at %s:%d: metrics could not be sent: %s", options.host, options.port, error)
+            failing = True
+        else:
+            if failing:
+                log.info("Graphite at %s:%d: metrics are sent again", options.host, options.port)
+            failing = False

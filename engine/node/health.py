@@ -1,0 +1,236 @@
+"""Whether a node is well, really looked at: its disk, its partitions, its queues, its ports.
+
+The release's health check is constant (weakness S8).  Here the disk is asked to take a new file and make it durable, on a thread
+of its own, so that a stuck disk is told and never makes anybody wait.  What is unhealthy is what needs an operator: a disk
+that refuses, is read-only, nearly full or stuck; a partition that is closed to writes by damage or by a disk error; a queue
+that does not move; a port that does not listen.  Partitions that are switched off, or that nobody assigned, are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine import disk
+from engine.errors import DiskError
+from engine.node.http_options import HealthOptions
+from engine.node.one_at_a_time import OneAtATime, OverdueError
+
+if TYPE_CHECKING:
+    from engine.node.hosted_storage import HostedStorage
+    from engine.storage.directory import StorageDirectory
+
+CHECK_NAME = "storage-health-check"
+"""The release's name of its only check."""
+PROBE_SIZE = 4096
+"""Bytes that the probe of the disk writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """What the probe found.  `free_bytes` None: not even that is known.  `seconds`: time for writing and making durable."""
+
+    free_bytes: int | None
+    seconds: float | None
+    problem: str | None
+
+
+class DiskProbe:
+    """Writes a small new file into the directory's own place, makes it durable, and removes it.  Blocks."""
+
+    def __init__(self, storage: Path, *, min_free_bytes: int) -> None:
+        self.path = storage / disk.STATE_DIRECTORY / f"health-probe{disk.TEMPORARY_SUFFIX}"
+        self._min_free_bytes = min_free_bytes
+
+    def look(self) -> DiskState:
+        """Look now.  Whatever the system answers is in the state."""
+        free: int | None = None
+        try:
+            status = os.statvfs(self.path.parent)
+            free = status.f_bavail * status.f_frsize
+            if status.f_flag & os.ST_RDONLY:
+                return DiskState(free, None, f"{self.path.parent}: the file system is read-only")
+            seconds = self._write()
+        except (DiskError, OSError) as error:
+            return DiskState(free, None, str(error))
+        if free < self._min_free_bytes:
+            return DiskState(
+                free,
+                seconds,
+                f"{self.path.parent}: {free} bytes are free, and {self._min_free_bytes} should be; make room before appends fail",
+            )
+        return DiskState(free, seconds, None)
+
+    def _write(self) -> float:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(self.path)
+            disk.unlink(self.path)  # of a process that ended while it looked
+        started = time.monotonic()
+        try:
+            with disk.WritableFile.create(self.path) as file:
+                file.write_at(0, bytes(PROBE_SIZE))
+                file.sync()
+            return time.monotonic() - started
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(self.path)
+                disk.unlink(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskHealth:
+    """The disk.  `problem` None: it is well."""
+
+    free_bytes: int | None
+    write_seconds: float | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """A partition that is loaded.  `problem` None: it is well.  `stalled_seconds`: how long its queue has not
+    moved.
+    """
+
+    partition: int
+    quarantined: bool
+    failed: bool
+    queued: int
+    stalled_seconds: float
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortHealth:
+    """A port, and whether it listens."""
+
+    name: str
+    listening: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """Everything that was looked at."""
+
+    disk: DiskHealth
+    partitions: tuple[PartitionHealth, ...]
+    ports: tuple[PortHealth, ...]
+    draining: bool = False
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, in sentences; empty when the node is well."""
+        found = [self.disk.problem] if self.disk.problem else []
+        found += [one.problem for one in self.partitions if one.problem]
+        found += [
+            f"the {port.name} port does not listen; restart the node" for port in self.ports if not port.listening
+        ]
+        if self.draining:
+            found.append("the node is stopping")
+        return tuple(found)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def message(self) -> str:
+        """A JSON text: the release's key ``storage`` with its text ``true`` or ``false``, then the details."""
+        details = {
+            "storage": "true" if self.healthy else "false",
+            "problems": self.problems,
+            "disk": {
+                "healthy": self.disk.problem is None,
+                "free_bytes": self.disk.free_bytes,
+                "write_seconds": self.disk.write_seconds,
+            },
+            "partitions": {
+                "assigned": [one.partition for one in self.partitions],
+                "quarantined": [one.partition for one in self.partitions if one.quarantined],
+                "failed": [one.partition for one in self.partitions if one.failed],
+            },
+            "queues": {
+                "requests": sum(one.queued for one in self.partitions),
+                "stalled_seconds": max((one.stalled_seconds for one in self.partitions), default=0.0),
+            },
+            "ports": {port.name: port.listening for port in self.ports},
+        }
+        return json.dumps(details, separators=(",", ":"))
+
+    def document(self) -> dict[str, dict[str, bool | str]]:
+        """What ``/health`` answers, in the release's form."""
+        return {CHECK_NAME: {"healthy": self.healthy, "message": self.message()}}
+
+
+class Health:
+    """Looks at an open node.  Nothing here waits for a lock or a disk on the event loop."""
+
+    def __init__(
+        self,
+        storage: StorageDirectory,
+        hosted: HostedStorage,
+        *,
+        ports: Callable[[], Mapping[str, bool]],
+        options: HealthOptions = HealthOptions(),  # noqa: B008  # frozen
+    ) -> None:
+        self._storage, self._hosted, self._ports, self._options = storage, hosted, ports, options
+        self.probe = DiskProbe(storage.path, min_free_bytes=options.min_free_bytes)
+        self._looking = OneAtATime(self.probe.look, name="the look at the disk")
+        self._draining = threading.Event()
+        self.last: HealthReport | None = None
+        """What was found last; None before the first look."""
+
+    def begin_draining(self) -> None:
+        """From now on the node is unwell: whoever balances load should go elsewhere."""
+        self._draining.set()
+
+    async def look(self) -> HealthReport:
+        """Look at everything; comes back within the options' deadline."""
+        self.last = HealthReport(
+            await self._disk(),
+            tuple(self._partition(number) for number in sorted(self._storage.partitions)),
+            tuple(PortHealth(name, listening) for name, listening in self._ports().items()),
+            self._draining.is_set(),
+        )
+        return self.last
+
+    async def close(self, seconds: float) -> bool:
+        """Wait until the disk is not being looked at any more, at most so long; whether it is so."""
+        return await self._looking.idle(seconds)
+
+    async def _disk(self) -> DiskHealth:
+        try:
+            state = await self._looking.result(self._options.deadline, max_age=self._options.max_age)
+        except OverdueError as error:
+            where = self.probe.path.parent
+            return DiskHealth(
+                None, None, f"{where}: {error}: the disk is stuck, or far too slow; look at the system's log"
+            )
+        except RuntimeError as error:
+            return DiskHealth(None, None, f"the disk cannot be looked at: {error}")
+        return DiskHealth(state.free_bytes, state.seconds, state.problem)
+
+    def _partition(self, number: int) -> PartitionHealth:
+        partition = self._storage.partitions.get(number)
+        service = self._hosted.service(number)
+        queued = service.queue_size if service is not None else 0
+        stalled = service.stalled_seconds if service is not None else 0.0
+        quarantined = partition is not None and partition.quarantined
+        failure = partition.failed if partition is not None else None
+        problem = None
+        if failure is not None:
+            problem = (
+                f"partition {number} accepts no writes after: {failure}; look after the disk, then restart the node"
+            )
+        elif quarantined:
+            problem = f"partition {number} is quarantined and accepts no writes; run waltzctl verify, then recover"
+        elif stalled > self._options.max_stall:
+            problem = f"partition {number} has made no progress for {stalled:.1f} s with {queued} requests waiting"
+        return PartitionHealth(number, quarantined, failure is not None, queued, stalled, problem)

@@ -1,0 +1,213 @@
+"""The HTTP port: is it there, is it well, what does it count, which version is it.
+
+Paths, bodies and headers are those of release 0.13.2 (``/ping``, ``/health``, ``/metrics``, ``/buildinfo``), except that
+``/health`` looks before it speaks, and that ``/metrics`` answers Prometheus' text to whoever asks for it.  A connection carries
+one request, of bounded size, and lives for a bounded time; there is a bounded number of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from engine.errors import ListenError
+from engine.node.health import Health
+from engine.node.http_options import HttpLimits
+from engine.node.metrics_json import compact, indented, report
+from engine.node.one_at_a_time import OneAtATime, OverdueError
+from engine.node.prometheus import Surroundings, exposition, prefers_text
+from engine.node.readings import NodeReading
+
+SERVICE_NAME = "waltzctl"
+"""What ``/buildinfo`` calls this program."""
+_HEADERS = {"Cache-Control": "must-revalidate,no-cache,no-store", "Server": SERVICE_NAME}
+_BACKLOG = 64
+
+
+class HttpPort:
+    """The port.  Belongs to the event loop in which `start` was called.
+
+    `read` looks at the metrics and may block; `connections` names every port with its open connections and does not.
+    """
+
+    def __init__(
+        self,
+        health: Health,
+        *,
+        read: Callable[[], NodeReading],
+        connections: Callable[[], Sequence[tuple[str, int]]],
+        version: str,
+        log: logging.Logger,
+        limits: HttpLimits = HttpLimits(),  # noqa: B008  # frozen
+    ) -> None:
+        self._health, self._connections, self._version = health, connections, version
+        self._log, self._limits = log, limits
+        self._reading = OneAtATime(read, name="the look at the metrics")
+        self._server: asyncio.Server | None = None
+        self._http: _Http | None = None
+        self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
+            "/ping": self._ping,
+            "/buildinfo": self._build_info,
+            "/metrics": self._metrics,
+            "/health": self._healthy,
+        }
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server is not None and self._server.is_serving()
+
+    @property
+    def open_connections(self) -> int:
+        """How many peers are connected."""
+        return len(self._http.connections) if self._http is not None else 0
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen at `host` (port 0: a free one, at its first address only); return the first address.  Raises ListenError."""
+        loop = asyncio.get_running_loop()
+        http = _Http(self._answer, self._limits, self._log)
+        addresses: str | list[str] | None = host or None
+        try:
+            if port == 0 and host:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = [str(found[0][4][0])]
+            self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
+        except OSError as error:
+            raise ListenError(host, port, error) from None
+        self._http = http
+        name = self._server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """Stop listening, let requests under way end, at most so long, and close; a second call does nothing."""
+        server, self._server = self._server, None
+        http, self._http = self._http, None
+        if server is not None:
+            server.close()
+        if http is not None:
+            http.pre_shutdown()
+            await http.shutdown(seconds)
+            http.forget()
+        if server is not None:
+            await server.wait_closed()
+        await self._reading.idle(seconds)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        answer = self._routes.get(request.path)
+        if answer is None:
+            response = web.Response(status=404, text="there are /ping, /health, /metrics and /buildinfo here\n")
+        elif request.method not in ("GET", "HEAD"):
+            response = web.Response(status=405, headers={"Allow": "GET, HEAD"}, text="GET and HEAD only\n")
+        elif request.body_exists:
+            response = web.Response(status=413, text="a request here has no body\n")
+        else:
+            response = await answer(request)
+        response.headers.update(_HEADERS)
+        response.force_close()
+        return response
+
+    async def _ping(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(text="pong\n")
+
+    async def _build_info(self, _: web.BaseRequest) -> web.Response:
+        return _json(compact({"version": self._version, "service_name": SERVICE_NAME}) + "\n")
+
+    async def _healthy(self, request: web.BaseRequest) -> web.Response:
+        found = await self._health.look()
+        document = found.document()
+        text = indented(document) if _pretty(request) else compact(document)
+        return _json(text, status=200 if found.healthy else 500)
+
+    async def _metrics(self, request: web.BaseRequest) -> web.Response:
+        try:
+            reading = await self._reading.result(self._limits.answer_seconds)
+        except (OverdueError, RuntimeError) as error:
+            return web.Response(status=503, text=f"{error}; /health tells more\n")
+        accept = ", ".join(request.headers.getall("Accept", []))
+        if prefers_text(accept):
+            body, content_type = exposition(reading, await self._around(), accept)
+            return web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept"})
+        response = _json(report(reading, pretty=_pretty(request)))
+        response.headers["Vary"] = "Accept"
+        return response
+
+    async def _around(self) -> Surroundings:
+        found = await self._health.look()
+        return Surroundings(
+            healthy=found.healthy,
+            connections=self._connections(),
+            free_bytes=found.disk.free_bytes,
+            quarantined=frozenset(one.partition for one in found.partitions if one.quarantined),
+            failed=frozenset(one.partition for one in found.partitions if one.failed),
+        )
+
+
+def _json(text: str, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=text.encode(), content_type="application/json")
+
+
+def _pretty(request: web.BaseRequest) -> bool:
+    return bool(request.query.get("pretty", "").lower() == "true")
+
+
+class _Http(web.Server):
+    """aiohttp's protocol factory with bounds of our own: it has none for slow peers and for the number of connections."""
+
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.Response]], limits: HttpLimits, log: logging.Logger
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "logger": log,
+            "access_log": None,
+            "lingering_time": 0.0,
+            "max_line_size": limits.max_request_bytes,
+            "max_field_size": limits.max_request_bytes,
+            "keepalive_timeout": limits.connection_seconds,
+        }
+        super().__init__(handler, handler_cancellation=True, **self._settings)
+        self._limits = limits
+        self._ends: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, self._limits.max_request_bytes, loop=self._loop, **self._settings)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        if len(self._ends) >= self._limits.max_connections:
+            transport.abort()
+        super().connection_made(handler, transport)
+        self._ends[handler] = self._loop.call_later(self._limits.connection_seconds, transport.abort)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        end = self._ends.pop(handler, None)
+        if end is not None:
+            end.cancel()
+        super().connection_lost(handler, exc)
+
+    def forget(self) -> None:
+        """Whatever is left of the connections ends now."""
+        for end in self._ends.values():
+            end.cancel()
+        self._ends.clear()
+
+
+class _Connection(web.RequestHandler):
+    """A connection that counts what it is sent."""
+
+    def __init__(self, manager: _Http, bytes_left: int, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self._bytes_left = bytes_left
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            if self.transport is not None:
+                self.transport.close()
+            return
+        super().data_received(data)

@@ -1,0 +1,274 @@
+"""The log of a node: lines on one stream, for people or as JSON, that never hold the node up.
+
+Whoever logs only puts a record into a bounded queue; one thread writes.  A reader of the stream that stands still costs lines
+(their number is said later), not answers.  Lines of one kind, that is of one template, are limited to so many in ten seconds,
+so that a peer that sends nonsense cannot fill a disk; how many were left out is said, too.
+
+For people: ``2026-11-21T09:08:07.123Z WARNING message  key=value``.  Under systemd's journal, which notes the time itself, a
+priority in angle brackets comes instead of time and severity.  JSON: one object a line, ``waltzctl.log/1``; what was given as
+`extra` stands in `fields`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from engine.node.settings import LogFormat, LogLevel
+from formats.adapters import format_time
+
+LOGGER = "waltzctl.node"
+"""Name of the logger that a node is given."""
+
+QUEUED = 8192
+"""Lines that may wait to be written."""
+BURST = 20
+WINDOW = 10.0
+"""So many lines of one template in so many seconds."""
+CLOSING = 2.0
+"""Seconds that closing waits for what is still to be written."""
+
+_LEVELS = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
+_OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_TEMPLATES = 1000
+
+
+class LineStream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Take text."""
+
+    def flush(self) -> None:
+        """Hand it over."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """How many lines of one template there were since when."""
+
+    began: float
+    lines: int = 0
+    left_out: int = 0
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line before it is formatted.  `time`: milliseconds since 1970-01-01 UTC.  `trace`: of an exception, or None."""
+
+    time: int
+    level: int
+    logger: str
+    message: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    trace: str | None = None
+
+
+class Throttle:
+    """Decides which lines are written.  Not thread-safe: one writer asks it."""
+
+    def __init__(self, burst: int = BURST, window: float = WINDOW) -> None:
+        self._burst, self._window = burst, window
+        self._windows: dict[tuple[str, int, str], _Window] = {}
+
+    def admit(self, key: tuple[str, int, str], message: str, now: float) -> bool:
+        """Whether a line may be written; `key` is its logger, level and template."""
+        window = self._windows.get(key)
+        if window is None:
+            if len(self._windows) >= _TEMPLATES:
+                return True  # so many different ones are no repetition
+            window = self._windows[key] = _Window(now)
+        window.lines += 1
+        if window.lines <= self._burst:
+            return True
+        window.left_out += 1
+        window.example = message
+        return False
+
+    def expired(self, now: float, *, all_of_them: bool = False) -> list[tuple[tuple[str, int, str], int, str]]:
+        """The kinds whose time is over and of which lines were left out: key, how many, and the last of them."""
+        over = [key for key, one in self._windows.items() if all_of_them or now - one.began >= self._window]
+        found = [(key, self._windows.pop(key)) for key in over]
+        return [(key, window.left_out, window.example) for key, window in found if window.left_out]
+
+
+def human_line(line: Line) -> str:
+    """A line for people; several where there is a trace."""
+    return f"{format_time(line.time)} {logging.getLevelName(line.level):<7} {_said(line)}"
+
+
+def journal_line(line: Line) -> str:
+    """A line for systemd's journal: its priority instead of time and severity, before each line of a trace as well."""
+    priority = next((number for level, number in _PRIORITIES if line.level >= level), 7)
+    return "\n".join(f"<{priority}>{text}" for text in _said(line).splitlines())
+
+
+def json_line(line: Line) -> str:
+    """A line for programs."""
+    shown = {
+        "schema": "waltzctl.log/1",
+        "type": "log",
+        "time": format_time(line.time),
+        "level": logging.getLevelName(line.level).lower(),
+        "logger": line.logger,
+        "message": line.message,
+        "fields": dict(line.fields),
+        "trace": line.trace,
+    }
+    return json.dumps(shown, default=str)
+
+
+def _said(line: Line) -> str:
+    fields = "".join(f" {key}={_escaped(str(value))}" for key, value in line.fields.items())
+    trace = "".join(f"\n    {_escaped(text)}" for text in (line.trace or "").splitlines())
+    return f"{_escaped(line.message)}{fields and ' '}{fields}{trace}"
+
+
+def _escaped(text: str) -> str:
+    """Text that can neither break a line nor drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_FORMS = {LogFormat.HUMAN: human_line, LogFormat.JSON: json_line}
+
+
+class NodeLog(logging.Handler):
+    """A stream that lines go to.  A context manager: in the block it is the handler of the whole program's log.
+
+    `logger` is for the node.  Other libraries are heard from warnings on.  `journal`: the stream is systemd's journal.
+    """
+
+    def __init__(
+        self,
+        stream: LineStream,
+        *,
+        form: LogFormat = LogFormat.HUMAN,
+        level: LogLevel = LogLevel.INFO,
+        journal: bool = False,
+        throttle: Throttle | None = None,
+    ) -> None:
+        super().__init__()
+        self.logger = logging.getLogger(LOGGER)
+        self._stream = stream
+        self._form = journal_line if journal and form is LogFormat.HUMAN else _FORMS[form]
+        self._throttle = throttle or Throttle()
+        self._waiting: queue.Queue[tuple[tuple[str, int, str], Line] | None] = queue.Queue(QUEUED)
+        self._dropped = 0
+        self._dropping = threading.Lock()
+        self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._previous: tuple[int, int] = (logging.WARNING, logging.NOTSET)
+        self.set_level(level)
+        self._writer.start()
+
+    def set_level(self, level: LogLevel) -> None:
+        """From now on, lines from this severity on."""
+        self.logger.setLevel(_LEVELS[level])
+
+    def __enter__(self) -> NodeLog:
+        root = logging.getLogger()
+        self._previous = (root.level, self.logger.level)
+        root.addHandler(self)
+        root.setLevel(logging.WARNING)
+        logging.captureWarnings(True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits, for at most `CLOSING` seconds, and take the handler away.  A second call does nothing."""
+        root = logging.getLogger()
+        if self in root.handlers:
+            root.removeHandler(self)
+            root.setLevel(self._previous[0])
+            logging.captureWarnings(False)
+        if self._writer.is_alive():
+            try:
+                self._waiting.put(None, timeout=CLOSING)
+            except queue.Full:
+                return
+            self._writer.join(CLOSING)
+        super().close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record; called by `logging`, from any thread."""
+        try:
+            line = _line_of(record)
+        except Exception:  # a template that its arguments do not fit: a mistake of ours, which must not stop a node
+            self.handleError(record)
+            return
+        try:
+            self._waiting.put_nowait(((record.name, record.levelno, str(record.msg)), line))
+        except queue.Full:
+            with self._dropping:
+                self._dropped += 1
+
+    # --- the writer's thread -----------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        ended = False
+        while not ended:
+            try:
+                found = self._waiting.get(timeout=1.0)
+                ended = found is None
+                if found is not None:
+                    key, line = found
+                    if self._throttle.admit(key, line.message, time.monotonic()):
+                        self._write(line)
+            except queue.Empty:
+                pass
+            with self._dropping:
+                dropped, self._dropped = self._dropped, 0
+            if dropped:
+                self._write(
+                    _own(logging.WARNING, LOGGER, f"{dropped} lines were left out: the log was not read in time")
+                )
+            for (logger, level, _), count, example in self._throttle.expired(time.monotonic(), all_of_them=ended):
+                self._write(_own(level, logger, f"{count} more lines like this were left out: {example}"))
+
+    def _write(self, line: Line) -> None:
+        try:
+            self._stream.write(self._form(line) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            return  # nobody reads any more, or the stream is closed; there is no other place to say it
+
+
+def _line_of(record: logging.LogRecord) -> Line:
+    fields = {key: value for key, value in record.__dict__.items() if key not in _OWN_ATTRIBUTES}
+    trace = "".join(traceback.format_exception(*record.exc_info)).rstrip() if record.exc_info else None
+    return Line(int(record.created * 1000), record.levelno, record.name, record.getMessage(), fields, trace)
+
+
+def _own(level: int, logger: str, message: str) -> Line:
+    return Line(time.time_ns() // 1_000_000, level, logger, message)
+
+
+def goes_to_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
+    """Whether a stream is systemd's journal, which ``JOURNAL_STREAM`` names by device and inode."""
+    device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return (device, inode) == (str(found.st_dev), str(found.st_ino))

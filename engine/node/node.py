@@ -1,0 +1,315 @@
+"""A node: a storage directory behind three ports, from the first step of its start to the last of its stop.
+
+Start: the cluster's key and number of partitions from ZooKeeper, where that is configured; the keys for TLS; the storage
+directory with all its partitions; then the data, the admin and the HTTP port.  Whatever fails ends the start with its error, and
+everything that was there already is closed again (release 0.13.2 runs on without a port that it could not bind, weakness S6).
+
+Stop: health turns bad, nobody new is accepted, what was read is executed and answered, the connections end, the
+partitions are closed, and the lock on the directory goes last.  Each step is taken whatever became of the one before.
+
+Everything blocking runs on threads of its own; the event loop may be asyncio's or uvloop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import ssl
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from engine.errors import DiskWriteError
+from engine.node.admin_port import AdminPort
+from engine.node.data_port import DataPort
+from engine.node.health import Health, HealthReport
+from engine.node.hosted_storage import HostedStorage
+from engine.node.metrics import NodeMetrics
+from engine.node.metrics_json import registry
+from engine.node.one_at_a_time import OneAtATime, OverdueError
+from engine.node.options import NodeOptions
+from engine.node.readings import NodeReading, read_node
+from engine.storage.directory import StorageDirectory
+from formats.control import Layout
+
+if TYPE_CHECKING:
+    from engine.node.http_port import HttpPort
+
+Result = TypeVar("Result")
+
+CLOSING_SECONDS = 60.0
+"""How long closing the partitions may take before the stop goes on without them."""
+RELOADABLE = frozenset({"tls", "limits", "drain_seconds"})
+"""Fields of `NodeOptions` that `Node.reload` puts into force; every other one needs a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node listens.  `http_port` None: HTTP is off."""
+
+    host: str
+    port: int
+    admin_port: int
+    http_port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyInfo:
+    """What a node has to say when it has started.  `tls`: whether the data and the admin port speak it."""
+
+    directory: Path
+    layout: Layout
+    cluster_key: uuid.UUID
+    num_partitions: int
+    assigned: tuple[int, ...]
+    quarantined: tuple[int, ...]
+    findings: int
+    addresses: Addresses
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """Fields of `NodeOptions` that differed: those that are in force now, and those that need a restart."""
+
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+class Node:
+    """A running node.  Made by `start`; belongs to the event loop in which it was started."""
+
+    def __init__(self, options: NodeOptions, *, version: str, log: logging.Logger) -> None:
+        self.options = options
+        self.version = version
+        self.metrics = NodeMetrics()
+        self.storage: StorageDirectory
+        self.hosted: HostedStorage
+        self.data: DataPort
+        self.admin: AdminPort
+        self.health: Health
+        self.addresses: Addresses
+        self._log = log
+        self._closed = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self._open = contextlib.AsyncExitStack()
+        self._http: HttpPort | None = None
+        self._close_partitions: Callable[[], None]
+
+    @classmethod
+    async def start(cls, options: NodeOptions, *, log: logging.Logger, version: str = "unknown") -> Node:
+        """Start a node; it serves when this returns.
+
+        Raises whatever `NodeOptions.check`, `read_cluster_metadata`, `server_context` and `StorageDirectory.open` raise, and
+        ListenError.  Then nothing is left: no lock, no socket, no thread.
+        """
+        options.check()
+        node = cls(options, version=version, log=log)
+        try:
+            await node._start()
+        except BaseException:
+            await node._open.aclose()
+            raise
+        return node
+
+    async def _start(self) -> None:
+        options = self.options
+        self.storage, context = await self._open_storage()
+        self._close_partitions = self.storage.close
+        self._open.push_async_callback(self._close_storage)
+        self.hosted = await _in_thread(self._host, name="node-start", undo=_close_hosted)
+        self._close_partitions = lambda: _close_hosted(self.hosted)
+        self.data = DataPort(self.hosted, limits=options.limits, log=self._log)
+        self.admin = AdminPort(self.hosted, limits=options.limits, log=self._log, metrics=self._registry)
+        self.health = Health(self.storage, self.hosted, ports=self._listening, options=options.health)
+        self._open.push_async_callback(self.health.close, 1.0)
+        for port in (self.data, self.admin):
+            self._open.push_async_callback(port.close)
+        host, number = await self.data.start(options.host, options.ports.data, context)
+        _, admin_number = await self.admin.start(options.host, options.ports.admin, context)
+        self.addresses = Addresses(host, number, admin_number, await self._start_http())
+        self._log.info(
+            "serving %s: data port %d, admin port %d, HTTP port %s at %s",
+            self.storage.path,
+            number,
+            admin_number,
+            self.addresses.http_port or "off",
+            host,
+        )
+
+    async def _open_storage(self) -> tuple[StorageDirectory, ssl.SSLContext | None]:
+        options = self.options
+
+        def open_it() -> tuple[StorageDirectory, ssl.SSLContext | None]:
+            key, partitions = _cluster(options)
+            context = _server_context(options)
+            storage = StorageDirectory.open(
+                options.storage_directory,
+                expected_key=key,
+                expected_partitions=partitions,
+                options=options.storage,
+            )
+            return storage, context
+
+        return await _in_thread(open_it, name="node-start", undo=lambda made: made[0].close())
+
+    def _host(self) -> HostedStorage:
+        return HostedStorage(self.storage, options=self.options.service, metrics=self.metrics, log=self._log)
+
+    async def _start_http(self) -> int | None:
+        if self.options.ports.http is None:
+            return None
+        from engine.node.http_port import HttpPort
+
+        self._http = HttpPort(
+            self.health,
+            read=self.read,
+            connections=self.connections,
+            version=self.version,
+            log=self._log,
+            limits=self.options.http,
+        )
+        self._open.push_async_callback(self._http.close)
+        _, number = await self._http.start(self.options.host, self.options.ports.http)
+        return number
+
+    # --- what it shows -----------------------------------------------------------------------------------------------
+
+    @property
+    def ready_info(self) -> ReadyInfo:
+        """What there is to say about the node now."""
+        partitions = dict(self.storage.partitions)
+        return ReadyInfo(
+            directory=self.storage.path,
+            layout=self.storage.layout,
+            cluster_key=self.storage.cluster_key,
+            num_partitions=self.storage.num_partitions,
+            assigned=tuple(sorted(partitions)),
+            quarantined=tuple(sorted(number for number, one in partitions.items() if one.quarantined)),
+            findings=len(self.storage.findings),
+            addresses=self.addresses,
+            tls=not self.options.plaintext,
+        )
+
+    def read(self) -> NodeReading:
+        """Look at the metrics.  Thread-safe; may wait for a partition that is writing its marks."""
+        return read_node(self.storage, self.hosted, self.metrics, version=self.version)
+
+    def connections(self) -> list[tuple[str, int]]:
+        """Every port's name and how many peers are connected to it."""
+        found = [("data", len(self.data.connections)), ("admin", len(self.admin.connections))]
+        if self._http is not None:
+            found.append(("http", self._http.open_connections))
+        return found
+
+    async def look(self) -> HealthReport:
+        """Whether the node is well."""
+        return await self.health.look()
+
+    def _registry(self) -> str:
+        return registry(self.read())
+
+    def _listening(self) -> dict[str, bool]:
+        found = {"data": self.data.listening, "admin": self.admin.listening}
+        if self._http is not None:
+            found["http"] = self._http.listening
+        return found
+
+    # --- change and end ----------------------------------------------------------------------------------------------
+
+    async def reload(self, options: NodeOptions) -> Reloaded:
+        """Put into force what can change while the node runs: certificates and keys, and the limits of the ports.
+
+        Connections that are there go on with the old certificates, and with the old bounds on what may be under way.
+        Certificates are read again even if their options are the same.  Raises as `NodeOptions.check` and `server_context`;
+        nothing is changed then.
+        """
+        options.check()
+        context = await _in_thread(lambda: _server_context(options), name="node-reload")
+        differing = [f.name for f in fields(NodeOptions) if getattr(options, f.name) != getattr(self.options, f.name)]
+        if context is not None and not self.options.plaintext:
+            for port in (self.data, self.admin):
+                port.use_context(context)
+        for port in (self.data, self.admin):
+            port.limits = options.limits
+        self.options = replace(
+            self.options, tls=options.tls, limits=options.limits, drain_seconds=options.drain_seconds
+        )
+        changed = tuple(name for name in differing if name in RELOADABLE)
+        return Reloaded(changed, tuple(name for name in differing if name not in RELOADABLE))
+
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        """Stop: execute and answer what was read, within so many seconds (None: the options'), and close everything.
+
+        A further call waits for the first.  Raises DiskError when closing could not make everything durable that is only
+        convenient (what was acknowledged is durable long before); everything is closed all the same.
+        """
+        if self._stopping is None:
+            seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(seconds))
+        await asyncio.shield(self._stopping)
+
+    async def wait_closed(self) -> None:
+        """Wait until the node has stopped."""
+        await self._closed.wait()
+
+    async def _stop(self, seconds: float) -> None:
+        try:
+            async with self._open:
+                self.health.begin_draining()
+                await asyncio.gather(self.data.stop_accepting(), self.admin.stop_accepting())
+                await asyncio.gather(self.data.drain(seconds), self.admin.drain(seconds))
+        finally:
+            self._closed.set()
+
+    async def _close_storage(self) -> None:
+        """Close the partitions and the directory; what is stuck in the system stays behind, it must not keep a process."""
+        closing = OneAtATime(self._close_partitions, name="closing the partitions")
+        try:
+            await closing.result(CLOSING_SECONDS + 5)
+        except OverdueError as error:
+            raise _stuck(self.storage.path, str(error)) from None
+
+
+def _close_hosted(hosted: HostedStorage) -> None:
+    if not hosted.close(CLOSING_SECONDS):
+        raise _stuck(hosted.storage.path, f"partitions did not come to an end within {CLOSING_SECONDS:g} s")
+
+
+def _stuck(path: Path, what: str) -> DiskWriteError:
+    return DiskWriteError(path, None, TimeoutError(errno.ETIMEDOUT, what), doing="close")
+
+
+def _cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
+    """What the storage directory has to agree with; None where nothing says so."""
+    if options.zookeeper is None:
+        return None, None
+    from engine.node.cluster_metadata import prepare_directory, read_cluster_metadata
+
+    metadata = read_cluster_metadata(options.zookeeper)
+    prepare_directory(options.storage_directory, metadata)
+    return metadata.cluster_key, metadata.num_partitions
+
+
+def _server_context(options: NodeOptions) -> ssl.SSLContext | None:
+    if options.plaintext:
+        return None
+    from engine.tls import server_context
+
+    return server_context(options.tls)
+
+
+async def _in_thread(work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None) -> Result:
+    """The result of blocking work.  When the wait is cancelled the work is waited for all the same, and undone."""
+    job = OneAtATime(work, name=name)
+    try:
+        return await job.result(None)
+    except asyncio.CancelledError:
+        made = await job.result(None, max_age=float("inf"))
+        if undo is not None:
+            await OneAtATime(lambda: undo(made), name=name).result(None)
+        raise

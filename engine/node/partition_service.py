@@ -1,0 +1,322 @@
+"""One partition as the data port sees it: a bounded queue in front, a worker of the shared pool behind.
+
+Requests of a partition are executed in the order in which they came, by one thread at a time; other partitions never wait for
+them.  Whatever is queued is taken at once, and the appends in it that follow one another share one flush.  Every request that was
+accepted is answered: by its result, by the release's failure, or, when its frame cannot be decoded, by the end of its connection.
+
+Sessions.  A request of a newer session shuts out the older ones.  It does so after it passed all checks, and before it is
+answered the new session is durable in the node's file of fences; so a restart lets no old server in again.  Release 0.13.2 raises
+the session for any message that arrives, in memory only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from engine.errors import WaltzError
+from engine.node import permissions
+from engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
+from engine.node.commit import GroupCommit
+from engine.node.failures import denial_of
+from engine.node.metrics import PartitionMetrics
+from engine.node.partition_requests import access_of, execute
+from engine.node.permissions import Access, Denial, PartitionState
+from engine.node.requests import AppendRun, Item, Request
+from engine.node.service_options import ServiceOptions
+from engine.node.workers import WorkerPool
+from engine.scan.transcode import AppendEncoder
+from engine.storage.availability import Availability
+from engine.storage.fences import SessionFences
+from engine.storage.partition import Partition
+
+
+class Admission(Enum):
+    """What became of a submitted item."""
+
+    ACCEPTED = auto()
+    """It will be answered."""
+    FULL = auto()
+    """Nothing was taken: wait, `PartitionService.on_room` tells when to try again."""
+    STALLED = auto()
+    """Nothing was taken, and the partition has made no progress for long: answer with `PartitionService.busy_answer`."""
+
+
+class PartitionService:
+    """The requests of one assigned partition, executed one after another."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        availability: Availability,
+        *,
+        fences: SessionFences,
+        pool: WorkerPool,
+        encoder: AppendEncoder,
+        metrics: PartitionMetrics,
+        options: ServiceOptions,
+        max_data_length: int,
+        log: logging.Logger,
+    ) -> None:
+        """Raises DamageError, DiskReadError when the partition's fence cannot be told."""
+        self.number = partition.number
+        self.partition = partition
+        self.metrics = metrics
+        self.options = options
+        self._fences, self._pool, self._log = fences, pool, log
+        self._availability = availability
+        self._session = max(partition.session_id, fences.get(partition.number))
+        self._commit = GroupCommit(
+            partition,
+            encoder,
+            self,
+            metrics,
+            max_data_length=max_data_length,
+            commit_bytes=options.commit_bytes,
+            log=log,
+        )
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._queue: list[Item] = []
+        self._waiting, self._waiting_bytes, self._under_way = 0, 0, 0
+        self._scheduled = False
+        self._held = False
+        self._over: Denial | None = None
+        self._waiters: list[Callable[[], None]] = []
+        self._progress = time.monotonic()
+
+    # --- in front: any thread ----------------------------------------------------------------------------------------
+
+    def submit(self, item: Item) -> Admission:
+        """Queue an item, or say why not; never blocks.  Thread-safe.
+
+        An item for a partition that was given up meanwhile is accepted and answered with a failure.
+        """
+        with self._lock:
+            waiting, waiting_bytes = self._waiting + requests_of(item), self._waiting_bytes + item.size
+            options, over = self.options, self._over
+            if over is None:
+                if self._queue and (waiting > options.queue_requests or waiting_bytes > options.queue_bytes):
+                    stalled = time.monotonic() - self._progress > options.stall_seconds
+                    return Admission.STALLED if stalled else Admission.FULL
+                self._queue.append(item)
+                self._waiting, self._waiting_bytes = waiting, waiting_bytes
+                if self._scheduled:
+                    return Admission.ACCEPTED
+                self._progress = time.monotonic()
+                if self._held:
+                    return Admission.ACCEPTED
+                self._scheduled = True
+        if over is not None:
+            refuse(item, over, self._log)
+        else:
+            self._pool.schedule(self)
+        return Admission.ACCEPTED
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Call back once, from any thread, when the queue is less than half full (at once if it is)."""
+        with self._lock:
+            if not self._has_room():
+                self._waiters.append(callback)
+                return
+        callback()
+
+    def _has_room(self) -> bool:
+        return 2 * self._waiting <= self.options.queue_requests and 2 * self._waiting_bytes <= self.options.queue_bytes
+
+    @property
+    def queue_size(self) -> int:
+        """Requests that wait, those under way included."""
+        return self._waiting + self._under_way
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long requests have been waiting without any progress; 0 when none wait."""
+        with self._lock:
+            return time.monotonic() - self._progress if self._waiting or self._under_way else 0.0
+
+    def busy_answer(self, item: Item) -> bytes:
+        """Failure frames, one for each request of an item that was not taken."""
+        return failures_for(item, permissions.busy(self.number, self.options.stall_seconds))
+
+    @property
+    def availability(self) -> Availability:
+        """Whether the partition may be read and written; whoever changes it makes the change durable first."""
+        return self._availability
+
+    @availability.setter
+    def availability(self, availability: Availability) -> None:
+        self._availability = availability
+
+    @property
+    def session_id(self) -> int:
+        """The highest session that was let in."""
+        return self._session
+
+    # --- behind: one worker at a time --------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Execute what is queued; True to be put in line again.  For the worker pool."""
+        while True:
+            with self._lock:
+                batch = self._queue
+                if not batch or self._held:
+                    self._scheduled = False
+                    if not batch:
+                        self._commit.broken.clear()
+                    self._idle.notify_all()
+                    return False
+                self._queue = []
+                self._under_way, self._waiting, self._waiting_bytes = self._waiting, 0, 0
+                self._progress = time.monotonic()
+                waiters, self._waiters = self._waiters, []
+            self._call(waiters)
+            try:
+                self._execute(batch)
+            finally:
+                with self._lock:
+                    self._under_way = 0
+                    self._progress = time.monotonic()
+            if self._pool.others_wait:
+                return True
+
+    def _execute(self, batch: Sequence[Item]) -> None:
+        """Answer a batch.  Raises the exits of the interpreter only, after everything is answered."""
+        leave: BaseException | None = None
+        place, count = 0, len(batch)
+        while place < count:
+            item = batch[place]
+            try:
+                if isinstance(item, AppendRun):
+                    runs = [item]
+                    while place + 1 < count and isinstance(following := batch[place + 1], AppendRun):
+                        runs.append(following)
+                        place += 1
+                    self._commit.execute(runs)
+                else:
+                    self._answer(item)
+            except (KeyboardInterrupt, SystemExit) as error:
+                leave = error
+            place += 1
+            self._progress = time.monotonic()
+        if leave is not None:
+            raise leave
+
+    def _answer(self, request: Request) -> None:
+        message = request.message
+        if self._commit.is_broken(request.sender):
+            break_off(request.sender, MALFORMED_REASON, 1, request.size, self._log)
+            return
+        try:
+            denial = self.admit(message.session_id, getattr(message, "offline", False), access_of(message))
+            if denial is not None:
+                refuse(request, denial, self._log)
+                return
+            room = min(request.sender.room_for_answer(), self.options.max_list_bytes)
+            answer = execute(self.partition, message, self.metrics, room)
+        except BaseException as error:
+            what = f"partition {self.number}: {type(message).__name__} of session {message.session_id}"
+            refuse(request, report(error, self._log, what), self._log)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            return
+        post(request.sender, answer, 1, request.size, self._log)
+
+    # --- who may ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> PartitionState:
+        return PartitionState(
+            number=self.number,
+            assigned=True,  # a partition that is given up executes nothing any more
+            readable=self._availability.readable,
+            writable=self._availability.writable,
+            persisted_session=self.partition.session_id,
+            session=self._session,
+        )
+
+    def open_session(self) -> int | None:
+        """The session whose online appends need no further look; None when there is none."""
+        partition = self.partition
+        if partition.quarantined or partition.failed is not None or not self._availability.writable:
+            return None
+        return self._session
+
+    def admit(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
+        """Check a request; None when it may run, and then a newer session is durable.  Raises DiskError when it cannot be."""
+        state = self._state
+        denial = permissions.check(state, session_id=session_id, offline=offline, access=access)
+        if denial is None and access is Access.WRITE:
+            try:
+                self.partition.check_writable()
+            except WaltzError as error:  # what made it so was logged when it happened
+                return denial_of(error)
+        if denial is None and permissions.raises_session(state, session_id=session_id, offline=offline):
+            self._fences.raise_to(self.number, session_id)
+            self._session = session_id
+        return denial
+
+    # --- pausing and ending ------------------------------------------------------------------------------------------
+
+    def hold(self, seconds: float | None = None) -> bool:
+        """Stop executing: returns when nothing is under way; what is queued, or comes, waits for `resume` or `end`.
+
+        False, and nothing is held, when that took longer than `seconds`.
+        """
+        with self._lock:
+            self._held = True
+            done = self._idle.wait_for(lambda: not self._scheduled, seconds)
+            self._held = done
+        return done
+
+    def resume(self, partition: Partition | None = None) -> None:
+        """Go on after `hold`, with the partition's files opened anew if they were."""
+        if partition is not None:
+            self.partition = self._commit.target = partition
+        with self._lock:
+            self._held = False
+            if not self._queue or self._scheduled:
+                return
+            self._scheduled = True
+        self._pool.schedule(self)
+
+    def refuse(self, over: Denial) -> None:
+        """Answer whatever comes from now on with a failure; what is queued is still executed."""
+        with self._lock:
+            self._over = over
+
+    def drain(self, over: Denial, seconds: float | None = None) -> bool:
+        """As `refuse`, and wait until everything that is queued was executed.
+
+        False when that took longer than `seconds`: what was queued then is answered with the failure, and something is under way.
+        """
+        with self._lock:
+            self._over = over
+            done = self._idle.wait_for(lambda: not self._scheduled, seconds)
+        self.end(over)
+        return done
+
+    def end(self, over: Denial) -> None:
+        """Answer what is queued, and whatever comes from now on, with a failure."""
+        while True:
+            with self._lock:
+                left, self._queue = self._queue, []
+                self._waiting = self._waiting_bytes = 0
+                waiters, self._waiters = self._waiters, []
+                if not left:
+                    self._over = over  # from now on at once; until now in the order in which they came
+            self._call(waiters)
+            if not left:
+                return
+            for item in left:
+                refuse(item, over, self._log)
+
+    def _call(self, waiters: Sequence[Callable[[], None]]) -> None:
+        for callback in waiters:
+            try:
+                callback()
+            except Exception:  # a connection's trouble is not the partition's
+                self._log.exception("a connection could not be told that partition %d has room", self.number)

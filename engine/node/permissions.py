@@ -1,0 +1,247 @@
+"""Who may do what with a partition: the release's checks, in its order and with its texts, as functions of values.
+
+Order and texts are those of release 0.13.2 (the permission check of its partition, then the checks of each request).  Two
+things are more than the release has: *readable* and *writable* are kept apart, where it knows one flag for both; and a request
+of a newer session is told apart from one of the present session, because here it raises the partition's session only after
+it passed every check (the release raises it for any message, even for one that it then refuses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from engine.errors import MismatchError, NotAssignedError, RefusedError
+
+STORAGE_EXCEPTION = "com.wepay.waltz.storage.exception.StorageException"
+CONCURRENT_UPDATE_EXCEPTION = "com.wepay.waltz.storage.exception.ConcurrentUpdateException"
+PLAIN_EXCEPTION = "java.lang.Exception"
+ILLEGAL_STATE_EXCEPTION = "java.lang.IllegalStateException"
+IO_EXCEPTION = "java.io.IOException"
+OUT_OF_MEMORY_ERROR = "java.lang.OutOfMemoryError"
+RUNTIME_EXCEPTION = "java.lang.RuntimeException"
+
+
+class FailureCode(StrEnum):
+    """What went wrong, in one stable word: the first stack element of every failure that our node sends carries it."""
+
+    NOT_ASSIGNED = "not-assigned"
+    NOT_AVAILABLE = "not-available"
+    ONLINE = "online"
+    SESSION_CHANGED = "session-changed"
+    OUT_OF_ORDER = "out-of-order"
+    MARK_WOULD_FALL = "mark-would-fall"
+    BELOW_LOW_WATER_MARK = "below-low-water-mark"
+    DATA_CHECKSUM = "data-checksum"
+    TOO_LONG = "too-long"
+    INVALID_REQUEST = "invalid-request"
+    UNKNOWN_TYPE = "unknown-type"
+    BUSY = "busy"
+    CLOSED = "closed"
+    REFUSED = "refused"
+    MISMATCH = "mismatch"
+    CORRUPT_RECORD = "corrupt-record"
+    QUARANTINED = "quarantined"
+    DAMAGED = "damaged"
+    DISK_FULL = "disk-full"
+    SYNC_FAILED = "sync-failed"
+    IO_ERROR = "io-error"
+    OUT_OF_MEMORY = "out-of-memory"
+    INTERNAL = "internal"
+
+    @property
+    def status(self) -> str:
+        """Name of the exit status (`engine.errors`) that a client's command ends with."""
+        return _STATUS.get(self, "refused")
+
+
+_STATUS = {
+    FailureCode.INVALID_REQUEST: "usage",
+    FailureCode.UNKNOWN_TYPE: "usage",
+    FailureCode.MISMATCH: "mismatch",
+    FailureCode.CORRUPT_RECORD: "damaged",
+    FailureCode.QUARANTINED: "damaged",
+    FailureCode.DAMAGED: "damaged",
+    FailureCode.DATA_CHECKSUM: "damaged",
+    FailureCode.DISK_FULL: "io-error",
+    FailureCode.SYNC_FAILED: "io-error",
+    FailureCode.IO_ERROR: "io-error",
+    FailureCode.OUT_OF_MEMORY: "io-error",
+    FailureCode.INTERNAL: "internal",
+}
+
+
+class Access(Enum):
+    """What a request needs of the partition."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a request is refused: the Java class that the release's failure names, its text, and our code."""
+
+    code: FailureCode
+    exception: str
+    text: str
+
+    @property
+    def message(self) -> str:
+        """The failure's message as it stands on the wire."""
+        return f"{self.exception}: {self.text}"
+
+
+class DeniedError(RefusedError):
+    """A request that is refused with a failure of the release."""
+
+    def __init__(self, denial: Denial) -> None:
+        super().__init__(denial.text)
+        self.denial = denial
+
+
+class NotLoadedError(DeniedError, NotAssignedError):
+    """A request for a partition that is not assigned to this node."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__(not_loaded(partition))
+
+
+class OtherClusterError(MismatchError):
+    """An open request whose cluster key or number of partitions is not the control file's."""
+
+    def __init__(self, denial: Denial) -> None:
+        super().__init__(denial.text)
+        self.denial = denial
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What decides whether a request may run.
+
+    `persisted_session`: of the last set-low-water-mark; `session`: the highest that a request of passed the checks, durable in
+    the node's own file of fences, never below the persisted one.
+    """
+
+    number: int
+    assigned: bool
+    readable: bool
+    writable: bool
+    persisted_session: int
+    session: int
+
+
+def not_loaded(partition: int) -> Denial:
+    """The partition is not one of this node's; the release says so before it queues a request."""
+    return Denial(FailureCode.NOT_ASSIGNED, PLAIN_EXCEPTION, f"Partition:{partition} is not assigned.")
+
+
+def check(state: PartitionState, *, session_id: int, offline: bool, access: Access) -> Denial | None:
+    """The release's checks a to e (assigned; online, persisted session; available, session); None when all are passed.
+
+    A session above the present one passes: `raises_session` says what it changes.  While a partition may be written by online
+    requests it counts as online; one that may be read only can be recovered offline.
+    """
+    if not state.assigned:
+        return _denied(FailureCode.NOT_ASSIGNED, f"partition {state.number} is not assigned to storage node.")
+    if offline:
+        if state.writable:
+            return _denied(FailureCode.ONLINE, "cannot run offline recovery while partition is online")
+        if session_id != state.persisted_session:
+            return _denied(
+                FailureCode.SESSION_CHANGED,
+                f"partition last session id has changed to {state.persisted_session}, but request context contains"
+                f" {session_id}",
+            )
+        return None
+    if not (state.writable if access is Access.WRITE else state.readable):
+        return _denied(
+            FailureCode.NOT_AVAILABLE, f"read and write for partition={state.number} have been disabled on storage node"
+        )
+    if session_id < state.session:
+        return Denial(
+            FailureCode.SESSION_CHANGED,
+            CONCURRENT_UPDATE_EXCEPTION,
+            f"session id has changed to {state.session}, but request context contains {session_id}",
+        )
+    return None
+
+
+def raises_session(state: PartitionState, *, session_id: int, offline: bool) -> bool:
+    """Whether a request that passed `check` begins a newer session.  Offline ones never do."""
+    return not offline and session_id > state.session
+
+
+def check_low_water_mark(
+    *, session_id: int, low_water_mark: int, max_transaction_id: int, persisted: tuple[int, int, int]
+) -> Denial | None:
+    """The release's checks of set-low-water-mark; `persisted`: session, low-water mark and local low-water mark in force."""
+    persisted_session, present, present_local = persisted
+    if max_transaction_id > low_water_mark:
+        return _denied(FailureCode.MARK_WOULD_FALL, "low-water mark is lower than the max transaction id")
+    if session_id < persisted_session:
+        return Denial(
+            FailureCode.SESSION_CHANGED,
+            CONCURRENT_UPDATE_EXCEPTION,
+            f"session id has changed to {persisted_session}, but low watermark request contains session id {session_id}",
+        )
+    for name, new, old in (
+        ("low watermark", low_water_mark, present),
+        ("local low watermark", max_transaction_id, present_local),
+    ):
+        if new < old:
+            return _denied(
+                FailureCode.MARK_WOULD_FALL,
+                f"unable to set {name} to value {new} because it's less than current {name} {old}",
+            )
+    return None
+
+
+def out_of_order() -> Denial:
+    """An append that does not continue the partition's sequence."""
+    return _denied(FailureCode.OUT_OF_ORDER, "transaction out of order")
+
+
+def out_of_range(partition: int, after: int, local_low_water_mark: int) -> Denial:
+    """A truncation that would lose acknowledged transactions; the release's words, and which mark stands in the way."""
+    return _denied(
+        FailureCode.BELOW_LOW_WATER_MARK,
+        f"transaction id out of range: truncating partition {partition} after {after} would lose acknowledged transactions,"
+        f" the local low-water mark is {local_low_water_mark}",
+    )
+
+
+def wrong_cluster_key() -> Denial:
+    """An open request of another cluster."""
+    return _denied(FailureCode.MISMATCH, "Provided cluster key is inconsistent with key in control file.")
+
+
+def wrong_number_of_partitions() -> Denial:
+    """An open request that counts other partitions."""
+    return _denied(
+        FailureCode.MISMATCH,
+        "Provided number of partitions is inconsistent with the total number of partitions in control file.",
+    )
+
+
+def busy(partition: int, seconds: float) -> Denial:
+    """A partition whose disk does not answer; the release lets everybody wait."""
+    return _denied(
+        FailureCode.BUSY,
+        f"partition {partition} is busy: it has made no progress for more than {seconds:g} seconds; nothing of the request"
+        " was done",
+    )
+
+
+def closed() -> Denial:
+    """The node is closing."""
+    return _denied(FailureCode.CLOSED, "Control file is already closed.")
+
+
+def unknown_type(message_type: int) -> Denial:
+    """A message that is no request."""
+    return Denial(FailureCode.UNKNOWN_TYPE, ILLEGAL_STATE_EXCEPTION, f"unknown message type: {message_type}")
+
+
+def _denied(code: FailureCode, text: str) -> Denial:
+    return Denial(code, STORAGE_EXCEPTION, text)

@@ -1,0 +1,411 @@
+"""A listening port: accepting, refusing, ticking, draining.  What is said on its connections is their own affair.
+
+Connections are accepted here and not by asyncio's server: that way the bound on their number holds before a TLS handshake is
+paid for, the options that the release sets only on its listener (weakness S11) reach the sockets, and running out of
+descriptors is survived under every event loop.  For that a spare descriptor is kept: it is given up for a moment to accept the
+connection that cannot be served, and to close it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.errors import ListenError
+from engine.node.answer_room import AnswerRoom
+from engine.node.budget import Budget
+from engine.node.limits import NodeLimits
+from engine.node.outbox import Outbox
+
+if TYPE_CHECKING:
+    from engine.node.connection import Connection
+
+_BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 64
+_BACK_OFF_SECONDS = 0.5
+_SHUTDOWN_SECONDS = 2.0
+"""How long a peer may take to say good-bye in TLS."""
+_CHUNK = 256 << 10
+"""Bytes that are read from a socket at a time, at most."""
+_ALL_CHUNKS = 32 << 20
+"""Bytes that all connections may read before the first of them is told to stop."""
+_SMALLEST_CHUNK = 4 << 10
+_SMALLEST_OUTPUT = 32 << 10
+_SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
+_SOFT_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
+_PASSING_ERRORS = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """What one connection is doing.
+
+    `peer`: address.  `greeting`: the free text of its Hello, empty before it.  `connected`: seconds since it was accepted.
+    `requests`, `size`: under way, and bytes of their bodies.  `queued`: bytes of answers that wait for the peer to take them.
+    `paused`: whether nothing is read from it now.
+    """
+
+    peer: str
+    greeting: str
+    connected: float
+    requests: int
+    size: int
+    queued: int
+    paused: bool
+
+
+class _Complaints:
+    """Lines for the log about peers, so many a second at most: who sends nonsense shall not fill the disk with it.
+
+    Thread-safe.
+    """
+
+    _BURST = 100
+    _A_SECOND = 10.0
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._left, self._when, self._dropped = float(self._BURST), time.monotonic(), 0
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._left = min(float(self._BURST), self._left + (now - self._when) * self._A_SECOND)
+            self._when = now
+            if self._left < 1:
+                self._dropped += 1
+                return
+            self._left -= 1
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._log.warning("%d complaints about peers were left out", dropped)
+        self._log.warning("%s", text)
+
+
+class Port(ABC):
+    """One port with its connections.  Everything here belongs to the event loop in which `start` was called.
+
+    Attributes:
+        budget: memory of what peers sent.
+        outbox: how other threads reach the loop.
+        room: for answers that wait for peers to take them.
+        scratch: where every connection's bytes arrive; their order in the loop makes one buffer enough for all.
+    """
+
+    name = "port"
+
+    def __init__(self, *, limits: NodeLimits, log: logging.Logger, memory: int) -> None:
+        self.log = log
+        self.budget = Budget(memory)
+        self.room = AnswerRoom(limits.output, limits.max_list_bytes)
+        self.scratch: memoryview
+        self.draining = False
+        self.outbox: Outbox
+        self.loop: asyncio.AbstractEventLoop
+        self._complaints = _Complaints(log)
+        self._connections: set[Connection] = set()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._expected = 0  # accepted, and not among the connections yet
+        self._touched: set[Connection] = set()
+        self._listeners: list[socket.socket] = []
+        self._spare: int | None = None
+        self._ssl: ssl.SSLContext | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._spread = 0
+        self.limits = limits
+
+    @abstractmethod
+    def _connection(self, peer: str) -> Connection:
+        """A new connection's protocol."""
+
+    @property
+    def limits(self) -> NodeLimits:
+        """What peers may use.  May be changed: connections that are there keep the bounds on what may be under way."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: NodeLimits) -> None:
+        self._limits = limits
+        self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))
+        self.room.capacity, self.room.longest = limits.output, limits.max_list_bytes
+        self._follow_limits()
+
+    def _follow_limits(self) -> None:  # noqa: B027  # a port may have nothing else that is made from them
+        """The limits are new, or others: whatever else was made from them follows."""
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> tuple[str, int]:
+        """Listen at every address of `host` (port 0: a free one); return the first address.  None: no TLS.
+
+        Raises ListenError; then nothing listens.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self.loop, self._send)
+        self._ssl = ssl_context
+        try:
+            found = await self.loop.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+            )
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                chosen = (address[0], port or self._port_number(), *address[2:])
+                self._listeners.append(_listen(family, kind, protocol, chosen))
+        except OSError as error:
+            self._stop_listening()
+            raise ListenError(host, port, error) from None
+        self._spare = _spare_descriptor()
+        for listener in self._listeners:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+        self._tick()
+        name = self._listeners[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    def _port_number(self) -> int:
+        return int(self._listeners[0].getsockname()[1]) if self._listeners else 0
+
+    @property
+    def listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return bool(self._listeners)
+
+    def use_context(self, ssl_context: ssl.SSLContext | None) -> None:
+        """Use other certificates for whoever connects from now on."""
+        self._ssl = ssl_context
+
+    async def stop_accepting(self) -> None:
+        """Close the listening sockets; who is connected stays."""
+        self._stop_listening()
+
+    async def drain(self, seconds: float) -> None:
+        """Stop accepting and reading, answer what was read, and close; after `seconds` close without answering."""
+        self._stop_listening()
+        self.draining = True
+        for connection in list(self._connections):
+            connection.finish()
+        if self._connections:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close everything at once; returns when every connection is gone.  A second call does nothing."""
+        self._stop_listening()
+        for task in list(self._arriving):
+            task.cancel()
+        if self._arriving:
+            await asyncio.wait(list(self._arriving))
+        self._empty.clear()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._connections:
+            await self._empty.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            if hasattr(self, "loop"):
+                self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+        self.give_up_spare()
+
+    def give_up_spare(self) -> None:
+        """Let go of the descriptor that is kept for the moment when there is none left."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    # --- accepting ---------------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _SOFT_DESCRIPTOR_ERRORS:
+                    self._no_descriptor(listener, error)
+                elif error.errno in _SOFT_MEMORY_ERRORS:
+                    self._back_off(listener, error)
+                else:  # that one peer went away again, or a filter refused it; the listener is as good as before
+                    self.complain(f"a connection could not be accepted: {error}")
+                return
+            peer = _text(address)
+            if len(self._connections) + self._expected >= self.limits.max_connections:
+                self.complain(
+                    f"{peer}: refused, there are {self.limits.max_connections} connections already; close some, or raise"
+                    " max_connections"
+                )
+                accepted.close()
+                continue
+            self._expected += 1
+            task = self.loop.create_task(self._welcome(accepted, peer))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    def _no_descriptor(self, listener: socket.socket, error: OSError) -> None:
+        """Without a descriptor a connection cannot even be refused, and the system would report it again and again."""
+        if self._spare is None:
+            self._back_off(listener, error)
+            return
+        self.give_up_spare()
+        try:
+            accepted, address = listener.accept()
+            self.complain(f"{_text(address)}: refused, no descriptor is left: {error}; raise the limit of open files")
+            accepted.close()
+        except OSError as again:
+            self._back_off(listener, again)
+        finally:
+            self._spare = _spare_descriptor()
+
+    def _back_off(self, listener: socket.socket, error: OSError) -> None:
+        self.complain(f"connections cannot be accepted: {error}; trying again in {_BACK_OFF_SECONDS} s")
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(_BACK_OFF_SECONDS, self._accept_again, listener)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            if self._spare is None:
+                self._spare = _spare_descriptor()
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+    async def _welcome(self, accepted: socket.socket, peer: str) -> None:
+        connection = self._connection(peer)
+        try:
+            self._set_options(accepted)
+            if self._ssl is None:
+                await self.loop.connect_accepted_socket(lambda: connection, accepted)
+            else:
+                await self.loop.connect_accepted_socket(
+                    lambda: connection,
+                    accepted,
+                    ssl=self._ssl,
+                    ssl_handshake_timeout=self.limits.handshake_seconds,
+                    ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+                )
+        except (OSError, EOFError) as error:  # TimeoutError and ssl.SSLError are OSErrors
+            accepted.close()
+            self.complain(f"{peer}: no connection came about: {str(error) or type(error).__name__}")
+        finally:
+            if not connection.made:
+                self._expected -= 1
+
+    def _set_options(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        if accepted.family in (socket.AF_INET, socket.AF_INET6):
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                milliseconds = int(self.limits.unacknowledged_seconds * 1000)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> tuple[ConnectionInfo, ...]:
+        """What every connection is doing now, the oldest first."""
+        now = self.loop.time() if hasattr(self, "loop") else 0.0
+        return tuple(sorted((c.info(now) for c in self._connections), key=lambda info: -info.connected))
+
+    @property
+    def chunk(self) -> int:
+        """Bytes that one connection may read at a time: the more of them there are, the less."""
+        return max(_SMALLEST_CHUNK, min(_CHUNK, _ALL_CHUNKS // max(1, len(self._connections))))
+
+    @property
+    def output_each(self) -> int:
+        """Bytes of answers that may wait for one peer before nothing more is read from it."""
+        share = self.limits.output // max(1, len(self._connections))
+        return min(self.limits.connection_output, max(_SMALLEST_OUTPUT, share))
+
+    def add(self, connection: Connection) -> None:
+        """A connection is there."""
+        self._connections.add(connection)
+        self._expected -= 1
+        self._share_output()
+        if self.draining:
+            connection.finish()
+
+    def remove(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        self._touched.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def touch(self, connection: Connection) -> None:
+        """A connection has answers to send when the present bunch of calls from other threads is done."""
+        self._touched.add(connection)
+
+    def complain(self, text: str) -> None:
+        """Write a line about a peer, unless there were too many of them lately.  Thread-safe."""
+        self._complaints.write(f"{self.name}: {text}")
+
+    def _send(self) -> None:
+        while self._touched:
+            self._touched.pop().send()
+
+    def _share_output(self) -> None:
+        """Water marks follow the number of connections, in steps."""
+        each = self.output_each
+        if not self._spread or not self._spread / 2 < each < self._spread * 2:
+            self._spread = each
+            for connection in self._connections:
+                connection.set_water_mark(each)
+
+    def _tick(self) -> None:
+        limits = self.limits
+        shortest = min(limits.keep_alive_seconds, limits.idle_seconds, limits.stall_seconds, limits.unread_seconds)
+        self._timer = self.loop.call_later(max(0.01, min(1.0, shortest / 4)), self._tick)
+        now = self.loop.time()
+        for connection in list(self._connections):
+            connection.tick(now)
+        self._send()
+        self._share_output()
+
+
+def _listen(
+    family: int, kind: int, protocol: int, address: tuple[str, int] | tuple[str, int, int, int]
+) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _spare_descriptor() -> int | None:
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _text(address: object) -> str:
+    if isinstance(address, tuple) and len(address) >= 2:
+        host, port = address[0], address[1]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(address)

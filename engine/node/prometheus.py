@@ -1,0 +1,164 @@
+"""A node's metrics as Prometheus reads them: text of the official client library, from a collector of our own.
+
+Names begin with ``waltz_storage_``, units are base units, a partition's number is the label ``partition``.  Latencies are
+histograms with fixed buckets, which add up over nodes.  Nothing is registered with the library's global registry: two nodes
+in one process do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from engine.node.metrics import BUCKETS, REQUEST_COUNTERS, BucketCounts
+from engine.node.readings import NodeReading, PartitionReading
+
+_PREFIX = "waltz_storage"
+_GAUGES = (
+    ("session_id", "session_id", "Session in which the marks were last set"),
+    ("low_water_mark", "low_water_mark", "High-water mark of the partition when that session began"),
+    ("local_low_water_mark", "local_low_water_mark", "Last transaction of this node when that session began"),
+    ("max_transaction_id", "max_transaction_id", "Last durable transaction"),
+    ("queued_requests", "process_queue_size", "Requests that wait for the partition or are under way"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is shown besides the metrics.  `connections`: port name and open connections; bytes are None where unknown."""
+
+    healthy: bool | None = None
+    connections: Sequence[tuple[str, int]] = ()
+    free_bytes: int | None = None
+    quarantined: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+
+
+def exposition(reading: NodeReading, surroundings: Surroundings, accept: str) -> tuple[bytes, str]:
+    """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_NodeCollector(reading, surroundings))
+    ProcessCollector(registry=registry)
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type
+
+
+class _NodeCollector(Collector):
+    """One reading as metric families."""
+
+    def __init__(self, reading: NodeReading, surroundings: Surroundings) -> None:
+        self._reading, self._surroundings = reading, surroundings
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the registry lives for one answer."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, each with every partition."""
+        yield InfoMetricFamily(_PREFIX, "The program that serves this node", {"version": self._reading.version})
+        yield _gauge("partitions", "Partitions that are assigned to this node", len(self._reading.assigned))
+        yield from self._surrounding_families()
+        for name, attribute, text in _GAUGES:
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["partition"])
+            for one in self._reading.partitions:
+                gauge.add_metric([str(one.partition)], getattr(one.gauges, attribute))
+            yield gauge
+        yield from _flags(self._reading.partitions, self._surroundings)
+        yield from _counted(self._reading.partitions)
+
+    def _surrounding_families(self) -> Iterator[Metric]:
+        surroundings = self._surroundings
+        if surroundings.healthy is not None:
+            yield _gauge("healthy", "Whether the last health check found nothing wrong", int(surroundings.healthy))
+        if surroundings.free_bytes is not None:
+            yield _gauge("disk_free_bytes", "Bytes that may still be written to the disk", surroundings.free_bytes)
+        connections = GaugeMetricFamily(f"{_PREFIX}_connections", "Open connections", labels=["port"])
+        for port, count in surroundings.connections:
+            connections.add_metric([port], count)
+        yield connections
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
+
+
+def _flags(partitions: Sequence[PartitionReading], surroundings: Surroundings) -> Iterator[Metric]:
+    available = GaugeMetricFamily(f"{_PREFIX}_available", "Whether it may be read and written", labels=["partition"])
+    quarantined = GaugeMetricFamily(
+        f"{_PREFIX}_quarantined", "Whether damage closed it to writes", labels=["partition"]
+    )
+    failed = GaugeMetricFamily(f"{_PREFIX}_failed", "Whether a disk error closed it to writes", labels=["partition"])
+    for one in partitions:
+        label = [str(one.partition)]
+        available.add_metric(label, int(one.gauges.available))
+        quarantined.add_metric(label, int(one.partition in surroundings.quarantined))
+        failed.add_metric(label, int(one.partition in surroundings.failed))
+    yield from (available, quarantined, failed)
+
+
+def _counted(partitions: Sequence[PartitionReading]) -> Iterator[Metric]:
+    latency = HistogramMetricFamily(
+        f"{_PREFIX}_append_latency_seconds", "From an append request's arrival to its answer", labels=["partition"]
+    )
+    flush = HistogramMetricFamily(
+        f"{_PREFIX}_flush_latency_seconds", "One write and flush, shared by a group of appends", labels=["partition"]
+    )
+    grouped = CounterMetricFamily(
+        f"{_PREFIX}_flushed_append_requests", "Append requests that a flush made durable", labels=["partition"]
+    )
+    requests = CounterMetricFamily(f"{_PREFIX}_requests", "Requests by kind", labels=["partition", "request"])
+    for one in partitions:
+        label = str(one.partition)
+        _add_buckets(latency, label, one.metrics.append_latency.buckets())
+        _add_buckets(flush, label, one.metrics.flush_latency.buckets())
+        grouped.add_metric([label], one.metrics.flush_requests.sum)
+        requests.add_metric([label, "append"], one.metrics.append.count)
+        for name in REQUEST_COUNTERS:
+            kind = name.removesuffix("_request").replace("_", "-")
+            requests.add_metric([label, kind], getattr(one.metrics, name).count)
+    yield from (latency, flush, grouped, requests)
+
+
+def _add_buckets(family: HistogramMetricFamily, label: str, counts: BucketCounts) -> None:
+    bounds = [*(repr(bound) for bound in BUCKETS), "+Inf"]
+    family.add_metric([label], buckets=list(zip(bounds, counts.cumulative, strict=True)), sum_value=counts.sum)
+
+
+# --- content negotiation ----------------------------------------------------------------------------------------------
+
+_TEXT_TYPES = ("application/openmetrics-text", "text/plain", "text/*")
+_JSON_TYPES = ("application/json", "application/*", "*/*")
+
+
+def prefers_text(accept: str) -> bool:
+    """Whether an Accept header asks for Prometheus' text rather than for JSON.
+
+    JSON is what the release answers: it is for whoever says nothing, accepts everything, or likes both equally.
+    """
+    text = json = 0.0
+    for part in accept.lower().split(","):
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name.strip() == "q":
+                try:
+                    quality = min(1.0, max(0.0, float(value)))
+                except ValueError:
+                    quality = 0.0
+        if media in _TEXT_TYPES:
+            text = max(text, quality)
+        elif media in _JSON_TYPES:
+            json = max(json, quality)
+    return text > json

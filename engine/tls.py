@@ -1,0 +1,220 @@
+"""TLS of the ports and of the clients, as release 0.13.2 uses it.
+
+A node with a key store shows that store's certificate; without one it makes a self-signed certificate at start, in memory
+only.  A node with a trust store requires a client certificate that leads to it; without one it asks for none.  A client with
+a trust store checks the node's chain against it; the release never checks names, so that its certificates usually carry
+none that fit: `TlsOptions.verify_names` says whether ours does.  A client without a trust store accepts every certificate
+where its caller says so (`trust_all`), and otherwise those that this machine trusts.
+
+A private key never stands readable in a file: what OpenSSL is to load from one is encrypted under a password that exists in
+this process only, and the file has no name or loses it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from engine.keystore import KeyMaterial
+
+MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
+DEFAULT_STORE_TYPE = "JKS"
+"""As in the release.  A store says itself what it is, so that the type matters only where it contradicts that."""
+
+_SELF_SIGNED_DAYS = 3650
+_CLOCK_SKEW = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """Which certificate to show and whom to trust.
+
+    `certificate`: PEM file with the certificate and, after it, the chain; `key`: PEM file with its private key, the same
+    file unless given, decrypted with `key_password`.  `key_store`, `trust_store`: files of type JKS, PKCS12 or PEM; the
+    password of a key store is that of its key as well.  `verify_names`: a client with a trust store checks that the
+    certificate was made for the host it meant.  Passwords are left out of the representation.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    key_password: str | None = field(default=None, repr=False)
+    key_store: Path | None = None
+    key_store_password: str | None = field(default=None, repr=False)
+    key_store_type: str = DEFAULT_STORE_TYPE
+    trust_store: Path | None = None
+    trust_store_password: str | None = field(default=None, repr=False)
+    trust_store_type: str = DEFAULT_STORE_TYPE
+    verify_names: bool = True
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether a certificate of its own is configured."""
+        return self.certificate is not None or self.key_store is not None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError where the options contradict each other or name a store type that does not exist."""
+        from engine.keystore import store_type_of
+
+        if self.certificate is not None and self.key_store is not None:
+            raise InvalidRequestError(
+                f"{self.certificate} and {self.key_store}: a certificate and a key store are both given",
+                advice="leave one of them out",
+            )
+        if self.key is not None and self.certificate is None:
+            raise InvalidRequestError(f"{self.key}: a private key is given without its certificate")
+        store_type_of(self.key_store_type)
+        store_type_of(self.trust_store_type)
+
+
+def server_context(options: TlsOptions) -> ssl.SSLContext:
+    """The context of a node's ports.  Raises InvalidRequestError (a store that cannot be used), DiskReadError."""
+    options.check()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(context)
+    _load_own(context, options, make_one=True)
+    if options.trust_store is not None:
+        _load_trusted(context, options)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(options: TlsOptions, *, trust_all: bool = False) -> ssl.SSLContext:
+    """The context of a client.
+
+    With a trust store only certificates that lead to it are accepted, by name as well if `verify_names`; without one every
+    certificate if `trust_all` and otherwise those that this machine trusts, always by name.  Raises InvalidRequestError,
+    DiskReadError.
+    """
+    options.check()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    _load_own(context, options, make_one=False)
+    if options.trust_store is not None:
+        context.check_hostname = options.verify_names
+        _load_trusted(context, options)
+    elif trust_all:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = MINIMUM_VERSION
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
+def _load_own(context: ssl.SSLContext, options: TlsOptions, *, make_one: bool) -> None:
+    from engine.keystore import read_key_store
+
+    if options.certificate is not None:
+        _load_pem(context, options.certificate, options.key, options.key_password)
+    elif options.key_store is not None:
+        store = read_key_store(options.key_store, options.key_store_password, options.key_store_type)
+        load_material(context, store, str(options.key_store))
+    elif make_one:
+        load_material(context, self_signed(), "the self-signed certificate")
+
+
+def _load_pem(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str | None) -> None:
+    from engine.keystore import read_certificate_and_key
+
+    material = read_certificate_and_key(certificate, key, password)
+    load_material(context, material, str(certificate))
+
+
+def _load_trusted(context: ssl.SSLContext, options: TlsOptions) -> None:
+    from engine.keystore import read_trust_store
+
+    assert options.trust_store is not None
+    trusted = read_trust_store(options.trust_store, options.trust_store_password, options.trust_store_type)
+    try:
+        context.load_verify_locations(cadata=b"".join(trusted))
+    except ssl.SSLError as error:
+        raise InvalidRequestError(f"{options.trust_store}: its certificates cannot be used: {error.reason}") from error
+    # a certificate in the store is trusted as it stands, whether or not an authority made it: the release's rule
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def load_material(context: ssl.SSLContext, material: KeyMaterial, where: str) -> None:
+    """Give a context a certificate chain and its key.  `where` names their source in errors.  Raises InvalidRequestError."""
+    password = secrets.token_urlsafe(24)
+    with _unnamed_file(material.to_pem(password)) as path:
+        try:
+            context.load_cert_chain(path, password=password)
+        except ssl.SSLError as error:
+            raise InvalidRequestError(f"{where}: certificate and key cannot be used: {error.reason}") from error
+
+
+@contextlib.contextmanager
+def _unnamed_file(contents: bytes) -> Iterator[str]:
+    """A path under which `contents` can be read during the block: in memory where the system has that."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, contents)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.TemporaryDirectory(prefix="waltzctl-") as private:  # mode 0700
+        path = os.path.join(private, "certificate")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as out:
+            out.write(contents)
+        yield path
+
+
+def self_signed(names: tuple[str, ...] = ()) -> KeyMaterial:
+    """A new certificate that nobody vouches for, with a P-256 key; it exists in memory only.
+
+    `names`: further host names or addresses to write into it, besides this machine's and the loopback ones.
+    """
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    from engine.keystore import KeyMaterial
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "waltz storage node")])
+    alternatives: list[x509.GeneralName] = []
+    for name in dict.fromkeys((*names, socket.gethostname(), "localhost", "127.0.0.1", "::1")):
+        try:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            if name.isascii() and name:
+                alternatives.append(x509.DNSName(name))
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=_SELF_SIGNED_DAYS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    return KeyMaterial(key, (certificate,))

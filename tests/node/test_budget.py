@@ -1,0 +1,186 @@
+"""The memory budget as a line of waiting connections, and the outbox between threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.errors import InvalidRequestError
+from engine.node.answer_room import AnswerRoom, Share
+from engine.node.budget import Budget
+from engine.node.limits import NodeLimits
+from engine.node.outbox import Outbox
+
+CAPACITY = 100
+
+
+class Line(RuleBasedStateMachine):
+    """Against a model: whoever waits is served in order, as soon as it fits, and never while somebody is in front of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(CAPACITY)
+        self.held: list[int] = []
+        self.line: deque[tuple[int, int]] = deque()
+        self.served: list[int] = []
+        self.number = 0
+
+    @rule(amount=st.integers(1, 60))
+    def arrive(self, amount: int) -> None:
+        self.budget.take(amount)
+        self.held.append(amount)
+
+    @rule(amount=st.sampled_from([0, 0, 1, 30, 99, 100, 250]))
+    def reserve(self, amount: int) -> None:
+        self.number += 1
+        number = self.number
+        fits = not self.line and self.fits(amount)
+        assert self.budget.reserve(number, amount, lambda: self.served.append(number)) is fits
+        if fits:
+            self.held.append(amount)
+        else:
+            self.line.append((number, amount))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def give(self, data: st.DataObject) -> None:
+        amount = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        self.expect(lambda: self.budget.give(amount))
+
+    @precondition(lambda self: self.line)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.line) - 1))
+        number, _ = self.line[place]
+        del self.line[place]
+        self.expect(lambda: self.budget.leave(number))
+        self.budget.leave("somebody who does not stand there")
+
+    def fits(self, amount: int) -> bool:
+        used = sum(self.held)
+        return used == 0 or used + max(amount, 1) <= CAPACITY
+
+    def expect(self, step: object) -> None:
+        """What the step serves must be what the model says."""
+        assert callable(step)
+        self.served.clear()
+        step()
+        expected = []
+        while self.line and self.fits(self.line[0][1]):
+            number, amount = self.line.popleft()
+            self.held.append(amount)
+            expected.append(number)
+        assert self.served == expected
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.budget.used == sum(self.held)
+        assert self.budget.waiting == len(self.line)
+        assert self.budget.crowded == (bool(self.line) or sum(self.held) >= CAPACITY)
+        assert not self.line or self.held, "somebody waits for nothing"
+
+
+Line.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLine = Line.TestCase
+
+
+def test_the_outbox_keeps_the_order_of_each_thread_and_loses_nothing() -> None:
+    found: list[tuple[int, int]] = []
+    bunches = 0
+
+    async def work() -> None:
+        nonlocal bunches
+        done = asyncio.Event()
+
+        def afterwards() -> None:
+            nonlocal bunches
+            bunches += 1
+            if len(found) == 4000:
+                done.set()
+
+        outbox = Outbox(asyncio.get_running_loop(), afterwards)
+
+        def send(thread: int) -> None:
+            for number in range(1000):
+                outbox.put(lambda *one: found.append(one), thread, number)
+
+        threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        await done.wait()
+        for thread in threads:
+            thread.join()
+
+    asyncio.run(work())
+    for thread in range(4):
+        assert [number for one, number in found if one == thread] == list(range(1000))
+    assert bunches < 4000, "every single call had a wake-up of its own"
+
+
+def test_a_call_that_fails_does_not_keep_the_others_from_being_made() -> None:
+    found: list[int] = []
+    failures: list[object] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        done = asyncio.Event()
+        outbox = Outbox(loop, lambda: None)
+        for number in (1, 0, 2):
+            outbox.put(lambda n: found.append(10 // n), number)
+        outbox.put(done.set)
+        await done.wait()
+
+    asyncio.run(work())
+    assert found == [10, 5]
+    assert [type(one) for one in failures] == [ZeroDivisionError]
+
+
+def test_an_outbox_whose_loop_is_gone_drops_what_comes() -> None:
+    loop = asyncio.new_event_loop()
+    outbox = Outbox(loop, lambda: None)
+    loop.close()
+    outbox.put(lambda: None)
+    outbox.put(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_connections": 0}, {"stall_seconds": -1.0}, {"max_body": 2**31, "memory": 2**32}, {"memory": 1 << 20}],
+    ids=str,
+)
+def test_limits_that_cannot_be_meant_are_refused(changes: dict[str, float]) -> None:
+    NodeLimits().check()
+    with pytest.raises(InvalidRequestError):
+        NodeLimits(**changes).check()  # type: ignore[arg-type]
+
+
+def test_room_is_promised_before_an_answer_is_made_and_then_only_its_size_counts() -> None:
+    room = AnswerRoom(4 << 20, 3 << 20)
+    one, other = Share(room), Share(room)
+    promised = one.promise()
+    assert promised == 3 << 20
+    assert other.promise() == 1 << 20
+    moderate = other.promise()
+    assert 0 < moderate < 1 << 20, "promises alone do not keep a moderate answer from being made"
+    one.make(promised, 1000)
+    other.make(1 << 20, 0)
+    other.make(moderate, 0)
+    other.send(0)
+    assert (room.promised, room.made) == (0, 1000)
+    assert one.promise() == (3 << 20) - 1000
+    one.make((3 << 20) - 1000, (4 << 20) - 1000)
+    assert other.promise() == 0, "it is filled with answers"
+    other.make(0, 50)  # one record is always sent
+    one.queue(4 << 20)
+    one.send(4 << 20)
+    assert (room.queued, room.made) == (4 << 20, 50)
+    one.queue(0)
+    other.send(50)
+    assert (room.queued, room.made, room.promised) == (0, 0, 0)

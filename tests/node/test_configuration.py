@@ -1,0 +1,494 @@
+"""Configuration: the released node's file, environment and command line, merged into one value that explains itself."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.errors import DiskReadError, InvalidRequestError, RefusedError
+from engine.node.configuration import Configuration, Given, Level, load_configuration, read_tls_options
+from engine.node.limits import NodeLimits
+from engine.node.options import GraphiteOptions, NodeOptions, Ports, ZooKeeperOptions, is_loopback
+from engine.node.service_options import ServiceOptions
+from engine.node.settings import BY_NAME, SETTINGS, LogFormat, LogLevel
+from engine.storage.options import StorageOptions
+from engine.tls import TlsOptions
+
+RELEASED = """
+storage:
+  port: 55280
+  admin.port: 55281
+  jetty:
+    port: 55282
+  directory: /data/waltz
+  segment.size.threshold: 500000
+  segment: {cache.capacity: "7"}
+  ssl:
+    keyStore:
+      location: /etc/waltz/key.jks
+      password: "secret-one"
+    trustStore: {location: /etc/waltz/trust.p12, password: secret-two, type: PKCS12}
+    keyManager.algorithm: SunX509
+  graphite: {hostname: graphite.example, reportIntervalMs: 30, useUdp: "true"}
+zookeeper.connectString: zk1:2181,zk2:2181
+zookeeper:
+  sessionTimeout: 20000
+cluster.root: /waltz_cluster
+"""
+REQUIRED = "storage: {port: 1001, admin.port: 1002, directory: /d}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(RELEASED)
+    return path
+
+
+def load(path: Path, text: str, **more: object) -> Configuration:
+    path.write_text(text)
+    return load_configuration(file=path, **more)  # type: ignore[arg-type]  # the names are right, or this fails
+
+
+# --- the file ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_of_a_released_node(file: Path) -> None:
+    found = load_configuration(file=file)
+    assert found.node_options() == NodeOptions(
+        directory=Path("/data/waltz"),
+        port=55280,
+        admin_port=55281,
+        http_port=55282,
+        tls=TlsOptions(
+            key_store=Path("/etc/waltz/key.jks"),
+            key_store_password="secret-one",
+            trust_store=Path("/etc/waltz/trust.p12"),
+            trust_store_password="secret-two",
+            trust_store_type="PKCS12",
+        ),
+        storage=StorageOptions(segment_size_threshold=500000, cached_segments=7),
+        zookeeper=ZooKeeperOptions("zk1:2181,zk2:2181", "/waltz_cluster", 20.0, 10.0),
+        graphite=GraphiteOptions("graphite.example", 2003, "waltz", 30.0, True),
+    )
+    (note,) = found.notes
+    assert note.startswith(f"{file}:15: storage.ssl.keyManager.algorithm has no effect: ")
+    found.node_options().check()
+
+
+def test_nested_and_dotted_keys_are_the_same(tmp_path: Path) -> None:
+    nested = load(tmp_path / "a", "storage:\n  port: 1\n  admin:\n    port: 2\n  directory: /d\n")
+    dotted = load(tmp_path / "a", "storage.port: 1\nstorage.admin.port: 2\nstorage.directory: /d\n")
+    mixed = load(tmp_path / "a", "storage: {port: 1, admin.port: 2}\nstorage.directory: /d\n")
+    assert nested.node_options() == dotted.node_options() == mixed.node_options()
+
+
+def test_the_defaults_of_the_release_hold_for_what_the_file_leaves_out(tmp_path: Path) -> None:
+    options = load(tmp_path / "a", REQUIRED).node_options()
+    assert options.storage == StorageOptions(1_000_000_000, StorageOptions().max_data_length, 5)
+    assert options.ports == Ports(1001, 1002, None)
+    assert options.zookeeper is None
+    assert options.graphite is None
+    assert options.tls == TlsOptions()
+
+
+def test_without_a_file_there_are_ports_and_http() -> None:
+    found = load_configuration(given=[Given("directory", "/d")])
+    assert found.node_options() == NodeOptions(directory=Path("/d"))
+    assert found.node_options().ports == Ports(55280, 55281, 55282)
+    assert load_configuration(given=[Given("port", "0")]).node_options().ports == Ports(0, 0, 0)
+    assert load_configuration(given=[Given("port", "7000")]).node_options().ports == Ports(7000, 7001, 7002)
+
+
+@pytest.mark.parametrize("missing", ["port", "admin.port", "directory"])
+def test_a_missing_required_key_is_named(tmp_path: Path, missing: str) -> None:
+    keys = {"port": "1", "admin.port": "2", "directory": "/d"}
+    text = "".join(f"storage.{key}: {value}\n" for key, value in keys.items() if key != missing)
+    with pytest.raises(InvalidRequestError, match=re.escape(f"storage.{missing} is missing")):
+        load(tmp_path / "a", text)
+    name = missing.replace(".", "-")
+    assert load(tmp_path / "a", text, given=[Given(name, "3")]).effective(name).level is Level.COMMAND_LINE
+    variable = BY_NAME[name].variable
+    assert load(tmp_path / "a", text, environment={variable: "3"}).effective(name).level is Level.ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("zookeeper.connectString: a:1", "cluster.root"),
+        ("cluster.root: /a", "zookeeper.connectString"),
+        ("zookeeper.sessionTimeout: 5", "zookeeper.connectString"),
+    ],
+)
+def test_zookeeper_is_configured_whole_or_not_at_all(tmp_path: Path, text: str, missing: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(f"{missing} is missing")):
+        load(tmp_path / "a", REQUIRED + text)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("storage.port: many", "storage.port: must be a whole number"),
+        ("storage.port: 70000", "storage.port: must be a port, 0 to 65535, not 70000"),
+        ("storage.port: -1", "storage.port: must be a port, 0 to 65535, not -1"),
+        ("storage.port: 1.5", "storage.port: must be a port, not a fraction"),
+        ("storage.port: true", "storage.port: must be a port, not a truth value"),
+        ("storage.port: [1]", "storage.port: must be a port, not a list"),
+        ("storage.port: 2020-01-01", "storage.port: must be a port, not a date"),
+        ("storage.ssl.keyStore.password: 123456", "must be a text, not a number; put it in quotation marks"),
+        ("storage.directory: 7", "storage.directory: must be a path, not a number"),
+        ("storage.directory: ''", "storage.directory: must be a path, not empty"),
+        ("storage.graphite.useUdp: perhaps", "storage.graphite.useUdp: must be true or false"),
+        ("storage.segment.size.threshold: huge", "storage.segment.size.threshold: 'huge' is not understood"),
+        ("waltzctl.drain: soon", "waltzctl.drain: 'soon' is not understood"),
+        ("waltzctl.log.level: loud", "waltzctl.log.level: must be one of debug, info, warning, error"),
+        ("waltzctl.log.format: xml", "waltzctl.log.format: must be one of human, json"),
+    ],
+)
+def test_a_value_that_is_none_is_named_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(InvalidRequestError, match=re.escape(f"{path}:2: ")) as caught:
+        load(path, f"# first line\n{line}\n")
+    assert message in str(caught.value)
+
+
+def test_the_error_about_a_secret_does_not_show_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        load(tmp_path / "a", "storage.ssl.keyStore.password: 123456\n")
+    assert "123456" not in str(caught.value)
+
+
+def test_unknown_keys_are_named_and_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    found = load(path, REQUIRED + "storage.prot: 7\nserver: {port: 1}\n7: x\n")
+    assert found.notes == (
+        f"{path}:2: storage.prot is no known key and has no effect; was storage.port meant?",
+        f"{path}:3: server.port is no known key and has no effect",
+        f"{path}:4: 7 is no known key and has no effect",
+    )
+    assert found.node_options().port == 1001
+
+
+def test_of_a_key_that_is_given_twice_the_last_holds_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    found = load(path, REQUIRED + "storage.port: 1005\n")
+    assert found.value("port") == 1005
+    assert found.notes == (f"{path}:2: storage.port stands on line 1 as well; this line holds",)
+
+
+@pytest.mark.parametrize("line", ["storage.jetty.port:", "storage.jetty.port: ~", "storage: {jetty: {}}"])
+def test_a_key_without_a_value_is_a_key_that_is_not_there(tmp_path: Path, line: str) -> None:
+    assert load(tmp_path / "a", REQUIRED + line).node_options().http_port is None
+
+
+@pytest.mark.parametrize("word", ["off", "'off'", "OFF"])
+def test_http_can_be_switched_off(tmp_path: Path, word: str) -> None:
+    found = load(tmp_path / "a", REQUIRED + f"storage.jetty.port: {word}")
+    assert found.node_options().http_port is None
+    assert found.effective("http-port").level is Level.FILE
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n- b\n", "the top of the file must be keys with values"),
+        ("just words", "the top of the file must be keys with values"),
+        ("storage: {port: 1", ":1: expected"),
+        ("a: b: c", ":1: mapping values are not allowed here"),
+        ("? [a]\n: b", ":1: a key must be a name"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: &x {b: *x}", "nested more than 16 deep"),
+        ("a: 2020-99-99", "month must be in 1..12"),
+        ("\0", "special characters are not allowed"),
+        ("{a: " * 20 + "1" + "}" * 20, "nested more than 16 deep"),
+        (" " * ((1 << 20) + 1), "this is no configuration file"),
+    ],
+)
+def test_what_is_no_configuration_is_told(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(InvalidRequestError, match=re.escape(str(path))) as caught:
+        load(path, text)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path, tmp_path / "none" / "deeper"):
+        with pytest.raises(InvalidRequestError, match="cannot read the configuration"):
+            load_configuration(file=path)
+    (tmp_path / "latin").write_bytes(b"a: \xe9")
+    with pytest.raises(InvalidRequestError, match="not UTF-8 at byte 3"):
+        load_configuration(file=tmp_path / "latin")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DiskReadError):
+        load_configuration(file=tmp_path / "loop")
+
+
+def test_an_empty_file_lacks_everything(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"storage\.directory, storage\.port, storage\.admin\.port are missing"
+    ):
+        load(tmp_path / "a", "")
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=60))
+def test_any_text_is_a_configuration_or_this_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(InvalidRequestError):
+        load_configuration(file=path, given=[Given("port", "1"), Given("admin-port", "2"), Given("directory", "/d")])
+
+
+# --- who goes before whom ------------------------------------------------------------------------------------------------
+
+
+def test_command_line_before_environment_before_file_before_default(tmp_path: Path) -> None:
+    environment = {"WALTZCTL_SERVE_PORT": "2001", "WALTZCTL_SERVE_ADMIN_PORT": "2002"}
+    found = load(tmp_path / "a", REQUIRED, environment=environment, given=[Given("port", "3001")])
+    sources = {
+        name: (found.value(name), found.effective(name).source) for name in ("port", "admin-port", "directory", "host")
+    }
+    assert sources == {
+        "port": (3001, "--port"),
+        "admin-port": (2002, "WALTZCTL_SERVE_ADMIN_PORT"),
+        "directory": (Path("/d"), f"{tmp_path / 'a'}:1"),
+        "host": ("127.0.0.1", "default"),
+    }
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    for setting in SETTINGS:
+        shown = setting.default if setting.default is not None else "1"
+        found = load_configuration(
+            environment={
+                "WALTZCTL_SERVE_ZOOKEEPER": "a:1",
+                "WALTZCTL_SERVE_CLUSTER_ROOT": "/r",
+                setting.variable: str(shown),
+            }
+        )
+        assert found.effective(setting.name).source == setting.variable
+        assert found.notes == ()
+
+
+def test_names_keys_and_variables_of_settings_are_unique() -> None:
+    for names in ([s.key for s in SETTINGS], [s.name for s in SETTINGS], [s.variable for s in SETTINGS]):
+        assert len(set(names)) == len(names)
+
+
+def test_defaults_are_those_of_the_options() -> None:
+    assert load_configuration(given=[Given("directory", "/d")]).node_options() == NodeOptions(directory=Path("/d"))
+
+
+def test_every_bound_has_a_setting_that_reaches_it() -> None:
+    for group, holder in (("limits", NodeLimits()), ("service", ServiceOptions())):
+        for each in fields(holder):
+            name = f"{group}-{each.name.replace('_', '-')}"
+            options = load_configuration(given=[Given(name, "12345")]).node_options()
+            assert getattr(getattr(options, group), each.name) == 12345
+
+
+def test_the_environment_can_name_the_file(file: Path) -> None:
+    found = load_configuration(environment={"WALTZCTL_SERVE_CONFIG": str(file)})
+    assert found.file == file
+    assert found.value("directory") == Path("/data/waltz")
+
+
+def test_empty_and_unknown_variables() -> None:
+    found = load_configuration(environment={"WALTZCTL_SERVE_PORT": "", "WALTZCTL_SERVE_PROT": "1", "PATH": "/bin"})
+    assert found.value("port") == 55280
+    assert found.notes == (
+        "WALTZCTL_SERVE_PROT is no known variable and has no effect; was WALTZCTL_SERVE_PORT meant?",
+    )
+
+
+@pytest.mark.parametrize("given", [[Given("port", "x")], [Given("drain", "-1")], [Given("segment-size", "0")]])
+def test_a_bad_option_is_named(given: list[Given]) -> None:
+    with pytest.raises(InvalidRequestError, match=f"--{given[0].name}: "):
+        load_configuration(given=given)
+
+
+def test_amounts_are_written_as_people_do() -> None:
+    given = [Given("segment-size", "1MiB"), Given("drain", "2m"), Given("limits-memory", "256MiB")]
+    options = load_configuration(given=given).node_options()
+    assert options.storage.segment_size_threshold == 1 << 20
+    assert options.drain_seconds == 120.0
+    assert options.limits.memory == 256 << 20
+    assert load_configuration(given=[Given("drain", "0")]).node_options().drain_seconds == 0.0
+
+
+# --- secrets -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_password_can_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_bytes(b"from the file\r\nnot this\n")
+    by_option = load_configuration(given=[Given("key-store-password-file", str(tmp_path / "password"))])
+    by_variable = load_configuration(environment={"WALTZCTL_SERVE_KEY_STORE_PASSWORD_FILE": str(tmp_path / "password")})
+    for found in (by_option, by_variable):
+        assert found.value("key-store-password") == "from the file"
+        assert found.notes == ()
+
+
+def test_a_password_and_its_file_contradict_each_other(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x")
+    path = str(tmp_path / "password")
+    with pytest.raises(InvalidRequestError, match="--key-password and --key-password-file are both given"):
+        load_configuration(given=[Given("key-password", "a"), Given("key-password-file", path)])
+    with pytest.raises(InvalidRequestError, match="are both set"):
+        load_configuration(environment={"WALTZCTL_SERVE_KEY_PASSWORD": "a", "WALTZCTL_SERVE_KEY_PASSWORD_FILE": path})
+
+
+@pytest.mark.parametrize("contents", [b"", b"\n", b"\xff\n", b"x" * 5000])
+def test_a_file_without_a_password_is_told(tmp_path: Path, contents: bytes) -> None:
+    (tmp_path / "password").write_bytes(contents)
+    with pytest.raises(InvalidRequestError, match=r"--key-password-file: .*password"):
+        load_configuration(given=[Given("key-password-file", str(tmp_path / "password"))])
+    with pytest.raises(InvalidRequestError, match="cannot read the password"):
+        load_configuration(given=[Given("key-password-file", str(tmp_path / "none"))])
+
+
+def test_nothing_shows_a_secret(file: Path) -> None:
+    found = load_configuration(file=file, given=[Given("trust-store-password", "secret-three")])
+    shown = [repr(found), repr(found.node_options()), repr(Given("key-password", "secret-four")), *found.notes]
+    shown += [f"{one!r} {one.shown}" for one in found.settings]
+    assert not [text for text in shown if "secret-" in text]
+    assert found.effective("key-store-password").shown == "(hidden)"
+    assert found.effective("key-password").shown is None
+
+
+# --- what hangs together -------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_of_the_command_line_replaces_the_key_store_of_the_file(file: Path) -> None:
+    found = load_configuration(file=file, given=[Given("certificate", "/c.pem")])
+    assert (found.value("certificate"), found.value("key-store")) == (Path("/c.pem"), None)
+    assert any("keyStore.location has no effect" in note for note in found.notes)
+    found.node_options().check()
+
+
+def test_a_key_store_of_the_environment_replaces_the_certificate_of_the_file(tmp_path: Path) -> None:
+    text = REQUIRED + "waltzctl: {certificate: /c, key: /k}\n"
+    found = load(tmp_path / "a", text, environment={"WALTZCTL_SERVE_KEY_STORE": "/s"})
+    assert (found.value("certificate"), found.value("key"), found.value("key-store")) == (None, None, Path("/s"))
+    found.node_options().check()
+
+
+def test_both_in_one_place_is_a_contradiction(tmp_path: Path) -> None:
+    text = REQUIRED + "waltzctl.certificate: /c\nstorage.ssl.keyStore.location: /s\n"
+    with pytest.raises(InvalidRequestError, match="both given"):
+        load(tmp_path / "a", text).node_options().check()
+
+
+def test_what_plaintext_makes_useless_is_said(tmp_path: Path) -> None:
+    found = load(tmp_path / "a", REQUIRED + "storage.ssl.trustStore.location: /t\n", given=[Given("plaintext", "true")])
+    assert found.notes == (f"{tmp_path / 'a'}:2: storage.ssl.trustStore.location has no effect: plaintext is on",)
+    assert load_configuration(given=[Given("insecure", "true")]).notes == (
+        "--insecure: insecure has no effect without plaintext",
+    )
+
+
+def test_log_settings() -> None:
+    found = load_configuration(given=[Given("log-format", "JSON"), Given("log-level", "Debug")])
+    assert (found.log_format, found.log_level) == (LogFormat.JSON, LogLevel.DEBUG)
+
+
+# --- reading it anew -----------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_takes_what_can_change_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+    old = load(tmp_path / "a", REQUIRED)
+    text = "storage: {port: 1009, admin.port: 1002, directory: /d}\nwaltzctl: {drain: 5s, log.level: error}\n"
+    reload = old.reload(load(tmp_path / "a", text + "waltzctl.limits.maxConnections: 10\n"))
+    assert [one.setting.name for one in reload.changed] == ["drain", "log-level", "limits-max-connections"]
+    assert [one.setting.name for one in reload.needs_restart] == ["port"]
+    options = reload.configuration.node_options()
+    assert (options.port, options.drain_seconds, options.limits.max_connections) == (1001, 5.0, 10)
+    again = reload.configuration.reload(load_configuration(file=tmp_path / "a"))
+    assert again.changed == ()
+    assert [one.setting.name for one in again.needs_restart] == ["port"]
+
+
+def test_what_a_node_can_reload_is_what_the_settings_say() -> None:
+    from engine.node.node import RELOADABLE
+
+    before = load_configuration(given=[Given("directory", "/d")])
+    for setting in SETTINGS:
+        text = {"PORT": "7"}.get(setting.kind.expected, "7")
+        if setting.name in ("plaintext", "insecure", "graphite-udp"):
+            text = "true"
+        if setting.name in ("log-format", "log-level"):
+            text = {"log-format": "json", "log-level": "error"}[setting.name]
+        given = [
+            Given("directory", "/d"),
+            Given("zookeeper", "z:1"),
+            Given("cluster-root", "/r"),
+            Given("graphite-host", "g"),
+        ]
+        base = load_configuration(given=given).node_options()
+        after = load_configuration(given=[*given, Given(setting.name, text)]).node_options()
+        differing = {f.name for f in fields(NodeOptions) if getattr(after, f.name) != getattr(base, f.name)}
+        if differing and setting.name not in ("directory", "zookeeper", "cluster-root", "graphite-host"):
+            assert setting.reloadable == (differing <= RELOADABLE), setting.name
+    assert before.node_options().directory == Path("/d")
+
+
+# --- the options themselves ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (NodeOptions(), "no storage directory is named"),
+        (NodeOptions(Path("/d"), port=5, admin_port=5), "the data and the admin port are both 5"),
+        (NodeOptions(Path("/d"), port=5, http_port=6), "the admin and the HTTP port are both 6"),
+        (NodeOptions(Path("/d"), port=65535), "the admin port must be 0 to 65535, not 65536"),
+        (NodeOptions(Path("/d"), drain_seconds=-1.0), "drain"),
+        (NodeOptions(Path("/d"), storage=StorageOptions(cached_segments=0)), "one segment must be open"),
+        (NodeOptions(Path("/d"), limits=NodeLimits(reads=0)), "reads must be more than 0"),
+        (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions(" ", "/r")), "connectString is empty"),
+        (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "r")), "must be a path such as"),
+        (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r/")), "must be a path such as"),
+        (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r//x")), "empty part"),
+        (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r", 0.0)), "timeouts"),
+        (NodeOptions(Path("/d"), graphite=GraphiteOptions("")), "hostname is empty"),
+        (NodeOptions(Path("/d"), graphite=GraphiteOptions("g", 0)), "graphite.port"),
+        (NodeOptions(Path("/d"), graphite=GraphiteOptions("g", interval=0.0)), "reportIntervalMs"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: NodeOptions, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        options.check()
+
+
+def test_plaintext_beyond_loopback_must_be_asked_for_twice() -> None:
+    NodeOptions(Path("/d"), plaintext=True).check()
+    NodeOptions(Path("/d"), plaintext=True, host="::1").check()
+    with pytest.raises(RefusedError, match=r"0\.0\.0\.0: without TLS"):
+        NodeOptions(Path("/d"), plaintext=True, host="0.0.0.0").check()
+    NodeOptions(Path("/d"), plaintext=True, host="0.0.0.0", insecure=True).check()
+    NodeOptions(Path("/d"), host="0.0.0.0").check()
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("localhost", True), ("", False),
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("fe80::1%eth0", False), ("no.such.host.invalid", False)],
+)  # fmt: skip
+def test_what_counts_as_loopback(host: str, only_here: bool) -> None:
+    assert is_loopback(host) is only_here
+
+
+@pytest.mark.parametrize("prefix", ["ssl.", "server.ssl.", "client.ssl."])
+def test_the_keys_for_tls_of_any_file_of_the_release(tmp_path: Path, prefix: str) -> None:
+    path = tmp_path / "a"
+    path.write_text(
+        f"{prefix}keyStore.location: /k\n{prefix}keyStore.password: p\n{prefix}trustStore.type: PKCS12\nother.ssl.keyStore: 1\n"
+    )
+    assert read_tls_options(path, prefix) == TlsOptions(
+        key_store=Path("/k"), key_store_password="p", trust_store_type="PKCS12"
+    )

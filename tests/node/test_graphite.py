@@ -1,0 +1,127 @@
+"""Metrics for Graphite: the release's names and units, sent over real sockets, and a receiver that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import threading
+
+import pytest
+
+from engine.node.graphite import report_for_ever, report_lines, send
+from engine.node.metrics import PartitionGauges, PartitionMetrics
+from engine.node.options import GraphiteOptions
+from engine.node.readings import NodeReading, PartitionReading
+
+NOW = 1_700_000_000
+LOG = logging.getLogger("tests.node.graphite")
+
+
+def reading() -> NodeReading:
+    metrics = PartitionMetrics(3)
+    metrics.append.mark(7)
+    metrics.append_latency.update(0.25, 2)
+    gauges = PartitionGauges(
+        flags=5, local_low_water_mark=-1, low_water_mark=9, max_transaction_id=12, process_queue_size=0, sequence_number=1,
+        session_id=4,
+    )  # fmt: skip
+    return NodeReading("0.13 beta", (3,), (PartitionReading(3, metrics, gauges),))
+
+
+def values() -> dict[str, str]:
+    found = {}
+    for line in report_lines(reading(), "waltz", NOW):
+        name, value, seconds = line.split(" ")
+        assert seconds == str(NOW)
+        found[name] = value
+    return found
+
+
+def test_names_and_units_are_those_of_the_release() -> None:
+    found = values()
+    assert found["waltz.waltz-storage.waltz-storage-num-partitions"] == "1"
+    partition = "waltz.waltz-storage.partition-3"
+    assert found[f"{partition}.low-water-mark"] == "9"
+    assert found[f"{partition}.local-low-water-mark"] == "-1"
+    assert found[f"{partition}.append.count"] == "7"
+    assert found[f"{partition}.append.m1_rate"] == "0.00"
+    assert found[f"{partition}.append-latency.count"] == "2"
+    assert found[f"{partition}.append-latency.p99"] == "250.00"
+    assert found[f"{partition}.append-latency.max"] == "250.00"
+    assert found[f"{partition}.record-request.count"] == "0"
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    assert not [name for name in values() if name.endswith(("waltz-version-id", "partition-ids"))]
+    for value in values().values():
+        assert re.fullmatch(r"-?\d+(\.\d\d)?", value)
+
+
+def test_a_prefix_can_hold_blanks_or_be_missing() -> None:
+    assert report_lines(reading(), "my  node", NOW)[0].startswith("my-node.waltz-storage.")
+    assert report_lines(reading(), "", NOW)[0].startswith("waltz-storage.")
+
+
+def test_a_report_over_a_connection_is_lines() -> None:
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while part := connection.recv(65536):
+                    received.append(part)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        send(GraphiteOptions("127.0.0.1", server.getsockname()[1]), ["a 1 2", "b 3 4"])
+        thread.join()
+    assert b"".join(received) == b"a 1 2\nb 3 4\n"
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_report_by_datagrams_is_a_line_each(family: socket.AddressFamily) -> None:
+    host = "127.0.0.1" if family == socket.AF_INET else "::1"
+    with socket.socket(family, socket.SOCK_DGRAM) as server:
+        try:
+            server.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {host}")
+        server.settimeout(60)
+        send(GraphiteOptions(host, server.getsockname()[1], udp=True), ["a 1 2", "b 3 4"])
+        assert [server.recv(100), server.recv(100)] == [b"a 1 2", b"b 3 4"]
+
+
+def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    arrived = asyncio.Event
+
+    async def scenario() -> None:
+        got = arrived()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if b"waltz" in await reader.read():
+                got.set()
+            writer.close()
+
+        options = GraphiteOptions("127.0.0.1", port, interval=0.01)
+        reporting = asyncio.ensure_future(report_for_ever(options, reading, LOG))
+        while not caplog.records:
+            await asyncio.sleep(0)
+        receiver = await asyncio.start_server(take, "127.0.0.1", port)
+        async with receiver:
+            await got.wait()
+            while len(caplog.records) < 2:
+                await asyncio.sleep(0)
+        reporting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reporting
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    first, second = caplog.messages
+    assert "could not be sent" in first
+    assert "sent again" in second

@@ -1,0 +1,451 @@
+"""What a node counts: rates, samples and buckets, and the two JSON documents and the text that show them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import threading
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from engine.node.metrics import (
+    BUCKETS,
+    RESERVOIR_SIZE,
+    Counter,
+    Histogram,
+    Meter,
+    NodeMetrics,
+    PartitionGauges,
+    Sample,
+    Timer,
+    make_sample,
+)
+from engine.node.metrics_json import indented, registry, report
+from engine.node.prometheus import Surroundings, exposition, prefers_text
+from engine.node.readings import NodeReading, PartitionReading
+from tests.golden import GOLDEN, needs_golden
+
+properties = settings(deadline=None)
+"""A slow machine is no failure."""
+
+
+class Clock:
+    """A monotonic clock that goes where the test wants it."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_meter_has_no_weighted_rate_before_its_first_tick() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.mark(7)
+    clock.now += 2
+    rates = meter.rates()
+    assert (rates.count, rates.mean) == (7, 3.5)
+    assert (rates.one_minute, rates.five_minutes, rates.fifteen_minutes) == (0.0, 0.0, 0.0)
+
+
+def test_the_first_tick_takes_the_rate_of_its_interval_and_later_ones_approach_what_goes_on() -> None:
+    """The release's rule: a new average is what was seen, then each tick moves by 1 - exp(-5/60/minutes)."""
+    clock = Clock()
+    meter = Meter(clock)
+    meter.mark(50)
+    clock.now += 5.001
+    assert meter.rates().one_minute == pytest.approx(10.0)
+    meter.mark(100)
+    clock.now += 5.001
+    moved = 10 + (1 - math.exp(-5 / 60)) * (20 - 10)
+    assert meter.rates().one_minute == pytest.approx(moved)
+
+
+@properties
+@given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0.0, 2000.0)), max_size=12))
+def test_a_meter_that_was_silent_is_as_one_that_was_looked_at_all_the_time(steps: list[tuple[int, float]]) -> None:
+    """Whole intervals are taken in at once; nobody needs to tick while nothing happens."""
+    sleepy_clock, watched_clock = Clock(0.0), Clock(0.0)
+    sleepy, watched = Meter(sleepy_clock), Meter(watched_clock)
+    for count, silence in steps:
+        sleepy.mark(count)
+        watched.mark(count)
+        sleepy_clock.now += silence
+        while watched_clock.now < sleepy_clock.now:
+            watched_clock.now = min(sleepy_clock.now, watched_clock.now + 5.0)
+            watched.rates()
+    seen, expected = sleepy.rates(), watched.rates()
+    assert seen.count == expected.count
+    for name in ("mean", "one_minute", "five_minutes", "fifteen_minutes"):
+        assert getattr(seen, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-9)
+
+
+def test_a_year_of_silence_costs_nothing_and_overflows_nothing() -> None:
+    clock = Clock()
+    timer = Timer(clock)
+    timer.update(0.5, 1000)
+    clock.now += 366 * 86400
+    timer.update(0.25)
+    sample = timer.sample()
+    assert timer.count == 1001
+    assert 0.25 in sample.values
+    assert sample.mean == pytest.approx(0.25), "what is a year old weighs nothing"
+    assert timer.rates().one_minute == 0.0
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+@properties
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
+def test_a_sample_of_few_values_is_all_of_them(values: list[float]) -> None:
+    histogram = Histogram(Clock())
+    for value in values:
+        histogram.update(value)
+    sample = histogram.sample()
+    assert list(sample.values) == sorted(values)
+    assert (sample.min, sample.max) == (min(values), max(values))
+    assert sample.mean == pytest.approx(statistics.fmean(values), rel=1e-6, abs=1e-6)
+    assert sample.stddev == pytest.approx(statistics.pstdev(values), rel=1e-6, abs=1e-2)
+    assert histogram.sum == pytest.approx(math.fsum(values), rel=1e-9)
+    parts = [sample.quantile(part / 20) for part in range(21)]
+    assert parts == sorted(parts)
+    assert (parts[0], parts[-1]) == (min(values), max(values))
+
+
+def test_a_sample_is_bounded_and_a_run_of_equal_values_gets_its_share() -> None:
+    """`update(value, count=n)` draws as n single updates would: the share of a value is its share of the stream."""
+    histogram = Histogram(Clock())
+    source = random.Random(4)
+    shares = {1.0: 0, 2.0: 0, 3.0: 0}
+    for _ in range(3000):
+        value, count = source.choice([1.0, 2.0, 3.0]), source.choice([1, 2, 50, 1000])
+        histogram.update(value, count)
+        shares[value] += count
+    sample = histogram.sample()
+    total = sum(shares.values())
+    assert len(sample.values) == RESERVOIR_SIZE
+    assert histogram.count == total
+    assert math.fsum(sample.weights) == pytest.approx(1.0)
+    for value, count in shares.items():
+        expected = count / total
+        # six standard deviations of a draw of so many
+        tolerance = 6 * math.sqrt(expected * (1 - expected) / RESERVOIR_SIZE)
+        assert sample.values.count(value) / RESERVOIR_SIZE == pytest.approx(expected, abs=tolerance)
+
+
+def test_a_sample_forgets() -> None:
+    """Ten minutes weigh exp(9): of as many old values hardly one is left."""
+    clock = Clock()
+    timer = Timer(clock)
+    for _ in range(2000):
+        timer.update(1.0)
+    clock.now += 600
+    for _ in range(2000):
+        timer.update(2.0)
+    sample = timer.sample()
+    assert sample.values.count(1.0) < 20
+    assert sample.mean == pytest.approx(2.0, abs=0.001)
+
+
+def test_nothing_was_seen() -> None:
+    empty = Timer(Clock()).sample()
+    assert empty == Sample((), ())
+    assert (empty.min, empty.max, empty.mean, empty.stddev, empty.quantile(0.5)) == (0, 0, 0, 0, 0)
+    assert make_sample([]) == empty
+
+
+@properties
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 50)), max_size=40))
+def test_buckets_count_everything_once(updates: list[tuple[float, int]]) -> None:
+    timer = Timer(Clock())
+    for seconds, count in updates:
+        timer.update(seconds, count)
+    buckets = timer.buckets()
+    assert buckets.count == timer.count == sum(count for _, count in updates)
+    assert buckets.sum == pytest.approx(sum(seconds * count for seconds, count in updates))
+    for bound, seen in zip(BUCKETS, buckets.cumulative, strict=False):
+        assert seen == sum(count for seconds, count in updates if seconds <= bound)
+
+
+def test_what_cannot_be_a_duration_is_not_counted() -> None:
+    """A clock that went backwards, or a run of nothing."""
+    timer = Timer(Clock())
+    timer.update(-0.001)
+    timer.update(1.0, 0)
+    assert (timer.count, timer.sample().values, timer.buckets().count) == (0, (), 0)
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_between_threads() -> None:
+    metrics = NodeMetrics()
+    rounds, workers = 2000, 8
+    barrier = threading.Barrier(workers)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for step in range(rounds):
+            partition = metrics.partition(step % 3)
+            partition.append.mark(2)
+            partition.append_latency.update(0.001 * number, 3)
+            partition.record_request.increment()
+            if step % 100 == 0:
+                registry(reading(metrics))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = metrics.partitions().values()
+    assert sum(one.append.count for one in found) == 2 * rounds * workers
+    assert sum(one.append_latency.count for one in found) == 3 * rounds * workers
+    assert sum(one.append_latency.buckets().count for one in found) == 3 * rounds * workers
+    assert sum(one.record_request.count for one in found) == rounds * workers
+
+
+def test_a_partition_that_was_given_up_begins_anew() -> None:
+    metrics = NodeMetrics()
+    old = metrics.partition(4)
+    old.record_request.increment()
+    metrics.forget(4)
+    old.record_request.increment()
+    assert metrics.partitions() == {}
+    assert metrics.partition(4).record_request.count == 0
+    metrics.forget(99)
+
+
+# --- the documents ----------------------------------------------------------------------------------------------------
+
+
+def gauges(number: int) -> PartitionGauges:
+    return PartitionGauges(5, number + 1, number + 2, number + 3, number + 4, number + 5, number + 6)
+
+
+def reading(metrics: NodeMetrics) -> NodeReading:
+    found = metrics.partitions()
+    return NodeReading(
+        "1.2.3", tuple(found), tuple(PartitionReading(number, one, gauges(number)) for number, one in found.items())
+    )
+
+
+def busy() -> NodeReading:
+    """Partitions 0 and 1, of which only 0 saw anything, as in the recorded answer."""
+    clock = Clock()
+    metrics = NodeMetrics(clock)
+    metrics.partition(1)
+    zero = metrics.partition(0)
+    for microseconds in (58, 66, 218, 698, 705, 727, 3255):
+        zero.append.mark()
+        zero.append_latency.update(microseconds / 1e6)
+    zero.record_list_request.increment(5)
+    clock.now += 2
+    return reading(metrics)
+
+
+OURS = {"waltz-storage-num-partitions", "waltz-storage-partition-ids", "waltz-version-id"}
+"""The node's own metrics: a whole released node has them too, the recording was made of its ports alone."""
+
+
+def shape(value: Any) -> Any:
+    """Keys and kinds of a document; lists by the kinds that occur in them."""
+    if isinstance(value, dict):
+        return {name: shape(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return sorted({json.dumps(shape(one)) for one in value})
+    return type(value).__name__
+
+
+def recorded() -> str:
+    assert GOLDEN is not None
+    lines = (GOLDEN / "wire" / "storage-frames.jsonl").read_text().splitlines()
+    frames = [json.loads(line) for line in lines]
+    [answer] = [one for one in frames if one["name"] == "MetricsResponse"]
+    return str(answer["fields"]["metricsJson"])
+
+
+@needs_golden
+def test_the_registry_has_the_keys_and_kinds_of_the_recorded_answer() -> None:
+    ours, theirs = json.loads(registry(busy())), json.loads(recorded())
+    assert list(ours) == list(theirs), "in the same order"
+    named = [one for one in ours["ids"] if one["name"] not in OURS]
+    assert sorted(named, key=lambda one: one["fullName"]) == sorted(theirs["ids"], key=lambda one: one["fullName"])
+    for section in ("metrics", "gauges", "counters", "histograms", "meters", "timers"):
+        kept = {name: one for name, one in ours[section].items() if name.rpartition(".")[2] not in OURS}
+        assert shape(kept) == shape(theirs[section]), section
+        assert [list(one) for _, one in sorted(kept.items())] == [
+            list(one) for _, one in sorted(theirs[section].items())
+        ]
+    timer = "waltz-storage.partition-0.append-latency"
+    assert list(ours["timers"][timer]["snapshot"]) == list(theirs["timers"][timer]["snapshot"])
+
+
+@needs_golden
+def test_documents_are_laid_out_as_the_release_lays_them_out() -> None:
+    """To the last blank: the recorded answer, read and written again, is itself."""
+    text = recorded()
+    assert indented(json.loads(text)) == text
+
+
+def test_the_registry_tells_what_the_released_list_tool_reads() -> None:
+    """It takes the partitions from one gauge and their state from others, by these names."""
+    found = json.loads(registry(busy()))["gauges"]
+    assert found["waltz-storage.waltz-storage-partition-ids"]["value"] == [0, 1]
+    assert found["waltz-storage.waltz-storage-num-partitions"]["value"] == 2
+    assert found["waltz-storage.waltz-version-id"]["value"] == "1.2.3"
+    for number in (0, 1):
+        values = {
+            name: found[f"waltz-storage.partition-{number}.{name}"]["value"]
+            for name in ("session-id", "low-water-mark", "local-low-water-mark", "flags")
+        }
+        expected = gauges(number)
+        assert values == {
+            "session-id": expected.session_id,
+            "low-water-mark": expected.low_water_mark,
+            "local-low-water-mark": expected.local_low_water_mark,
+            "flags": 5,
+        }
+
+
+def test_a_timer_of_the_registry_counts_in_nanoseconds() -> None:
+    found = json.loads(registry(busy()))["timers"]["waltz-storage.partition-0.append-latency"]
+    assert found["count"] == 7
+    assert found["snapshot"]["values"] == [58_000, 66_000, 218_000, 698_000, 705_000, 727_000, 3_255_000]
+    assert (found["snapshot"]["min"], found["snapshot"]["max"]) == (58_000, 3_255_000)
+    assert found["snapshot"]["median"] == 698_000.0
+    assert found["snapshot"]["99thPercentile"] == 3_255_000.0
+
+
+def test_the_report_has_the_kinds_keys_and_units_of_the_release() -> None:
+    found = json.loads(report(busy()))
+    assert list(found) == ["version", "gauges", "counters", "histograms", "meters", "timers"]
+    assert found["version"] == "4.0.0"
+    assert found["histograms"] == {}
+    prefix = "waltz-storage.partition-0."
+    assert found["counters"][f"{prefix}record-list-request"] == {"count": 5}
+    assert list(found["meters"][f"{prefix}append"]) == [
+        "count", "m15_rate", "m1_rate", "m5_rate", "mean_rate", "units"
+    ]  # fmt: skip
+    assert found["meters"][f"{prefix}append"]["units"] == "events/second"
+    assert found["meters"][f"{prefix}append"]["mean_rate"] == 3.5
+    timer = found["timers"][f"{prefix}append-latency"]
+    assert list(timer) == [
+        "count", "max", "mean", "min", "p50", "p75", "p95", "p98", "p99", "p999", "stddev",
+        "m15_rate", "m1_rate", "m5_rate", "mean_rate", "duration_units", "rate_units",
+    ]  # fmt: skip
+    assert (timer["min"], timer["p50"], timer["max"]) == (0.000058, 0.000698, 0.003255)
+    assert (timer["duration_units"], timer["rate_units"]) == ("seconds", "calls/second")
+    assert json.loads(report(busy(), pretty=True)).keys() == found.keys()
+    assert "\n" not in report(busy())
+
+
+def test_flush_metrics_are_ours_and_stay_out_of_the_released_documents() -> None:
+    assert "flush" not in registry(busy()) + report(busy())
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+TEXT = "text/plain; version=0.0.4"
+OPEN = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.mark.parametrize(("accept", "parse"), [(TEXT, parse_text), (OPEN, parse_openmetrics)])
+def test_the_text_is_read_by_the_official_parser(accept: str, parse: Any) -> None:
+    surroundings = Surroundings(
+        healthy=False, connections=[("data", 3), ("admin", 0)], free_bytes=12345, failed=frozenset({1})
+    )
+    body, content_type = exposition(busy(), surroundings, accept)
+    assert content_type.startswith(accept.partition(";")[0])
+    families = {family.name: family for family in parse(body.decode())}
+    samples = {(one.name, tuple(sorted(one.labels.items()))): one.value for f in families.values() for one in f.samples}
+
+    def value(name: str, **labels: str) -> float:
+        return float(samples[name, tuple(sorted(labels.items()))])
+
+    assert value("waltz_storage_info", version="1.2.3") == 1
+    assert value("waltz_storage_partitions") == 2
+    assert value("waltz_storage_healthy") == 0
+    assert value("waltz_storage_disk_free_bytes") == 12345
+    assert value("waltz_storage_connections", port="data") == 3
+    assert value("waltz_storage_failed", partition="1") == 1
+    assert value("waltz_storage_failed", partition="0") == 0
+    assert value("waltz_storage_available", partition="0") == 1
+    assert value("waltz_storage_max_transaction_id", partition="1") == gauges(1).max_transaction_id
+    assert value("waltz_storage_requests_total", partition="0", request="append") == 7
+    assert value("waltz_storage_requests_total", partition="0", request="record-list") == 5
+    assert value("waltz_storage_append_latency_seconds_count", partition="0") == 7
+    assert value("waltz_storage_append_latency_seconds_sum", partition="0") == pytest.approx(0.005727)
+    assert value("waltz_storage_append_latency_seconds_bucket", partition="0", le="0.0001") == 2
+    assert value("waltz_storage_append_latency_seconds_bucket", partition="0", le="+Inf") == 7
+    latencies = [
+        one.value
+        for one in families["waltz_storage_append_latency_seconds"].samples
+        if one.name.endswith("_bucket") and one.labels["partition"] == "0"
+    ]
+    assert all(before <= after for before, after in pairwise(latencies))
+    assert any(name.startswith("process_") for name in families), "the process itself is shown as well"
+    assert {family.type for family in families.values()} <= {"gauge", "counter", "histogram", "info"}
+
+
+def test_two_nodes_in_one_process_do_not_meet() -> None:
+    first, _ = exposition(busy(), Surroundings(), TEXT)
+    second, _ = exposition(reading(NodeMetrics()), Surroundings(), TEXT)
+    assert b'partition="0"' in first
+    assert b'partition="0"' not in second
+
+
+PROMETHEUS_ACCEPT = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "text"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("application/json, text/plain;q=0.9", False),
+        ("application/json, text/plain, */*", False),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", False),
+        ("text/plain;q=0", False),
+        ("text/plain;q=nonsense", False),
+        ("text/plain", True),
+        ("TEXT/PLAIN; version=0.0.4", True),
+        ("application/openmetrics-text", True),
+        (PROMETHEUS_ACCEPT, True),
+        ("application/json;q=0.1, text/plain;q=0.2", True),
+        (",;;=,q=1", False),
+    ],
+)
+def test_who_is_answered_text(accept: str, text: bool) -> None:
+    """JSON unless text is liked better: that is what a released node answers."""
+    assert prefers_text(accept) is text
+
+
+@properties
+@given(st.text())
+def test_no_accept_header_is_too_odd(accept: str) -> None:
+    assert prefers_text(accept) in (True, False)
+
+
+def test_a_counter_counts() -> None:
+    counter = Counter()
+    counter.increment()
+    counter.increment(41)
+    assert counter.count == 42

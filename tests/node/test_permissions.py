@@ -1,0 +1,144 @@
+"""Who may do what: the release's order of checks and its texts, as a table and as properties of values."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.node import permissions
+from engine.node.permissions import Access, FailureCode, PartitionState, check, check_low_water_mark, raises_session
+
+STORAGE = "com.wepay.waltz.storage.exception.StorageException: "
+CONCURRENT = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "
+NOT_ASSIGNED = STORAGE + "partition 3 is not assigned to storage node."
+ONLINE = STORAGE + "cannot run offline recovery while partition is online"
+DISABLED = STORAGE + "read and write for partition=3 have been disabled on storage node"
+
+states = st.builds(
+    PartitionState,
+    number=st.integers(0, 9),
+    assigned=st.booleans(),
+    readable=st.booleans(),
+    writable=st.booleans(),
+    persisted_session=st.integers(-1, 5),
+    session=st.integers(-1, 5),
+)
+
+
+def state(*, assigned: bool = True, readable: bool = True, writable: bool = True) -> PartitionState:
+    return PartitionState(3, assigned, readable, writable, persisted_session=5, session=7)
+
+
+@pytest.mark.parametrize(
+    ("given_state", "session", "offline", "access", "message"),
+    [
+        (state(), 7, False, Access.WRITE, None),
+        (state(), 7, False, Access.READ, None),
+        (state(), 8, False, Access.WRITE, None),
+        (state(assigned=False), 7, False, Access.READ, NOT_ASSIGNED),
+        (state(assigned=False, readable=False, writable=False), 7, False, Access.READ, NOT_ASSIGNED),
+        (state(assigned=False), 7, True, Access.READ, NOT_ASSIGNED),
+        (state(), 5, True, Access.WRITE, ONLINE),
+        (state(), 99, True, Access.READ, ONLINE),
+        (state(readable=False, writable=False), 5, True, Access.WRITE, None),
+        (
+            state(readable=False, writable=False),
+            7,
+            True,
+            Access.WRITE,
+            STORAGE + "partition last session id has changed to 5, but request context contains 7",
+        ),
+        (state(readable=False, writable=False), 7, False, Access.WRITE, DISABLED),
+        (state(readable=False, writable=False), 6, False, Access.READ, DISABLED),
+        (state(), 6, False, Access.READ, CONCURRENT + "session id has changed to 7, but request context contains 6"),
+        (state(), 5, False, Access.WRITE, CONCURRENT + "session id has changed to 7, but request context contains 5"),
+        # what the release cannot say: one of the two switched off
+        (state(writable=False), 7, False, Access.READ, None),
+        (state(writable=False), 7, False, Access.WRITE, DISABLED),
+        (state(readable=False), 7, False, Access.WRITE, None),
+        (state(readable=False), 7, False, Access.READ, DISABLED),
+        (state(writable=False), 5, True, Access.WRITE, None),
+        (state(readable=False), 5, True, Access.WRITE, ONLINE),
+    ],
+)
+def test_checks_come_in_the_release_s_order_with_its_texts(
+    given_state: PartitionState, session: int, offline: bool, access: Access, message: str | None
+) -> None:
+    denial = check(given_state, session_id=session, offline=offline, access=access)
+    assert (denial and denial.message) == message
+
+
+@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(Access))
+def test_only_an_online_request_that_passed_may_raise_the_session(
+    given_state: PartitionState, session: int, offline: bool, access: Access
+) -> None:
+    denial = check(given_state, session_id=session, offline=offline, access=access)
+    raises = raises_session(given_state, session_id=session, offline=offline)
+    assert raises == (not offline and session > given_state.session)
+    if denial is None and not offline:
+        assert session >= given_state.session
+    if denial is None and offline:
+        assert session == given_state.persisted_session
+        assert not given_state.writable  # nobody else writes meanwhile
+
+
+def released_check(given_state: PartitionState, session: int, offline: bool) -> str | None:
+    """The release's own order for its one flag, in terms of a node whose session was raised before."""
+    available = given_state.readable
+    if not given_state.assigned:
+        return FailureCode.NOT_ASSIGNED
+    if offline:
+        if available:
+            return FailureCode.ONLINE
+        return FailureCode.SESSION_CHANGED if session != given_state.persisted_session else None
+    if not available:
+        return FailureCode.NOT_AVAILABLE
+    return FailureCode.SESSION_CHANGED if session < given_state.session else None
+
+
+@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(Access))
+def test_where_both_are_switched_together_the_outcome_is_the_release_s(
+    given_state: PartitionState, session: int, offline: bool, access: Access
+) -> None:
+    both = PartitionState(
+        given_state.number,
+        given_state.assigned,
+        given_state.readable,
+        given_state.readable,
+        given_state.persisted_session,
+        given_state.session,
+    )
+    denial = check(both, session_id=session, offline=offline, access=access)
+    assert (denial and denial.code) == released_check(both, session, offline)
+
+
+@pytest.mark.parametrize(
+    ("session", "mark", "last", "persisted", "message"),
+    [
+        (5, 10, 10, (5, 3, 3), None),
+        (6, 20, 10, (5, 3, 3), None),
+        (5, 9, 10, (5, 3, 3), "low-water mark is lower than the max transaction id"),
+        (4, 9, 10, (5, 3, 3), "low-water mark is lower than the max transaction id"),
+        (4, 10, 10, (5, 3, 3), "session id has changed to 5, but low watermark request contains session id 4"),
+        (5, 4, 2, (5, 6, 1), "unable to set low watermark to value 4 because it's less than current low watermark 6"),
+        (
+            5,
+            6,
+            2,
+            (5, 6, 3),
+            "unable to set local low watermark to value 2 because it's less than current local low watermark 3",
+        ),
+    ],
+)
+def test_set_low_water_mark_is_refused_in_the_release_s_order_and_words(
+    session: int, mark: int, last: int, persisted: tuple[int, int, int], message: str | None
+) -> None:
+    denial = check_low_water_mark(session_id=session, low_water_mark=mark, max_transaction_id=last, persisted=persisted)
+    assert (denial and denial.text) == message
+
+
+def test_every_code_names_an_exit_status_of_the_engine() -> None:
+    known = {"usage", "refused", "mismatch", "damaged", "io-error", "internal"}
+    assert {code.status for code in FailureCode} == known
+    assert permissions.not_loaded(-1).message == "java.lang.Exception: Partition:-1 is not assigned."
