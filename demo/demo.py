@@ -1,4 +1,4 @@
-"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage.
+"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage, serve.
 
 ``make demo``, or ``python demo/demo.py [--keep] [--directory DIR]`` where waltzctl is installed.  Every command is run as a
 user would run it; what it says and its exit status are shown, and the demonstration ends with status 1 as soon as anything
@@ -8,6 +8,7 @@ is not as it should be.  Takes well under two minutes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def tell(text: str) -> None:
 
 
 @dataclass
+class Node:
+    """A running node: the addresses of its ports."""
+
+    process: subprocess.Popen[bytes]
+    data: str
+    admin: str
+    killed: bool = False
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        print(f"\n  {_colour(BOLD, f'$ kill -9 {self.process.pid}')}")
+        self.process.kill()
+        self.process.wait()
+        self.killed = True
+
+
+@dataclass
 class Stage:
     """The working directory, and how commands are run in it."""
 
@@ -99,6 +117,34 @@ class Stage:
         shown = [*lines[: SHOWN_LINES - 3], f"... {left_out} more lines ...", *lines[-3:]] if left_out > 1 else lines
         for line in shown:
             print(f"    {line}")
+
+    @contextlib.contextmanager
+    def serve(self, directory: str) -> Iterator[Node]:
+        """Run a node of a directory on free ports of this machine, until the end of the block."""
+        line = f"serve {directory} --port 0 --ready-file {directory}.ready"
+        print(f"\n  {_colour(BOLD, '$ waltzctl ' + line + ' &')}")
+        self.commands += 1
+        ready = self.root / f"{directory}.ready"
+        with (self.root / f"{directory}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "waltzctl", *shlex.split(line)],
+                cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            while not (ready.exists() and (told := json.loads(ready.read_bytes()))["pid"] == process.pid):
+                if process.poll() is not None:
+                    raise UnexpectedError(f"`waltzctl {line}` ended with {process.returncode}; see {log.name}")
+                time.sleep(0.05)
+            node = Node(process, f"127.0.0.1:{told['port']}", f"127.0.0.1:{told['admin_port']}")
+            print(f"    data port {node.data}, admin port {node.admin}")
+            yield node
+            if not node.killed:
+                process.terminate()
+                require(process.wait() == CLEAN, f"the node of {directory} ended cleanly")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def findings(self, directory: str, expected: int) -> list[dict[str, object]]:
         """What verify finds, as a script would read it."""
@@ -329,8 +375,36 @@ def raw_image(stage: Stage) -> None:
         )
 
 
+def nodes(stage: Stage) -> None:
+    """Running nodes: load, a kill, and a replica that catches up."""
+    title("8. Nodes: load, a kill, and a replica that catches up")
+    stage.copy("served-1")
+    shutil.copytree(stage.root / "served-1", stage.root / "served-2")
+    kept = SESSIONS[0] // 2
+    tell(f"A second replica has lost the end of partition 2: everything behind transaction {kept - 1}.")
+    stage.run(f"truncate served-2 --partition 2 --after {kept - 1} --allow-data-loss --yes")
+    with stage.serve("served-1") as first:
+        stage.run(f"node {first.admin} list")
+        tell(
+            "Load on partition 0, in requests of 100 records, ten of them under way at a time; then the node is killed."
+        )
+        stage.run(f"bench {first.data} --partition 0 --batch 100 --duration 2s --warm-up 1s --yes")
+        first.kill()
+    with stage.serve("served-1") as first, stage.serve("served-2") as second:
+        stage.run(f"verify waltz://{first.admin}")
+        behind = f"node {second.admin} --data-port {second.data.split(':')[1]}"
+        stage.run(f"{behind} recover-partition --partition 2 --from {first.admin} --offline-first --yes")
+        stage.run(f"{behind} max-transaction-id --partition 2")
+    stage.run("verify served-1 served-2")
+    caught_up = {number: record for number, record in stage.originals[2].items() if number < SESSIONS[0]}
+    require(stage.records("served-2", 2) == caught_up, "the replica has every acknowledged record of partition 2 again")
+    require(stage.records("served-1", 2) == stage.originals[2], "the other one is what it was")
+    appended = len(stage.records("served-1", 0)) - RECORDS
+    require(appended > 0, f"the killed node holds the {appended:,} transactions of the load, and verifies clean")
+
+
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image,
+    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes,
 )  # fmt: skip
 
 

@@ -19,6 +19,12 @@
     │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
     │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
     │   └── ChecksumMismatchError               a record handed in with a wrong checksum
+    ├── ListenError                 io-error    an address that cannot be listened at
+    ├── RemoteError                 refused     a node said no; mismatch, damaged, ... where its code says so
+    ├── PeerError                   io-error    carries the peer's address
+    │   ├── PeerUnreachableError                no connection, or it was lost
+    │   ├── DeadlineError                       no answer in time
+    │   └── ProtocolError                       the peer sent what is no Waltz message, or no answer to what was asked
     └── DiskError                   io-error    carries path, offset and the system's error
         ├── DiskReadError
         └── DiskWriteError
@@ -32,7 +38,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
 class WaltzError(Exception):
     """Root of the tree.  `advice` says what to do next, where there is something to do."""
 
-    status: ClassVar[str] = "internal"
+    status: str = "internal"
 
     def __init__(self, message: str, *, advice: str | None = None) -> None:
         super().__init__(message)
@@ -140,6 +146,62 @@ class CorruptRecordError(DamageError):
 
 class ChecksumMismatchError(DamageError):
     """A record handed in for appending does not agree with its own checksum."""
+
+
+class ListenError(WaltzError):
+    """An address at which the system does not let us listen."""
+
+    status = "io-error"
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        super().__init__(
+            f"{place}: cannot listen there: {cause.strerror or cause}",
+            advice="choose a free port and an address of this machine",
+        )
+        self.host, self.port = host, port
+        self.errno = cause.errno
+
+
+class RemoteError(WaltzError):
+    """A node answered with a failure.  `peer` is its address, `text` the failure as the node worded it.
+
+    `code` is the stable name of what happened (``engine.node.permissions.FailureCode``), None where neither the node nor its
+    words tell; the exit status follows from it.
+    """
+
+    status = "refused"
+
+    def __init__(
+        self, peer: str, text: str, *, code: str | None = None, status: str = "refused", advice: str | None = None
+    ) -> None:
+        super().__init__(f"{peer}: the node answered: {text}", advice=advice)
+        self.peer = peer
+        self.text = text
+        self.code = code
+        self.status = status
+
+
+class PeerError(WaltzError):
+    """Talking to a node failed.  `peer` is its address."""
+
+    status = "io-error"
+
+    def __init__(self, peer: str, what: str, *, advice: str | None = None) -> None:
+        super().__init__(f"{peer}: {what}", advice=advice)
+        self.peer = peer
+
+
+class PeerUnreachableError(PeerError):
+    """No connection could be made, or it was lost; what was asked for may or may not have been done."""
+
+
+class DeadlineError(PeerError):
+    """No answer came in time; what was asked for may or may not have been done."""
+
+
+class ProtocolError(PeerError):
+    """The peer sent what is no message of the protocol, or no answer to what was asked; the connection is closed."""
 
 
 class DiskError(WaltzError):

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from typer.main import get_command
 
 from engine.findings import CATALOGUE, Severity
 from waltzctl import __version__
-from waltzctl.app import COMMANDS, app, manual_of
+from waltzctl.app import COMMANDS, actions_of, app, manual_of
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Manual, command_lines
+from waltzctl.manual import Section, command_lines
 
 HERE = Path(__file__).resolve().parent
 CODE_WIDTH = 66
@@ -125,10 +126,10 @@ def head(name: str, section: int, summary: str) -> list[str]:
     ]
 
 
-def option_terms(tree: Any, command: Any) -> tuple[list[str], list[str]]:
-    """The arguments and the options of a command, and its usage line's words."""
+def option_terms(tree: Any, command: Any, parent: Any = None) -> tuple[list[str], list[str]]:
+    """The arguments and the options of a command, and its usage line's words; `parent`: context of a group it belongs to."""
     top = tree.make_context("waltzctl", [], resilient_parsing=True)
-    context = command.make_context(command.name, [], parent=top, resilient_parsing=True)
+    context = command.make_context(command.name, [], parent=parent or top, resilient_parsing=True)
     lines: list[str] = []
     for param in command.get_params(context):
         record = param.get_help_record(context)
@@ -146,10 +147,11 @@ def exit_statuses(statuses: Any) -> list[str]:
     ]
 
 
-def examples(manual: Manual) -> list[str]:
-    """EXAMPLES."""
+def examples(command: ModuleType) -> list[str]:
+    """EXAMPLES, those of its actions included."""
     lines = [".SH EXAMPLES"]
-    for example in manual.examples:
+    shown = [example for one in (command, *actions_of(command)) for example in manual_of(one).examples]
+    for example in {example.command: example for example in shown}.values():
         lines += [*paragraph(example.purpose), *code(command_lines(example.command, CODE_WIDTH))]
     return lines
 
@@ -169,8 +171,34 @@ def see_also(name: str) -> list[str]:
     return lines
 
 
-def command_page(tree: Any, manual: Manual) -> str:
+def action_sections(tree: Any, command: ModuleType) -> list[str]:
+    """What the actions of a command do, with their options; nothing where it has none."""
+    actions = actions_of(command)
+    if not actions:
+        return []
+    group = tree.commands[manual_of(command).name]
+    top = tree.make_context("waltzctl", [], resilient_parsing=True)
+    context = group.make_context(group.name, [], parent=top, resilient_parsing=True)
+    lines = [".SH ACTIONS"]
+    shared: dict[str, Section] = {}
+    for action in actions:
+        manual = manual_of(action)
+        options, pieces = option_terms(tree, group.commands[manual.name], context)
+        lines += [f".SS {escaped(manual.name)}", f".B {escaped(manual.name)}", escaped(" ".join(pieces))]
+        for text in (f"{manual.summary}.", *manual.description):
+            lines += paragraph(text)
+        lines += options
+        shared |= {section.heading: section for section in manual.sections}
+    for section in shared.values():
+        lines.append(f".SH {escaped(section.heading)}")
+        for text in section.paragraphs:
+            lines += paragraph(text)
+    return lines
+
+
+def command_page(tree: Any, command: ModuleType) -> str:
     """The page of one command."""
+    manual = manual_of(command)
     name = f"waltzctl-{manual.name}"
     options, pieces = option_terms(tree, tree.commands[manual.name])
     lines = head(name, 1, manual.summary[0].lower() + manual.summary[1:])
@@ -178,12 +206,13 @@ def command_page(tree: Any, manual: Manual) -> str:
     for text in manual.description:
         lines += paragraph(text)
     lines += [".SH OPTIONS", *options]
+    lines += action_sections(tree, command)
     for section in manual.sections:
         lines.append(f".SH {escaped(section.heading)}")
         for text in section.paragraphs:
             lines += paragraph(text)
     lines += [".SH OUTPUT", *paragraph(f"Objects: {', '.join(manual.objects)}. Formats and keys: waltzctl(1).")]
-    lines += [*exit_statuses(manual.statuses), *examples(manual), *see_also(name)]
+    lines += [*exit_statuses(manual.statuses), *examples(command), *see_also(name)]
     return "\n".join(lines) + "\n"
 
 
@@ -246,7 +275,7 @@ def pages() -> dict[str, str]:
     written = {"waltzctl.1": overview_page(), "waltzctl-findings.7": findings_page()}
     for command in COMMANDS:
         manual = manual_of(command)
-        written[f"waltzctl-{manual.name}.1"] = command_page(tree, manual)
+        written[f"waltzctl-{manual.name}.1"] = command_page(tree, command)
     return written
 
 

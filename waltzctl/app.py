@@ -5,7 +5,6 @@ A command's file is imported only for its short help or when it runs, and none o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Annotated, Any
@@ -14,13 +13,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from waltzctl import __version__
+from waltzctl.action_tree import ActionTree, without_braces, write_parameters
 from waltzctl.commands import (
     append,
+    bench,
     create_cluster,
     dump,
+    node,
     rebuild_index,
     recover,
     salvage,
+    serve,
     status,
     truncate,
     undo,
@@ -31,7 +34,7 @@ from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output
 
 COMMANDS: tuple[ModuleType, ...] = (
-    create_cluster, status, verify, dump, rebuild_index, truncate, recover, undo, append, salvage,
+    create_cluster, status, verify, dump, rebuild_index, truncate, recover, undo, append, salvage, serve, node, bench,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 
@@ -51,27 +54,16 @@ Exit status, the same for every command:
 """ + "\n".join(f"  {status.value:<4} {status.meaning}" for status in ExitStatus)
 
 
-_NO_BRACES = str.maketrans("", "", "{}")
-_TYPE = re.compile(r" <[^<>]*>$")
-
-
 class Command(TyperCommand):
     """A command whose help names its arguments the way manuals do: ``PATH...``, without the type they have in the code."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command's name in the usage line."""
-        return [piece.translate(_NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
+        return [without_braces(piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options."""
-        records = [(param.param_type_name, param.get_help_record(ctx)) for param in self.get_params(ctx)]
-        for kind, heading in (("argument", "Arguments"), ("option", "Options")):
-            shown = [record for of, record in records if of == kind and record is not None]
-            if kind == "argument":
-                shown = [(_TYPE.sub("", name), text) for name, text in shown]
-            if shown:
-                with formatter.section(heading):
-                    formatter.write_dl(shown)
+        """Arguments, then options, then those under a heading of their own."""
+        write_parameters(self.get_params(ctx), ctx, formatter)
 
 
 class CommandTree(TyperGroup):
@@ -137,8 +129,27 @@ def _options(
     pass
 
 
+def actions_of(command: ModuleType) -> tuple[ModuleType, ...]:
+    """The files of a command's actions; none for a command that is one itself."""
+    actions = getattr(command, "ACTIONS", ())
+    assert isinstance(actions, tuple)
+    return actions
+
+
+def _add(tree: typer.Typer, command: ModuleType) -> None:
+    manual = manual_of(command)
+    actions = actions_of(command)
+    if not actions:
+        tree.command(manual.name, cls=Command, help=manual.help_text, short_help=manual.summary, epilog=manual.epilog)(
+            command.run
+        )
+        return
+    group = typer.Typer(cls=ActionTree, no_args_is_help=True, rich_markup_mode=None)
+    group.callback()(command.run)
+    for action in actions:
+        _add(group, action)
+    tree.add_typer(group, name=manual.name, help=manual.help_text, short_help=manual.summary, epilog=manual.epilog)
+
+
 for _command in COMMANDS:
-    _manual = manual_of(_command)
-    app.command(_manual.name, cls=Command, help=_manual.help_text, short_help=_manual.summary, epilog=_manual.epilog)(
-        _command.run
-    )
+    _add(app, _command)

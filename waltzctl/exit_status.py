@@ -62,3 +62,12 @@ INSPECTING = (
     ExitStatus.INTERRUPTED,
 )
 """What a command that only reads can answer."""
+
+CHANGING_NODES = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What a command that changes a running node can answer."""

@@ -44,7 +44,8 @@ class Manual:
     """A command's documentation.
 
     `summary` is one line without a full stop; `description` the paragraphs under it; `statuses` those that the command can
-    answer with; `objects` the names of the JSON objects that it prints.
+    answer with; `objects` the names of the JSON objects that it prints.  `page`: the command on whose manual page it stands,
+    where that is another one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Manual:
     statuses: tuple[ExitStatus, ...]
     objects: tuple[str, ...]
     sections: tuple[Section, ...] = ()
+    page: str | None = None
 
     @property
     def help_text(self) -> str:
@@ -69,5 +71,5 @@ class Manual:
             lines += textwrap.wrap(example.purpose, 72, initial_indent=" " * 6, subsequent_indent=" " * 6)
         lines += ["", "\b", "Exit status:"]
         lines += [f"  {status.value:<4} {status.meaning}" for status in sorted(self.statuses)]
-        lines += ["", f"Manual: man waltzctl-{self.name}; finding codes: man 7 waltzctl-findings"]
+        lines += ["", f"Manual: man waltzctl-{self.page or self.name}; finding codes: man 7 waltzctl-findings"]
         return "\n".join(lines)

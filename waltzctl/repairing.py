@@ -126,8 +126,8 @@ def carry_out(console: Console, repair: Repair, switches: Switches) -> ExitStatu
         if not on_terminal:
             console.emit(plan_object(plan), flush=True)
             raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
-        _show_to_person(console, plan)
-        _confirm(plan)
+        show_to_person(console, plan_object(plan))
+        confirm({step.partition for step in plan.steps if step.partition is not None})
     elif console.for_people and not console.quiet:
         console.emit(plan_object(plan), flush=True)
     return _apply(console, repair)
@@ -183,20 +183,19 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str) -> N
         console.sentence("NOTHING THAT THIS COMMAND CAN MEND. Nothing was modified; verify names what is wrong.")
 
 
-def _show_to_person(console: Console, plan: Plan) -> None:
+def show_to_person(console: Console, plan: Object) -> None:
     """The plan, where the person who is asked can see it: a JSON document has room for the result only."""
     if console.format is Format.JSON:
         from waltzctl.render.table import TableWriter
 
-        TableWriter(sys.stderr).write(plan_object(plan))
+        TableWriter(sys.stderr).write(plan)
         sys.stderr.flush()
     else:
-        console.emit(plan_object(plan), flush=True)
+        console.emit(plan, flush=True)
 
 
-def _confirm(plan: Plan) -> None:
-    """Ask on the terminal.  Raises RefusedError unless the right word is typed."""
-    touched = {step.partition for step in plan.steps if step.partition is not None}
+def confirm(touched: Collection[int]) -> None:
+    """Ask on the terminal for the numbers of the partitions that are touched.  Raises RefusedError for anything else."""
     word = format_ranges(touched) if touched else "yes"
     what = "the partition number" if len(touched) == 1 else "the partition numbers" if touched else "the word"
     print(f"Type {what} ({word}) to apply the plan, anything else to leave: ", end="", file=sys.stderr, flush=True)

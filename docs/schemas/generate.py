@@ -96,13 +96,33 @@ PARTITION_STATUS = keys(
         "session_id": or_null(INT64),
         "low_water_mark": or_null(INT64),
         "local_low_water_mark": or_null(INT64),
-        "segments": COUNT,
-        "bytes": COUNT,
-        "records": COUNT,
+        "segments": or_null(COUNT),
+        "bytes": or_null(COUNT),
+        "records": or_null(COUNT),
         "first_transaction_id": or_null(INT64),
         "last_transaction_id": or_null(INT64),
         "last_written": or_null(TIME),
-        "health": {"enum": ["ok", "repairable", "damaged", "unassigned"]},
+        "health": {
+            "enum": ["ok", "repairable", "damaged", "unassigned", None],
+            "description": "Null where it is not known: a node does not tell.",
+        },
+    }
+)
+ADDRESS: Schema = {"type": "string", "description": "host:port; an IPv6 address stands in brackets."}
+PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
+AMOUNT: Schema = {"type": "number", "minimum": 0}
+LIVE_PARTITION = keys(
+    {
+        "partition": COUNT,
+        "available": BOOLEAN,
+        "session_id": INT64,
+        "low_water_mark": INT64,
+        "local_low_water_mark": INT64,
+        "last_transaction_id": or_null(COUNT),
+        "appends_per_second": AMOUNT,
+        "queued": COUNT,
+        "latency_p50_ms": or_null(AMOUNT),
+        "latency_p99_ms": or_null(AMOUNT),
     }
 )
 PLACE = keys({"path": PATH, "offset": COUNT, "size": COUNT})
@@ -129,13 +149,13 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "partition": or_null(INTEGER),
             "segment": or_null(COUNT),
             "transaction_id": INT64,
-            "offset": COUNT,
+            "offset": or_null({**COUNT, "description": "Null where the record was read from a node, as segment is."}),
             "size": COUNT,
             "request_id": REQUEST_ID,
             "header": INT32,
             "data_length": COUNT,
             "data_checksum": CHECKSUM,
-            "record_checksum": CHECKSUM,
+            "record_checksum": or_null(CHECKSUM),
             "data_b64": BASE64,
             "data_hex": HEX,
             "data": {"description": "Text (utf8) or any JSON value (json); null where the bytes are not that."},
@@ -319,6 +339,159 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             ),
             "unreadable": listed(keys({"path": PATH, "offset": COUNT, "length": COUNT})),
             "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
+    "ready": (
+        "A node that answers at all its ports (serve; also what --ready-file holds).",
+        {
+            "pid": COUNT,
+            "host": {"type": "string", "description": "The address that was bound."},
+            "port": PORT,
+            "admin_port": PORT,
+            "http_port": or_null(PORT),
+            "tls": BOOLEAN,
+            "cluster_key": KEY,
+            "num_partitions": COUNT,
+            "directory": PATH,
+        },
+        (),
+    ),
+    "live": (
+        "How a node does (serve --live); rates since the object before, latencies of appends in the last minutes.",
+        {
+            "time": TIME,
+            "connections": keys({"data": COUNT, "admin": COUNT, "http": COUNT}, ("http",)),
+            "partitions": listed(LIVE_PARTITION),
+        },
+        (),
+    ),
+    "setting": (
+        "A setting of a node and the value that holds (serve --show-config); a secret's value is hidden.",
+        {
+            "key": {"type": "string", "description": "Its key in the configuration file."},
+            "value": {"type": ["string", "number", "boolean", "null"]},
+            "source": {"type": "string", "description": "Who says so: an option, a variable, FILE:LINE, or default."},
+            "variable": {"type": "string", "pattern": "^WALTZCTL_SERVE_[A-Z0-9_]+$"},
+            "meaning": STRING,
+        },
+        (),
+    ),
+    "log": (
+        "A line of a node's log on stderr (serve --log-format json).",
+        {
+            "time": TIME,
+            "level": {"enum": ["debug", "info", "warning", "error", "critical"]},
+            "logger": STRING,
+            "message": STRING,
+            "fields": {"type": "object", "description": "What belongs to the message, by name."},
+            "trace": or_null({"type": "string", "description": "Where an error came from."}),
+        },
+        (),
+    ),
+    "bench-result": (
+        "What a load on a node measured (bench).",
+        {
+            "node": STRING,
+            "tls": BOOLEAN,
+            "operation": {"enum": ["append", "read"]},
+            "batch": {"type": "integer", "minimum": 1, "description": "Records in a request, or asked for."},
+            "data_size": or_null({**COUNT, "description": "Bytes of a record's data; null when reading."}),
+            "in_flight": {"type": "integer", "minimum": 1, "description": "Requests of each partition."},
+            "connections": {"type": "integer", "minimum": 1},
+            "warm_up_seconds": AMOUNT,
+            "elapsed_seconds": AMOUNT,
+            "requests": COUNT,
+            "transactions": COUNT,
+            "data_bytes": COUNT,
+            "requests_per_second": AMOUNT,
+            "transactions_per_second": AMOUNT,
+            "data_bytes_per_second": AMOUNT,
+            "latency_seconds": keys(
+                {name: or_null(AMOUNT) for name in ("min", "mean", "p50", "p90", "p99", "p999", "max")}
+            ),
+            "truncated": {"type": "boolean", "description": "Whether what was appended was removed again."},
+            "partitions": listed(
+                keys(
+                    {
+                        "partition": COUNT,
+                        "session_id": INT64,
+                        "last_transaction_id_before": or_null(COUNT),
+                        "last_transaction_id_after": or_null(COUNT),
+                    }
+                )
+            ),
+            "histogram": listed(keys({"up_to_seconds": AMOUNT, "requests": COUNT})),
+        },
+        (),
+    ),
+    "node-partition": (
+        "A partition as a node tells it (node list); what it does not tell is null.",
+        {
+            "node": ADDRESS,
+            "partition": COUNT,
+            "assigned": or_null(BOOLEAN),
+            "available": or_null({"type": "boolean", "description": "Reads and writes are both on."}),
+            "readable": or_null(BOOLEAN),
+            "writable": or_null(BOOLEAN),
+            "session_id": or_null(INT64),
+            "low_water_mark": or_null(INT64),
+            "local_low_water_mark": or_null(INT64),
+            "last_transaction_id": or_null({**INT64, "description": "-1 where there is none."}),
+            "queued_requests": or_null(INTEGER),
+        },
+        (),
+    ),
+    "node-session": (
+        "The last session of a partition of a node (node session); -1 each where there was none.",
+        {
+            "node": ADDRESS,
+            "partition": COUNT,
+            "session_id": INT64,
+            "low_water_mark": INT64,
+            "local_low_water_mark": INT64,
+        },
+        (),
+    ),
+    "max-transaction-id": (
+        "The last transaction of a partition of a node, -1 where there is none (node max-transaction-id).",
+        {
+            "node": ADDRESS,
+            "partition": COUNT,
+            "session_id": INT64,
+            "max_transaction_id": INT64,
+            "offline": BOOLEAN,
+        },
+        (),
+    ),
+    "node-metric": (
+        "A metric of a node (node metrics): a gauge has a value, all others a count. Seconds, and events a second.",
+        {
+            "node": ADDRESS,
+            "partition": or_null({**COUNT, "description": "Null for the node's own."}),
+            "name": STRING,
+            "kind": {"enum": ["gauge", "counter", "meter", "timer", "histogram"]},
+            "value": {"type": ["number", "string", "array", "null"], "items": INTEGER},
+            "count": or_null(INTEGER),
+            **dict.fromkeys(
+                (
+                    *("mean_rate", "m1_rate", "m5_rate", "m15_rate"),
+                    *("min", "mean", "max", "stddev", "p50", "p75", "p95", "p98", "p99", "p999"),
+                ),
+                or_null({"type": "number"}),
+            ),
+        },
+        (),
+    ),
+    "node-port": (
+        "Whether a port of a node answers and belongs to the cluster (node validate).",
+        {
+            "node": ADDRESS,
+            "port": {"enum": ["data", "admin"]},
+            "tls": BOOLEAN,
+            "ok": BOOLEAN,
+            "code": or_null({"type": "string", "description": "The node's word for what is wrong, where it has one."}),
+            "message": or_null(STRING),
         },
         (),
     ),

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from tests.cli.running import ROOT, invoke, on_terminal, run
 from waltzctl import __version__
-from waltzctl.app import COMMANDS, app, manual_of
+from waltzctl.app import COMMANDS, actions_of, app, manual_of
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import command_lines
 
@@ -51,10 +51,37 @@ def test_help_shows_summary_examples_and_exit_statuses(command: ModuleType) -> N
     assert max(len(line) for line in answer.out.splitlines()) <= 80
 
 
+def commands_of(command: ModuleType) -> list[Any]:
+    """The command, or, where it has actions, each of them."""
+    found = TREE.commands[manual_of(command).name]
+    return [found.commands[manual_of(action).name] for action in actions_of(command)] or [found]
+
+
 @every_command
 def test_every_option_says_what_it_does(command: ModuleType) -> None:
-    for param in TREE.commands[manual_of(command).name].params:
-        assert param.help, param.name
+    for one in (TREE.commands[manual_of(command).name], *commands_of(command)):
+        for param in one.params:
+            assert param.help, param.name
+
+
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [(command, action) for command in COMMANDS for action in actions_of(command)],
+    ids=lambda module: manual_of(module).name,
+)
+def test_an_action_has_help_with_examples_and_exit_statuses(command: ModuleType, action: ModuleType) -> None:
+    manual = manual_of(action)
+    for place in (["h:2", manual.name, "--help"], [manual.name, "--help"]):
+        answer = invoke(manual_of(command).name, *place)
+        assert answer.status == 0
+        assert manual.summary in answer.out
+        for example in manual.examples:
+            assert command_lines(example.command, 74)[0] in answer.out
+        for status in manual.statuses:
+            assert f"  {int(status):<4} {status.meaning}" in answer.out
+        assert max(len(line) for line in answer.out.splitlines()) <= 80
+    assert set(manual.statuses) <= set(manual_of(command).statuses)
+    assert set(manual.objects) <= set(manual_of(command).objects)
 
 
 def split_at(separator: str, words: list[str]) -> Iterator[list[str]]:
@@ -68,12 +95,16 @@ def split_at(separator: str, words: list[str]) -> Iterator[list[str]]:
 @every_command
 def test_the_examples_can_be_typed_as_they_stand(command: ModuleType) -> None:
     seen = set()
-    for example in manual_of(command).examples:
+    examples = [example for one in (command, *actions_of(command)) for example in manual_of(one).examples]
+    for example in examples:
         for words in split_at("|", shlex.split(example.command)):
             name, *arguments = next(split_at(">", words))[1:] or [""]
             if words[0] == "waltzctl":
-                top = TREE.make_context("waltzctl", [], resilient_parsing=True)
-                TREE.commands[name].make_context(name, arguments, parent=top)
+                context = TREE.make_context("waltzctl", [], resilient_parsing=True)
+                context = TREE.commands[name].make_context(name, arguments, parent=context)
+                if actions_of(command):
+                    action, *arguments = [*context._protected_args, *context.args]
+                    TREE.commands[name].commands[action].make_context(action, arguments, parent=context)
                 seen.add(name)
     assert manual_of(command).name in seen
 
@@ -86,8 +117,9 @@ def test_every_object_has_a_schema(command: ModuleType) -> None:
 
 @every_command
 def test_every_command_has_the_options_of_all(command: ModuleType) -> None:
-    options = {option for param in TREE.commands[manual_of(command).name].params for option in param.opts}
-    assert {"--format", "-q", "-v"} <= options
+    for one in commands_of(command):
+        options = {option for param in one.params for option in param.opts}
+        assert {"--format", "-q", "-v"} <= options
 
 
 def test_nothing_asked_is_a_usage_error_that_shows_the_help() -> None:

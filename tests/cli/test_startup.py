@@ -12,7 +12,8 @@ from tests.cli.running import ROOT, environment
 from waltzctl.app import COMMANDS, manual_of
 
 HEAVY = ("numpy", "numba", "llvmlite", "construct", "rich", "isal", "engine.storage", "engine.scan", "engine.inspect",
-         "engine.repair", "engine.disk", "formats")  # fmt: skip
+         "engine.repair", "engine.disk", "engine.node", "formats", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop",
+         "prometheus_client")  # fmt: skip
 PROGRAM = """
 import json, sys
 from waltzctl.__main__ import main

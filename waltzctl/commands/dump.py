@@ -6,6 +6,14 @@ from typing import Annotated
 
 import typer
 
+from waltzctl.connecting import (
+    SECURITY,
+    Connecting,
+    nodes_of,
+    refuse_with_node,
+    refuse_without_node,
+    with_connection,
+)
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
@@ -29,6 +37,9 @@ MANUAL = Manual(
             " or a .seg file, the index for an .idx file, the control file for a .ctl file, unless --what says otherwise."
         ),
         (
+            "waltz://HOST:PORT, the address of a node's admin port, shows the node's records; places in files are not seen then."
+        ),
+        (
             "A damaged place appears as a finding where it is, and what follows it is shown all the same; the exit status tells"
             " that there was one. Nothing is locked or changed."
         ),
@@ -45,8 +56,9 @@ MANUAL = Manual(
             "The bytes of one record's data.",
         ),
         Example("waltzctl dump /data/waltz/waltz-storage.ctl --format hexdump", "Every field of the control file."),
+        Example("waltzctl dump waltz://127.0.0.1:55281 --partition 3 --limit 10", "Of a running node."),
     ),
-    statuses=INSPECTING,
+    statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("record", "finding", "control", "partition-info", "segment", "index-entry"),
     sections=(
         Section(
@@ -69,13 +81,18 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        SECURITY,
     ),
 )
 
 
+@with_connection
 def run(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A directory, or a .ctl, .seg or .idx file.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="PATH", help="A directory, a .ctl, .seg or .idx file, or waltz://HOST:PORT.", show_default=False
+        ),
     ],
     what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None,
     first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None,
@@ -94,18 +111,45 @@ def run(
     ] = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Show it."""
-    place = path_of(path)
     partitions = partitions_of(partition)
     first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
     if first is not None and last is not None and first > last:
         raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
 
+    nodes = nodes_of([path], name="PATH")
+    if nodes is not None:
+        if what not in (None, What.RECORDS):
+            raise typer.BadParameter("a node shows its records only", param_hint="'--what'")
+        refuse_with_node(reverse=reverse)
+        if output_format is DumpFormat.HEXDUMP:
+            raise typer.BadParameter("a node does not show its bytes", param_hint="'--format'")
+
+        from waltzctl.node_dumping import NodeDump, dump_node
+
+        return dump_node(
+            NodeDump(
+                address=nodes[0],
+                connecting=connection,
+                partitions=partitions,
+                first=first,
+                last=last,
+                limit=limit,
+                data=data,
+                format=output_format,
+                output=path_of(output, name="-o") if output is not None else None,
+                quiet=quiet,
+                verbose=verbose,
+            )
+        )
+    refuse_without_node(connection)
+
     from waltzctl.dumping import Request, dump
 
     request = Request(
-        path=place,
+        path=path_of(path),
         what=what,
         partitions=partitions,
         first=first,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.connecting import SECURITY, Connecting, nodes_of, refuse_without_node, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
@@ -9,12 +14,14 @@ from waltzctl.options import (
     FormatOption,
     PartitionsOption,
     QuietOption,
-    StorageArgument,
     VerboseOption,
     partitions_of,
     path_of,
 )
 from waltzctl.values import counted, human_bytes
+
+if TYPE_CHECKING:
+    from engine.inspect.status import StorageStatus
 
 MANUAL = Manual(
     name="status",
@@ -23,6 +30,10 @@ MANUAL = Manual(
         (
             "Cluster key, layout and lock, then one line for each partition: health, whether it is readable and writable,"
             " session, low-water marks, segments, bytes, transactions, time of the last write."
+        ),
+        (
+            "waltz://HOST:PORT, the address of a node's admin port, shows what the node tells of itself; what it does not tell,"
+            " health included, is null or a minus sign."
         ),
         (
             "Health is told from structure: control file, headers, indexes and the ends of segments. It is quick because it"
@@ -36,8 +47,9 @@ MANUAL = Manual(
             "waltzctl status /data/waltz --format json | jq '.partitions[] | select(.health != \"ok\")'",
             "Which partitions need attention?",
         ),
+        Example("waltzctl status waltz://127.0.0.1:55281", "A running node, from outside."),
     ),
-    statuses=INSPECTING,
+    statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("status",),
     sections=(
         Section(
@@ -50,45 +62,63 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        SECURITY,
     ),
 )
 
 
+@with_connection
 def run(
-    path: StorageArgument,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A storage directory, or waltz://HOST:PORT.", show_default=False)
+    ],
     partition: PartitionsOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Look and report."""
-    storage = path_of(path)
     partitions = partitions_of(partition)
+    nodes = nodes_of([path], name="PATH")
+    if nodes is None:
+        refuse_without_node(connection)
 
-    from engine.inspect.outcome import Tally
     from engine.inspect.status import storage_status
     from waltzctl.render.objects import status_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
-        found = storage_status(storage, partitions)
-        shown = status_object(found)
-        console.emit(shown)
-        tally = Tally()
-        for finding in found.findings:
-            tally.add(finding)
-        for one in found.partitions:
-            for finding in one.findings if one.health != "unassigned" else ():
-                tally.add(finding)
-        status = ExitStatus.from_label(tally.exit_status_name)
-        healths = [one.health for one in found.partitions]
-        segments = sum(one.segments for one in found.partitions)
-        held = human_bytes(sum(one.bytes for one in found.partitions))
-        what = f"{counted(segments, 'segment')}, {held}"
-        if status is ExitStatus.CLEAN:
-            console.success(f"OK  {what}. Nothing was modified.")
+        if nodes is None:
+            found = storage_status(path_of(path), partitions)
         else:
-            word = "REPAIRABLE" if status is ExitStatus.REPAIRABLE else "FAILED"
-            bad = sum(health in ("damaged", "repairable") for health in healths)
-            console.sentence(f"{word}  {counted(bad, 'partition')} of {len(healths)}; {what}."
-                             f" waltzctl verify {storage} names what is wrong. Nothing was modified.")  # fmt: skip
+            from waltzctl.node_verifying import status_of_node
+
+            found = status_of_node(nodes[0], connection.reach(console), partitions)
+        console.emit(status_object(found))
+        return _conclude(console, found, from_outside=nodes is not None)
+
+
+def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> ExitStatus:
+    from engine.inspect.outcome import Tally
+
+    tally = Tally()
+    for finding in found.findings:
+        tally.add(finding)
+    for one in found.partitions:
+        for finding in one.findings if one.health != "unassigned" else ():
+            tally.add(finding)
+    status = ExitStatus.from_label(tally.exit_status_name)
+    healths = [one.health for one in found.partitions]
+    segments = sum(one.segments or 0 for one in found.partitions)
+    held = human_bytes(sum(one.bytes or 0 for one in found.partitions))
+    what = f"{counted(segments, 'segment')}, {held}"
+    if from_outside:
+        what = f"{counted(sum(one.assigned is True for one in found.partitions), 'partition')} as the node tells it"
+    if status is ExitStatus.CLEAN:
+        console.success(f"OK  {what}. Nothing was modified.")
+    else:
+        word = "REPAIRABLE" if status is ExitStatus.REPAIRABLE else "FAILED"
+        bad = sum(health in ("damaged", "repairable") for health in healths)
+        console.sentence(f"{word}  {counted(bad, 'partition')} of {len(healths)}; {what}."
+                         f" waltzctl verify {found.path} names what is wrong. Nothing was modified.")  # fmt: skip
     return status

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl.connecting import (
+    SECURITY,
+    Connecting,
+    nodes_of,
+    refuse_with_node,
+    refuse_without_node,
+    with_connection,
+)
 from waltzctl.console import Console
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
@@ -19,10 +27,11 @@ from waltzctl.options import (
     partitions_of,
     path_of,
 )
-from waltzctl.render.progress import progress
+from waltzctl.render.progress import NoProgress, TerminalProgress, progress
 from waltzctl.values import counted, human_bytes, human_duration, parse_duration, parse_percent, parse_rate
 
 if TYPE_CHECKING:
+    from engine.client.addresses import Address
     from engine.findings import Finding
     from engine.inspect.outcome import VerifySummary
 
@@ -40,6 +49,10 @@ MANUAL = Manual(
             " not damage."
         ),
         (
+            "waltz://HOST:PORT, the address of a node's admin port, reads every record of its partitions through the port: data"
+            " checksums, the sequence of ids, and marks are checked; files, indexes and record checksums are not seen."
+        ),
+        (
             "Each finding has a stable code, a severity (damage: data is lost or doubtful; repairable: nothing is lost; note),"
             " its place, one sentence and, where there is one, the command that mends it. The exit status tells the worst."
         ),
@@ -53,8 +66,9 @@ MANUAL = Manual(
             "A part each night; finished segments are remembered.",
         ),
         Example("waltzctl verify /data/waltz --format ndjson | jq -r .code", "For scripts."),
+        Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
     ),
-    statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.INTERRUPTED),
+    statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("finding", "verify-summary"),
     sections=(
         Section(
@@ -76,14 +90,18 @@ MANUAL = Manual(
             "FINDINGS",
             ("Every code is explained in waltzctl-findings(7).",),
         ),
+        SECURITY,
     ),
 )
 
 
+@with_connection
 def run(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="Storage or partition directories, or files.", show_default=False),
+        typer.Argument(
+            metavar="PATH", help="Storage or partition directories, files, or waltz://HOST:PORT.", show_default=False
+        ),
     ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Check structure and indexes without reading the data.")
@@ -105,13 +123,24 @@ def run(
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Verify and report."""
-    wanted = [path_of(text) for text in paths]
     partitions = partitions_of(partition)
     share = parsed("--sample", sample, parse_percent)
     seconds = parsed("--max-duration", max_duration, parse_duration)
     rate = parsed("--limit-rate", limit_rate, parse_rate)
+
+    nodes = nodes_of(paths, name="PATH")
+    if nodes is not None:
+        refuse_with_node(quick=quick, sample=share, resume=resume)
+        with (
+            Console(output_format, quiet=quiet, verbose=verbose) as console,
+            progress(quiet=quiet, verbose=verbose, noun="records") as listener,
+        ):
+            return _verify_nodes(console, listener, nodes, connection, partitions, seconds, rate)
+    refuse_without_node(connection)
+    wanted = [path_of(text) for text in paths]
 
     from engine.inspect.outcome import VerifyOptions
     from engine.inspect.verify import verify
@@ -144,11 +173,41 @@ def run(
     return report.status
 
 
+def _verify_nodes(
+    console: Console,
+    listener: TerminalProgress | NoProgress,
+    nodes: list[Address],
+    connection: Connecting,
+    partitions: frozenset[int] | None,
+    seconds: float | None,
+    rate: int | None,
+) -> ExitStatus:
+    from engine.client.inspect import NodeVerifyOptions
+    from engine.inspect.outcome import VerifySummary
+    from waltzctl.interrupt import showing
+    from waltzctl.node_verifying import verify_nodes
+
+    report = _Report(console, from_outside=True)
+
+    def show(seen: Finding | VerifySummary) -> None:
+        if isinstance(seen, VerifySummary):
+            listener.close()
+        with showing() as interrupt, listener.paused():
+            report.show(seen)
+        if interrupt.wanted:
+            raise KeyboardInterrupt
+
+    options = NodeVerifyOptions(partitions=partitions, max_duration=seconds, limit_rate=rate)
+    verify_nodes(nodes, connection.reach(console), options, listener, show)
+    return report.status
+
+
 class _Report:
     """Shows findings as they come and the summary at the end, from which the exit status follows."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, from_outside: bool = False) -> None:
         self._console = console
+        self._from_outside = from_outside
         self._remedies: dict[str, None] = {}
         self.status = ExitStatus.CLEAN
 
@@ -167,10 +226,10 @@ class _Report:
         self.status = ExitStatus.from_label(seen.exit_status_name)
         if not (silent and self.status is ExitStatus.CLEAN):
             self._console.emit(verify_summary_object(seen), flush=True)
-            self._console.sentence(_conclusion(seen, list(self._remedies)))
+            self._console.sentence(_conclusion(seen, list(self._remedies), self._from_outside))
 
 
-def _conclusion(summary: VerifySummary, remedies: list[str]) -> str:
+def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool) -> str:
     word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(summary.status, "FAILED")
     lines = []
     if remedies:
@@ -186,8 +245,10 @@ def _conclusion(summary: VerifySummary, remedies: list[str]) -> str:
         )
         if number
     ]
-    read = f"{counted(summary.segments, 'segment')} ({counted(summary.records, 'record')}, {human_bytes(summary.bytes)}"
+    extent = counted(summary.partitions, "partition") if from_outside else counted(summary.segments, "segment")
+    read = f"{extent} ({counted(summary.records, 'record')}, {human_bytes(summary.bytes)}"
     seen = f"{', '.join(counts) or 'no findings'} in {read}, {human_duration(summary.elapsed_seconds)})."
     partly = "" if summary.complete else " Not everything was read."
-    lines.append(f"{word}  {seen}{partly} Nothing was modified.")
+    outside = " Seen from outside: files, indexes and record checksums were not." if from_outside else ""
+    lines.append(f"{word}  {seen}{partly}{outside} Nothing was modified.")
     return "\n".join(lines)

@@ -178,12 +178,13 @@ class HexdumpWriter:
             self._line(field_line(at, data, f"transaction {entry.transaction_id}", f"at offset {value}"))
 
     def _finding(self, finding: Finding) -> None:
-        self._head(finding.path)
+        path = Path(finding.path)
+        self._head(path)
         self._line(printable(f"!! {finding.severity} {finding.code}: {finding.message}"))
         if finding.offset is None or not finding.length:
             return
         try:
-            data = disk.read_range(finding.path, finding.offset, min(finding.length, DAMAGE_SHOWN))
+            data = disk.read_range(path, finding.offset, min(finding.length, DAMAGE_SHOWN))
         except (FileNotFoundError, IsADirectoryError, DiskReadError):
             return  # what cannot be read cannot be shown; the sentence above stands
         self._lines(data_lines(data, finding.offset))

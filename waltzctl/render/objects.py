@@ -35,8 +35,8 @@ def named(name: str, keys: Object) -> Object:
     return {"schema": f"waltzctl.{name}/1", "type": name, **keys}
 
 
-def path_text(path: Path | None) -> str | None:
-    """A path as it was given; bytes that are no UTF-8 stay as lone surrogates."""
+def path_text(path: Path | str | None) -> str | None:
+    """A path (or the URL of a node) as it was given; bytes that are no UTF-8 stay as lone surrogates."""
     return None if path is None else os.fspath(path)
 
 
@@ -224,7 +224,7 @@ def status_object(status: StorageStatus) -> Object:
                     "first_transaction_id": one.first_transaction_id,
                     "last_transaction_id": one.last_transaction_id,
                     "last_written": one.last_written,
-                    "health": str(one.health),
+                    "health": None if one.health is None else str(one.health),
                 }
                 for one in status.partitions
             ],

@@ -24,7 +24,9 @@ PATIENCE = 1.0
 class TerminalProgress:
     """A listener that draws; calls may come from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str | None = None) -> None:
+        """`noun`: what is counted, where that is not bytes."""
+        self._noun = noun
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._what = ""
@@ -62,17 +64,21 @@ class TerminalProgress:
         from rich.progress import (
             BarColumn,
             DownloadColumn,
+            MofNCompleteColumn,
+            ProgressColumn,
             TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
         from rich.progress import Progress as Bars
 
+        amount: tuple[ProgressColumn, ...] = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+        if self._noun is not None:
+            amount = (MofNCompleteColumn(), TextColumn(self._noun, markup=False))
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            *amount,
             TimeRemainingColumn(),
         )
         # the streams stay what they are: results must reach stdout even while a bar is drawn
@@ -130,13 +136,17 @@ class NoProgress:
 class TellingProgress(NoProgress):
     """For ``-v`` where no bar can be drawn: a line on stderr for each piece of work."""
 
+    def __init__(self, noun: str | None = None) -> None:
+        self._noun = noun
+
     def start(self, what: str, total: int) -> None:
         """A piece of work of `total` bytes begins."""
-        say(f"waltzctl: {what}: {human_bytes(total)} to go through")
+        amount = human_bytes(total) if self._noun is None else f"{total} {self._noun}"
+        say(f"waltzctl: {what}: {amount} to go through")
 
 
-def progress(*, quiet: bool, verbose: int = 0) -> TerminalProgress | NoProgress:
-    """The listener that suits stderr."""
+def progress(*, quiet: bool, verbose: int = 0, noun: str | None = None) -> TerminalProgress | NoProgress:
+    """The listener that suits stderr.  `noun`: what is counted, in the plural, where that is not bytes."""
     if not quiet and sys.stderr.isatty():
-        return TerminalProgress()
-    return TellingProgress() if verbose else NoProgress()
+        return TerminalProgress(noun)
+    return TellingProgress(noun) if verbose else NoProgress()

@@ -61,7 +61,9 @@ def _time(shown: Object, key: str) -> str:
 
 def _ids(shown: Object) -> str:
     first, last = shown["first_transaction_id"], shown["last_transaction_id"]
-    return "-" if first is None or last is None else f"{first}..{last}"
+    if last is None:
+        return "-"
+    return f"..{last}" if first is None else f"{first}..{last}"
 
 
 def _struct(number: int) -> Callable[[Object], str]:
@@ -86,6 +88,31 @@ def _flags(shown: Object) -> str:
 def _switches(shown: Object) -> str:
     letters = ((shown["readable"], "r"), (shown["writable"], "w"))
     return "".join("?" if on is None else letter if on else "-" for on, letter in letters)
+
+
+def _online(shown: Object) -> str:
+    if not shown["assigned"]:
+        return "not assigned"
+    return {None: "?", True: "yes", False: "no"}[shown["available"]]
+
+
+def _amount(shown: Object) -> str:
+    value = shown["count"] if shown["value"] is None else shown["value"]
+    if isinstance(value, list):
+        return printable(",".join(map(str, value)))
+    return "-" if value is None else printable(str(value))
+
+
+def _figure(key: str) -> Callable[[Object], str]:
+    def cell(shown: Object) -> str:
+        value = shown[key]
+        return "-" if value is None else f"{value:.4g}"
+
+    return cell
+
+
+def _size(shown: Object) -> str:
+    return "-" if shown["bytes"] is None else human_bytes(shown["bytes"])
 
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
@@ -131,9 +158,50 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("MARK", _plain("low_water_mark")),
         Column("LOCAL", _plain("local_low_water_mark")),
         Column("SEGS", _plain("segments")),
-        Column("BYTES", lambda shown: human_bytes(shown["bytes"])),
+        Column("BYTES", _size),
         Column("TXNS", _ids),
         Column("LAST WRITTEN", lambda shown: _time(shown, "last_written")[:16], right=False),
+    ),
+    "setting": (
+        Column("KEY", _plain("key"), right=False),
+        Column("VALUE", _plain("value"), right=False),
+        Column("SOURCE", _plain("source"), right=False),
+    ),
+    "node-partition": (
+        Column("P", _plain("partition")),
+        Column("ONLINE", _online, right=False),
+        Column("SESSION", _plain("session_id")),
+        Column("MARK", _plain("low_water_mark")),
+        Column("LOCAL", _plain("local_low_water_mark")),
+        Column("LAST", _plain("last_transaction_id")),
+        Column("QUEUED", _plain("queued_requests")),
+    ),
+    "node-session": (
+        Column("P", _plain("partition")),
+        Column("SESSION", _plain("session_id")),
+        Column("MARK", _plain("low_water_mark")),
+        Column("LOCAL", _plain("local_low_water_mark")),
+    ),
+    "max-transaction-id": (
+        Column("P", _plain("partition")),
+        Column("SESSION", _plain("session_id")),
+        Column("LAST", _plain("max_transaction_id")),
+    ),
+    "node-metric": (
+        Column("P", _plain("partition")),
+        Column("NAME", _plain("name"), right=False),
+        Column("KIND", _plain("kind"), right=False),
+        Column("VALUE", _amount),
+        Column("1/S", _figure("m1_rate")),
+        Column("P50", _figure("p50")),
+        Column("P99", _figure("p99")),
+        Column("MAX", _figure("max")),
+    ),
+    "node-port": (
+        Column("PORT", _plain("port"), right=False),
+        Column("ADDRESS", _plain("node"), right=False),
+        Column("OK", lambda shown: "yes" if shown["ok"] else "NO", right=False),
+        Column("WHY NOT", _plain("message"), right=False),
     ),
     "undo-entry": (
         Column("ID", _plain("id"), right=False),
@@ -262,11 +330,14 @@ class TableWriter:
 def _status(writer: TableWriter, shown: Object) -> None:
     holder = shown["locked_by"]
     lock = "not locked" if holder is None else "locked" if holder == 0 else f"locked by process {holder}"
-    writer.pairs(
-        ("storage", shown["path"]),
-        ("cluster key", shown["cluster_key"]),
-        ("layout", f"{shown['layout'] or 'unknown'}, {shown['num_partitions']} partitions, {lock}"),
-    )
+    if shown["num_partitions"] is None and shown["layout"] is None:  # a node, which tells none of it
+        writer.pairs(("storage", shown["path"]))
+    else:
+        writer.pairs(
+            ("storage", shown["path"]),
+            ("cluster key", shown["cluster_key"]),
+            ("layout", f"{shown['layout'] or 'unknown'}, {shown['num_partitions']} partitions, {lock}"),
+        )
     writer.line()
     unassigned = [p["partition"] for p in shown["partitions"] if p["health"] == "unassigned" and not p["segments"]]
     for partition in shown["partitions"]:
@@ -377,6 +448,12 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
+def _bench_result(writer: TableWriter, shown: Object) -> None:
+    from waltzctl.render.bench import bench_view
+
+    bench_view(writer, shown)
+
+
 _VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "finding": TableWriter.finding,
     "status": _status,
@@ -386,5 +463,6 @@ _VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "cluster": _cluster,
     "append-result": _append_result,
     "salvage-report": _salvage_report,
+    "bench-result": _bench_result,
 }
 """Everything that is no row; a verify-summary is told by the sentence that follows it."""

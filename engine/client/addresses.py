@@ -1,0 +1,80 @@
+"""Addresses of nodes: ``host:port``, ``[IPv6]:port``, and the URL of a node, ``waltz://host:port``.
+
+The release splits at every colon and so knows no IPv6 (release 0.13.2, its tools); here an IPv6 address stands in brackets.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequestError
+
+SCHEME = "waltz://"
+"""What a URL of a node begins with; the port behind it is that of administration."""
+
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_HOST = re.compile(r"[^\s\[\]/?#@\x00-\x1f]+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A host (a name, an IPv4 or an IPv6 address, without brackets) and a port from 1 to 65535."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """As ``waltz://host:port``."""
+        return f"{SCHEME}{self}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it can only mean this machine.  A name is not looked up: only ``localhost`` itself counts."""
+        try:
+            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return self.host.rstrip(".").lower() == "localhost"
+
+    def with_port(self, port: int) -> Address:
+        """Another port of the same host.  Raises InvalidRequestError for a port that does not exist."""
+        if not 0 < port < 65536:
+            raise InvalidRequestError(f"{self.host}: port {port} does not exist; ports are 1 to 65535")
+        return Address(self.host, port)
+
+
+def parse_address(text: str) -> Address:
+    """An address from ``host:port`` or ``[IPv6]:port``.  Raises InvalidRequestError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host:
+        raise InvalidRequestError(f"{text!r} is no address; write host:port, for instance 127.0.0.1:55281")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise InvalidRequestError(f"{text!r}: what stands in brackets is no IPv6 address") from None
+    elif ":" in host:
+        raise InvalidRequestError(f"{text!r}: an IPv6 address stands in brackets, for instance [::1]:55281")
+    if not _HOST.fullmatch(host):
+        raise InvalidRequestError(f"{text!r}: {host!r} is no name of a host")
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+        raise InvalidRequestError(f"{text!r}: {port!r} is no port; ports are 1 to 65535")
+    return Address(host, int(port))
+
+
+def is_url(text: str) -> bool:
+    """Whether a text means a node and not a path."""
+    return text.lower().startswith(SCHEME)
+
+
+def parse_url(text: str) -> Address:
+    """The address in ``waltz://host:port``; a slash at the end is passed over.  Raises InvalidRequestError."""
+    if not is_url(text):
+        raise InvalidRequestError(f"{text!r} is no URL of a node; write {SCHEME}host:port")
+    return parse_address(text[len(SCHEME) :].removesuffix("/"))

@@ -1,0 +1,205 @@
+"""The client of a storage node's admin port (magic A, codec versions 0 and 1).
+
+A released node speaks version 0, which has one switch for reads and writes; ours speaks version 1 as well, which has two.
+Admin requests need no session and are subject to none of the data port's checks.
+
+Sources: release 0.13.2; the two switches: design document *Storage protocol*.
+"""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+
+from engine.client.addresses import Address
+from engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
+from engine.errors import InvalidRequestError, PeerUnreachableError, ProtocolError, RefusedError
+from formats.wire import admin as wire
+from formats.wire.frame import Magic
+from formats.wire.hello import ADMIN_CLIENT, ADMIN_SERVER
+from formats.wire.records import SessionInfo, WireRecord
+
+
+def _decode(body: memoryview, version: int) -> wire.AdminMessage:
+    return wire.decode(body, version, limits=LIMITS)
+
+
+_PORT: Port[wire.AdminMessage] = Port(
+    Magic.ADMIN, wire.ADMIN_VERSIONS, ADMIN_CLIENT, ADMIN_SERVER, _decode, wire.FailureResponse
+)
+
+
+class AdminClient:
+    """A connection to an admin port.
+
+    Every call raises RemoteError (the node refused), DeadlineError, PeerUnreachableError or ProtocolError; calls may be made
+    while others wait.  A released node closes the connection over a partition that it does not know.
+    """
+
+    def __init__(self, connection: Connection[wire.AdminMessage]) -> None:
+        """From a connection that stands: see `connect`."""
+        self._connection = connection
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        cluster_key: uuid.UUID | None = None,
+        num_partitions: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> AdminClient:
+        """Connect, and with a cluster key let the node check it (RemoteError of status mismatch where it is another)."""
+        client = cls(
+            await Connection.connect(
+                _PORT,
+                Address(host, port),
+                ssl_context=ssl_context,
+                timeout=timeout,
+                keep_alive_seconds=keep_alive_seconds,
+            )
+        )
+        if cluster_key is not None:
+            try:
+                await client.open(cluster_key, num_partitions)
+            except BaseException:
+                await client.close()
+                raise
+        return client
+
+    @property
+    def address(self) -> Address:
+        """Whom it is connected to."""
+        return self._connection.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._connection.closed
+
+    @property
+    def has_two_switches(self) -> bool:
+        """Whether reads and writes can be switched apart (version 1 of the protocol)."""
+        return self._connection.version >= 1
+
+    async def __aenter__(self) -> AdminClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        await self._connection.close()
+
+    async def open(self, cluster_key: uuid.UUID, num_partitions: int | None) -> None:
+        """Let the node compare cluster key and number of partitions with its own."""
+        if num_partitions is None:
+            raise InvalidRequestError("the number of partitions is needed where a cluster key is given")
+        await self._call(wire.OpenRequest(cluster_key, num_partitions), wire.SuccessResponse, "open")
+
+    async def set_available(self, partitions: Sequence[int], available: bool) -> None:
+        """Switch reads and writes on or off together.
+
+        With version 1 each partition is two requests, so that a failure can leave the first ones done; going off, writes go
+        first, and going on, reads do: in between a partition can be read only.
+        """
+        if not self.has_two_switches:
+            await self._change(
+                wire.PartitionAvailableRequest(self._sequence(), tuple(partitions), available), "availability"
+            )
+            return
+        for partition in partitions:
+            if available:
+                await self.set_readable(partition, True)
+                await self.set_writable(partition, True)
+            else:
+                await self.set_writable(partition, False)
+                await self.set_readable(partition, False)
+
+    async def set_readable(self, partition: int, on: bool) -> None:
+        """Switch reads of one partition.  Raises RefusedError where the node knows only one switch."""
+        self.need_two_switches("reads")
+        request = wire.PartitionReadRequest(self._sequence(), partition, on)
+        await self._call(request, wire.SuccessResponse, f"switching reads of partition {partition}")
+
+    async def set_writable(self, partition: int, on: bool) -> None:
+        """Switch writes of one partition.  Raises RefusedError where the node knows only one switch."""
+        self.need_two_switches("writes")
+        request = wire.PartitionWriteRequest(self._sequence(), partition, on)
+        await self._call(request, wire.SuccessResponse, f"switching writes of partition {partition}")
+
+    async def assign(self, partitions: Sequence[int]) -> None:
+        """Assign partitions to the node; it creates their files.  Those that it has already stay as they are."""
+        request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), True, False)
+        await self._change(request, "assigning partitions")
+
+    async def unassign(self, partitions: Sequence[int], *, delete_files: bool = False) -> None:
+        """Take partitions away from the node.  Their session and marks are lost; their files only with `delete_files`."""
+        request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), False, delete_files)
+        await self._change(request, "taking partitions away")
+
+    async def records(self, partition: int, first_transaction_id: int, max_count: int) -> tuple[WireRecord, ...]:
+        """Records from a transaction on: perhaps fewer than asked for, perhaps none.  Checksums are not checked here."""
+        request = wire.RecordListRequest(self._sequence(), partition, first_transaction_id, max_count)
+        answer = await self._call(request, wire.RecordListResponse, f"record list of partition {partition}")
+        self._check_partition(partition, answer.partition)
+        if len(answer.records) > max(max_count, 0):
+            raise ProtocolError(
+                str(self.address), f"{len(answer.records)} records in the answer, {max_count} were asked for"
+            )
+        return answer.records
+
+    async def session_info(self, partition: int) -> SessionInfo:
+        """The persisted session and its marks."""
+        request = wire.LastSessionInfoRequest(self._sequence(), partition)
+        answer = await self._call(request, wire.LastSessionInfoResponse, f"session info of partition {partition}")
+        self._check_partition(partition, answer.partition)
+        return answer.info
+
+    async def metrics(self) -> str:
+        """The node's metrics, a JSON document (engine.client.listing reads it)."""
+        return (await self._call(wire.MetricsRequest(self._sequence()), wire.MetricsResponse, "metrics")).json
+
+    async def assigned_status(self) -> tuple[tuple[int, bool], ...]:
+        """The partitions that the node has loaded, ascending, each with whether it can be read and written."""
+        request = wire.AssignedPartitionStatusRequest(self._sequence())
+        answer = await self._call(request, wire.AssignedPartitionStatusResponse, "assigned partitions")
+        return tuple(sorted(answer.statuses))
+
+    def _sequence(self) -> int:
+        return self._connection.next_sequence()
+
+    async def _call(self, request: wire.AdminRequest, expected: type[A], what: str) -> A:
+        return await self._connection.call(
+            request.sequence, wire.encode(request, self._connection.version), expected, what
+        )
+
+    async def _change(self, request: wire.AdminRequest, what: str) -> None:
+        try:
+            await self._call(request, wire.SuccessResponse, what)
+        except PeerUnreachableError as error:
+            if self.has_two_switches or error.advice is not None:
+                raise
+            reason = error.message.removeprefix(f"{error.peer}: ")
+            advice = "a released node does so over a partition number that its cluster does not have"
+            raise PeerUnreachableError(error.peer, reason, advice=advice) from error
+
+    def need_two_switches(self, what: str) -> None:
+        """Raise RefusedError where the node has one switch for reads and writes; `what` is to be switched alone."""
+        if not self.has_two_switches:
+            raise RefusedError(
+                f"{self.address}: this node has one switch for reads and writes together, not one for {what}",
+                advice="use --online true or false; nodes of waltzctl have both switches",
+            )
+
+    def _check_partition(self, asked: int, answered: int) -> None:
+        if asked != answered:
+            raise ProtocolError(str(self.address), f"an answer about partition {answered}, asked about {asked}")

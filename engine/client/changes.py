@@ -1,0 +1,105 @@
+"""Plans for a node's partitions: which it has, and whether they can be read and written.
+
+Planning only asks; `engine.client.plan.apply_plan` does what was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from engine.client.admin_client import AdminClient
+from engine.client.plan import Action, NodePlan, NodeStep
+from engine.client.readings import PartitionReading, read_partitions
+
+
+async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:
+    """Assign partitions; those that are assigned already need no step."""
+    readings = await read_partitions(client, partitions)
+    return _plan("add-partition", client, partitions, [_assign(one) for one in readings if not one.assigned])
+
+
+async def plan_remove(client: AdminClient, partitions: Collection[int], *, delete_files: bool) -> NodePlan:
+    """Take partitions away; those that the node does not have need no step."""
+    readings = await read_partitions(client, partitions)
+    steps = [_unassign(one, delete_files=delete_files) for one in readings if one.assigned is not False]
+    return _plan("remove-partition", client, partitions, steps)
+
+
+async def plan_availability(
+    client: AdminClient,
+    partitions: Collection[int],
+    *,
+    online: bool | None = None,
+    readable: bool | None = None,
+    writable: bool | None = None,
+) -> NodePlan:
+    """Switch partitions on or off, whole or reads and writes apart; None leaves a switch as it is.
+
+    Raises RefusedError where reads and writes are to be switched apart and the node has one switch for both.
+    """
+    if readable is not None or writable is not None:
+        client.need_two_switches("reads" if readable is not None else "writes")
+    steps: list[NodeStep] = []
+    for one in await read_partitions(client, partitions):
+        steps += _switches(one, online, readable, writable)
+    return _plan("availability", client, partitions, steps)
+
+
+async def plan_sync(client: AdminClient, wanted: Collection[int], *, only_add: bool = False) -> NodePlan:
+    """Make the node's partitions exactly `wanted`: add what is missing and, unless `only_add`, take the others away.
+
+    Files are kept in either case.  The release does this without asking (weakness T10); the plan is there to be looked at.
+    """
+    present = {one.partition: one for one in await read_partitions(client)}
+    missing = await read_partitions(client, set(wanted) - set(present))
+    steps = [_assign(one) for one in missing]
+    if not only_add:
+        steps += [_unassign(one, delete_files=False) for number, one in present.items() if number not in wanted]
+    return _plan("sync-partitions", client, wanted, steps)
+
+
+def _plan(command: str, client: AdminClient, partitions: Collection[int], steps: list[NodeStep]) -> NodePlan:
+    return NodePlan(command, client.address, tuple(steps), tuple(sorted(set(partitions))))
+
+
+def _assign(one: PartitionReading) -> NodeStep:
+    reason = "not assigned to this node; files that are there from before are used, session and marks begin anew"
+    return NodeStep(Action.ASSIGN, one.partition, reason)
+
+
+def _unassign(one: PartitionReading, *, delete_files: bool) -> NodeStep:
+    state = f"session {_known(one.session_id)}, low-water mark {_known(one.low_water_mark)}"
+    if not delete_files:
+        return NodeStep(
+            Action.UNASSIGN, one.partition, f"the files stay, but session and marks are forgotten ({state})"
+        )
+    last = one.last_transaction_id
+    holds = last is None or last >= 0
+    return NodeStep(
+        Action.UNASSIGN_AND_DELETE,
+        one.partition,
+        f"session, marks and every file are removed ({state})",
+        from_transaction_id=0 if last is not None and holds else None,
+        to_transaction_id=last if holds else None,
+        loses_data=holds,
+    )
+
+
+def _switches(
+    one: PartitionReading, online: bool | None, readable: bool | None, writable: bool | None
+) -> Iterator[NodeStep]:
+    where = "" if one.assigned else "; it is not assigned to this node"
+    if online is not None and one.available is not online:
+        words = "reads and writes are allowed" if online else "every read and write of a Waltz server is refused"
+        yield NodeStep(Action.SWITCH_ON if online else Action.SWITCH_OFF, one.partition, f"{words} then{where}")
+    for wanted, known, on, off, words in (
+        (readable, one.readable, Action.READS_ON, Action.READS_OFF, "reads"),
+        (writable, one.writable, Action.WRITES_ON, Action.WRITES_OFF, "writes"),
+    ):
+        if wanted is not None and known is not wanted:
+            reason = f"{words} are {'allowed' if wanted else 'refused'} then{where}"
+            yield NodeStep(on if wanted else off, one.partition, reason)
+
+
+def _known(number: int | None) -> str:
+    return "unknown" if number is None else str(number)

@@ -1,0 +1,486 @@
+"""One connection to a port of a node: greeting, frames, and answers that find their way back to whoever asked.
+
+Many calls may be under way at a time.  Frames that are made while others wait leave together, in one write.  A call gets the
+answer with its sequence number, which must be of the type that answers it; everything else that a peer can do wrong ends the
+connection, and every call that waits ends with the reason.
+
+Nothing here waits for ever: connecting, greeting and every call have a deadline.  Nothing grows with what a peer says: a body
+is refused by its length before it is read, and messages are decoded within `Limits`.
+
+Facts of the protocol: release 0.13.2 and its networking library 2.5.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from engine.client.addresses import Address
+from engine.client.failures import remote_error
+from engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from formats.wire.failure import Failure
+from formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
+from formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello, choose_version
+from formats.wire.primitives import Limits, MessageError
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds for a connection, and for each call."""
+KEEP_ALIVE_SECONDS = 60.0
+"""Seconds without a write after which an empty frame is sent.  The release sends one after 600."""
+MAX_BODY = 320 << 20
+"""Bytes of the longest body that is read: a record of the longest data that our nodes take, and some."""
+LIMITS = Limits(max_data=256 << 20)
+WRITE_BUFFER = 1 << 20
+"""Bytes that wait in the transport; above it callers wait until half of them are gone."""
+_SWEEPS = 8
+_GOODBYE_SECONDS = 3.0
+_MAX_FORGOTTEN = 100_000
+
+_SERVERS = {
+    STORAGE_SERVER: "the data port of a storage node",
+    ADMIN_SERVER: "the admin port of a storage node",
+    WALTZ_SERVER: "the port of a Waltz server",
+}
+_TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
+
+
+class Message(Protocol):
+    """What both protocols' messages have."""
+
+    @property
+    def sequence(self) -> int:
+        """Which request it is, or answers."""
+
+
+M = TypeVar("M", bound=Message)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Port(Generic[M]):
+    """One of a node's two protocols, from the client's side.
+
+    `versions` are those that we speak; `client` and `server` the texts of the greetings.  `decode` takes a body and the version
+    in use; `failure` is the class of answers that carry a failure, in an attribute of that name.
+    """
+
+    magic: Magic
+    versions: tuple[int, ...]
+    client: str
+    server: str
+    decode: Callable[[memoryview, int], M]
+    failure: type[M]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call under way.  `deadline`: in the loop's time."""
+
+    future: asyncio.Future[Any]
+    expected: type
+    deadline: float
+    what: str
+
+
+class Connection(asyncio.Protocol, Generic[M]):
+    """A connection to `address`.  Made by `connect`; used from the loop that it was made in."""
+
+    def __init__(self, port: Port[M], address: Address, *, timeout: float, keep_alive_seconds: float) -> None:
+        self.address = address
+        self.timeout = timeout
+        self.version = 0
+        self.peer_text = ""
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(MAX_BODY)
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._error: PeerError | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._forgotten: set[int] = set()
+        self._next_sequence = 0
+        self._queued: list[bytes] = []
+        self._queued_bytes = 0
+        self._flush_due = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._keep_alive_seconds = keep_alive_seconds
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self._last_write = self._loop.time()
+
+    # ---- what callers use ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def connect(
+        cls,
+        port: Port[M],
+        address: Address,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        timeout: float = DEFAULT_TIMEOUT,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> Connection[M]:
+        """Connect and greet.  `ssl_context` None: no TLS.
+
+        Raises PeerUnreachableError, DeadlineError after `timeout` seconds, ProtocolError for a peer that is no such port.
+        """
+        made: list[Connection[M]] = []
+
+        def make() -> Connection[M]:
+            made.append(cls(port, address, timeout=timeout, keep_alive_seconds=keep_alive_seconds))
+            return made[-1]
+
+        try:
+            async with asyncio.timeout(timeout):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    make,
+                    address.host,
+                    address.port,
+                    ssl=ssl_context,
+                    server_hostname=address.host if ssl_context is not None else None,
+                    ssl_handshake_timeout=timeout if ssl_context is not None else None,
+                    ssl_shutdown_timeout=_GOODBYE_SECONDS if ssl_context is not None else None,
+                )
+                await connection._greeted
+        except TimeoutError:
+            error: PeerError = DeadlineError(
+                str(address), f"no answer within {timeout:g} s while connecting", advice=_is_it_there(ssl_context)
+            )
+        except PeerError as failed:
+            error = failed
+        except ssl.SSLError as failed:
+            error = _tls_error(address, failed)
+        except OSError as failed:
+            error = PeerUnreachableError(
+                str(address), f"cannot connect: {_reason(failed)}", advice=_is_it_there(ssl_context)
+            )
+        else:
+            return connection
+        finally:
+            for one in made:
+                if not one._greeted.done() or one._greeted.cancelled() or one._greeted.exception() is not None:
+                    one._give_up()
+        raise error from None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._error is not None or self._closed.done()
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for their answer."""
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether the transport takes no more for now: see `room`."""
+        return not self._writable.is_set()
+
+    def next_sequence(self) -> int:
+        """The number of the next request."""
+        number = self._next_sequence
+        self._next_sequence += 1
+        return number
+
+    async def call(
+        self, sequence: int, frame: bytes, expected: type[A], what: str, *, timeout: float | None = None
+    ) -> A:
+        """Send a request's frame and wait for its answer, which must be an `expected`.  `what` names the call in errors.
+
+        Raises RemoteError where the node answers with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
+        """
+        if self.full:
+            await self.room(timeout)
+        return await self.start(sequence, frame, expected, what, timeout=timeout)
+
+    async def room(self, timeout: float | None = None) -> None:
+        """Wait until the transport takes more.  Raises DeadlineError; a lost connection is told by the next call."""
+        seconds = self.timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                while self.full:  # whoever was woken first may have filled it again
+                    await self._writable.wait()
+        except TimeoutError:
+            raise DeadlineError(
+                str(self.address), f"the node took nothing for {seconds:g} s", advice="it may be overloaded or stopped"
+            ) from None
+
+    def start(
+        self, sequence: int, frame: bytes, expected: type[A], what: str, *, timeout: float | None = None
+    ) -> asyncio.Future[A]:
+        """Send a request's frame now, whether or not the transport is full, and give the future of its answer."""
+        future: asyncio.Future[A] = self._loop.create_future()
+        if self._error is not None:
+            future.set_exception(self._error_for(what))
+            return future
+        if sequence in self._waiting:
+            raise ValueError(f"request {sequence} is under way already")
+        seconds = self.timeout if timeout is None else timeout
+        self._waiting[sequence] = _Waiting(future, expected, self._loop.time() + seconds, what)
+        self._queued.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > WRITE_BUFFER:
+            self._flush()  # so that the next caller sees that it is full
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        if self._sweeper is None or seconds < self.timeout:
+            self._schedule_sweep(min(seconds, self.timeout))
+        return future
+
+    async def close(self) -> None:
+        """Close, and wait until that is done.  Calls under way fail."""
+        if self._error is None:
+            self._break_off(PeerUnreachableError(str(self.address), "the connection was closed here"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await asyncio.shield(self._closed)
+                return
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP (and TLS) connection stands: greet."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one without being derived from it
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER, low=WRITE_BUFFER // 2)
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            with contextlib.suppress(OSError):
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport.write(Hello(self._port.versions, self._port.client).encode())
+        self._last_write = self._loop.time()
+        self._keep_alive = self._loop.call_later(self._keep_alive_seconds, self._send_keep_alive)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer, in pieces of any size."""
+        if self._error is not None:
+            return
+        self._reader.feed(data)
+        try:
+            if not self._greeted.done():
+                body = self._reader.next(Magic.HELLO, 0)
+                if body is None:
+                    return
+                self._greet(Hello.decode(body, limits=LIMITS))
+            while self._error is None and (body := self._reader.next(self._port.magic, self.version)) is not None:
+                self._answer(self._port.decode(body, self.version))
+        except FrameError as error:
+            self._break_off(self._frame_error(error, data))
+        except MessageError as error:
+            self._break_off(ProtocolError(str(self.address), f"the peer sent a message that cannot be: {error}"))
+
+    def eof_received(self) -> None:
+        """The peer sends no more; whatever waits will not be answered."""
+        self._break_off(self._closed_by_peer())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        if self._error is None:
+            if isinstance(error, ssl.SSLError):
+                self._fail(_tls_error(self.address, error))
+            else:
+                why = (
+                    "the peer closed the connection" if error is None else f"the connection was lost: {_reason(error)}"
+                )
+                self._fail(PeerUnreachableError(str(self.address), why))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The transport is full: callers wait."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self._writable.set()
+
+    # ---- inside --------------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: Hello) -> None:
+        self.peer_text = hello.text
+        if hello.text != self._port.server and hello.text in _SERVERS:
+            self._break_off(
+                ProtocolError(
+                    str(self.address),
+                    f"this is {_SERVERS[hello.text]}, not {_SERVERS[self._port.server]}",
+                    advice="give the address of the other port",
+                )
+            )
+            return
+        version = choose_version(self._port.versions, hello.versions)
+        if version is None:
+            theirs = ", ".join(map(str, sorted(set(hello.versions))[:10])) or "none"
+            ours = ", ".join(map(str, self._port.versions))
+            self._break_off(ProtocolError(str(self.address), f"no common version: the peer speaks {theirs}, we {ours}"))
+            return
+        self.version = version
+        self._greeted.set_result(None)
+
+    def _answer(self, message: M) -> None:
+        waiting = self._waiting.pop(message.sequence, None)
+        if waiting is None:
+            if message.sequence in self._forgotten:
+                self._forgotten.discard(message.sequence)
+                return
+            self._break_off(
+                ProtocolError(
+                    str(self.address),
+                    f"an answer to request {message.sequence}, which nobody waits for ({_name(message)})",
+                )
+            )
+            return
+        if waiting.future.done():
+            return
+        if isinstance(message, waiting.expected):
+            waiting.future.set_result(message)
+        elif isinstance(message, self._port.failure):
+            failure = message.failure  # type: ignore[attr-defined]  # both protocols' failures have it
+            assert isinstance(failure, Failure)
+            waiting.future.set_exception(remote_error(str(self.address), failure))
+        else:
+            error = ProtocolError(str(self.address), f"{_name(message)} is no answer to {waiting.what}")
+            waiting.future.set_exception(error)
+            self._break_off(error)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is None or self._error is not None or not self._queued:
+            return
+        queued, self._queued, self._queued_bytes = self._queued, [], 0
+        self._last_write = self._loop.time()
+        self._transport.write(queued[0] if len(queued) == 1 else b"".join(queued))
+
+    def _send_keep_alive(self) -> None:
+        if self._error is not None or self._transport is None:
+            return
+        idle = self._loop.time() - self._last_write
+        if idle >= self._keep_alive_seconds:
+            if self._greeted.done() and self._writable.is_set():
+                self._transport.write(keep_alive(self._port.magic, self.version))
+            self._last_write = self._loop.time()
+            idle = 0.0
+        self._keep_alive = self._loop.call_later(max(self._keep_alive_seconds - idle, 0.001), self._send_keep_alive)
+
+    def _schedule_sweep(self, seconds: float) -> None:
+        """Look for missed deadlines in a while: one timer for all calls, not one for each."""
+        wait = max(seconds / _SWEEPS, 0.001)
+        if self._sweeper is not None:
+            if self._sweeper.when() <= self._loop.time() + wait:
+                return
+            self._sweeper.cancel()
+        self._sweeper = self._loop.call_later(wait, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = self._loop.time()
+        late = [sequence for sequence, waiting in self._waiting.items() if waiting.deadline <= now]
+        for sequence in late:
+            waiting = self._waiting.pop(sequence)
+            self._forgotten.add(sequence)
+            if not waiting.future.done():
+                waiting.future.set_exception(
+                    DeadlineError(
+                        str(self.address),
+                        f"no answer in time to {waiting.what}",
+                        advice="what was asked for may or may not have been done",
+                    )
+                )
+        if len(self._forgotten) > _MAX_FORGOTTEN:
+            self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
+        elif self._waiting:
+            next_one = min(waiting.deadline for waiting in self._waiting.values()) - now
+            self._sweeper = self._loop.call_later(min(max(next_one, 0.001), self.timeout / _SWEEPS), self._sweep)
+
+    def _break_off(self, error: PeerError) -> None:
+        """End the connection from our side."""
+        self._fail(error)
+        if self._transport is not None and not self._transport.is_closing():
+            # what is still queued is of no use; a close that waited for it could wait for ever
+            self._transport.abort() if isinstance(error, (ProtocolError, DeadlineError)) else self._transport.close()
+
+    def _give_up(self) -> None:
+        """Connecting failed: leave nothing behind."""
+        self._fail(PeerUnreachableError(str(self.address), "not connected"))
+        if self._greeted.done() and not self._greeted.cancelled():
+            self._greeted.exception()  # it was told by whoever connects
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, error: PeerError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        for timer in (self._sweeper, self._keep_alive):
+            if timer is not None:
+                timer.cancel()
+        self._sweeper = self._keep_alive = None
+        self._queued.clear()
+        self._writable.set()
+        if not self._greeted.done():
+            self._greeted.set_exception(error)
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.future.done():
+                one.future.set_exception(self._error_for(one.what))
+
+    def _error_for(self, what: str) -> PeerError:
+        """The reason why the connection ended, told to the caller of `what`."""
+        error = self._error
+        assert error is not None
+        told = type(error)(error.peer, f"{error.message.removeprefix(f'{error.peer}: ')} ({what})", advice=error.advice)
+        told.__cause__ = error
+        return told
+
+    def _closed_by_peer(self) -> PeerUnreachableError:
+        advice = (
+            None if self._greeted.done() else "without a greeting; does the port expect TLS, or a client certificate?"
+        )
+        return PeerUnreachableError(str(self.address), "the peer closed the connection", advice=advice)
+
+    def _frame_error(self, error: FrameError, data: bytes) -> ProtocolError:
+        if not self._greeted.done() and data[:1] and data[0] in _TLS_RECORDS:
+            return ProtocolError(str(self.address), "the peer speaks TLS", advice="leave --plaintext out")
+        advice = None if self._greeted.done() else "this is no port of a storage node"
+        return ProtocolError(str(self.address), f"the peer sent what is no frame: {error}", advice=advice)
+
+
+def _name(message: object) -> str:
+    return type(message).__name__
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the name cannot be looked up: {error.strerror}"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
+
+
+def _is_it_there(context: ssl.SSLContext | None) -> str:
+    return "is the node running, and is this its port?" + ("" if context else " does it expect TLS?")
+
+
+def _tls_error(address: Address, error: ssl.SSLError) -> PeerUnreachableError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return PeerUnreachableError(
+            str(address),
+            f"the certificate of the peer is not accepted: {error.verify_message}",
+            advice="give --trust-store with what vouches for it, or --insecure to accept any",
+        )
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    advice = "is it a port of a storage node? one without TLS needs --plaintext"
+    if "certificate" in reason or "alert" in reason:
+        advice = "the node wants another certificate from us: --key-store or --certificate"
+    return PeerUnreachableError(str(address), f"TLS cannot be agreed on: {reason}", advice=advice)

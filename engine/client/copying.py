@@ -1,0 +1,371 @@
+"""Bringing a partition of one node up to date from another: what the release's recover-partition does, without its defects.
+
+The destination is switched off, so that no Waltz server writes to it.  It keeps what is at or below its low-water mark, which
+the cluster agreed on, and gets everything from there to the source's *local* low-water mark, up to which the source's
+transactions are acknowledged.  The destination's session stays what it is.  After each batch its low-water mark is raised to
+what is durable, so that an interrupted copy is continued by the next one from there.
+
+Other than the release: checksums are checked, the transaction at which the copy joins is compared on both sides, a source that
+has less than it promised is an error instead of an endless loop, batches are bounded by bytes, and the result is looked at.
+
+Source: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from engine.client.addresses import Address
+from engine.client.admin_client import AdminClient
+from engine.client.plan import Action, NodePlan, NodeStep, check_still_holds
+from engine.client.reading import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
+from engine.client.readings import PartitionReading, need_assigned, read_partitions
+from engine.client.storage_client import StorageClient
+from engine.errors import DamageError, InvalidRequestError, ProtocolError, RefusedError
+from engine.findings import Code, Finding, make_finding
+from engine.progress import SILENT, Progress
+from formats.wire.records import WireRecord
+
+_SAMPLES = 32
+_SAMPLE_RECORDS = 64
+_MOST_DIFFERENCES = 100
+
+
+class Comparison(enum.StrEnum):
+    """How much of both sides is compared after a copy."""
+
+    NONE = "none"
+    SAMPLE = "sample"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """What is copied and how.
+
+    `offline_first`: switch the destination off and, once all is well, on again.  `batch_records`, `batch_bytes`: about so
+    much is under way at a time.
+    """
+
+    partition: int
+    offline_first: bool = False
+    batch_records: int = DEFAULT_RECORDS
+    batch_bytes: int = DEFAULT_BYTES
+    comparison: Comparison = Comparison.SAMPLE
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        if self.batch_records < 1 or self.batch_bytes < 1:
+            raise InvalidRequestError("a batch has at least one record and one byte")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """Steps, and the numbers behind them: the destination keeps transactions up to `keep`, and gets all up to `target`.
+
+    `session_id`, `mark`: the destination's session, and the higher of its two marks, below which it cannot be marked again.
+    """
+
+    plan: NodePlan
+    options: CopyOptions
+    session_id: int
+    mark: int
+    keep: int
+    target: int
+
+    @property
+    def records(self) -> int:
+        """Transactions to copy."""
+        return max(self.target - self.keep, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What was copied and how many records were compared with the source's; `findings` are the differences."""
+
+    records: int
+    bytes: int
+    compared: int
+    last_transaction_id: int
+    findings: tuple[Finding, ...]
+
+
+async def plan_copy(source: AdminClient, destination: AdminClient, options: CopyOptions) -> CopyPlan:
+    """Look at both sides.
+
+    Raises InvalidRequestError (not assigned, the same node twice), RefusedError where the destination is online and may not be
+    switched off, DamageError where the two sides disagree about what the destination would keep.
+    """
+    options.check()
+    if source.address == destination.address:
+        raise InvalidRequestError(f"{source.address}: a partition cannot be copied onto itself")
+    partition = options.partition
+    (theirs,) = await read_partitions(source, {partition})
+    need_assigned([theirs], str(source.address))
+    (ours,) = await read_partitions(destination, {partition})
+    need_assigned([ours], str(destination.address))
+    session, mark, local = (
+        _told(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
+    )
+    last = _told(ours, "last_transaction_id", destination.address)
+    target = _told(theirs, "local_low_water_mark", source.address)
+    keep = min(mark, last)
+    steps: list[NodeStep] = []
+    if keep < target:
+        if ours.available and not options.offline_first:
+            raise RefusedError(
+                f"{destination.address}: partition {partition} is online, a Waltz server may be writing it",
+                advice="switch it off first, or let --offline-first do it",
+            )
+        await _check_joint(source, destination, partition, keep)
+        steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
+    plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
+    return CopyPlan(plan, options, session, max(mark, local), keep, target)
+
+
+def _told(reading: PartitionReading, name: str, address: Address) -> int:
+    value = getattr(reading, name)
+    if value is None:
+        raise ProtocolError(
+            str(address), f"the node does not tell the {name.replace('_', ' ')} of partition {reading.partition}"
+        )
+    assert isinstance(value, int)
+    return value
+
+
+def _steps(options: CopyOptions, source: Address, keep: int, last: int, target: int, *, switch: bool) -> list[NodeStep]:
+    partition = options.partition
+    steps = []
+    if switch:
+        steps.append(
+            NodeStep(Action.SWITCH_OFF, partition, "every read and write of a Waltz server is refused meanwhile")
+        )
+    if last > keep:
+        steps.append(
+            NodeStep(
+                Action.TRUNCATE,
+                partition,
+                f"what is above the low-water mark {keep} was perhaps never acknowledged; it is replaced by what {source} has",
+                keep + 1,
+                last,
+                loses_data=True,
+            )
+        )
+    steps.append(
+        NodeStep(Action.COPY, partition, f"from {source}, up to its local low-water mark {target}", keep + 1, target)
+    )
+    if switch:
+        steps.append(NodeStep(Action.SWITCH_ON, partition, "as it was before"))
+    return steps
+
+
+async def _check_joint(source: AdminClient, destination: AdminClient, partition: int, keep: int) -> None:
+    """Raise DamageError unless the last transaction that stays is the same on both sides."""
+    if keep < 0:
+        return
+    theirs = _only(await source.records(partition, keep, 1), keep)
+    ours = _only(await destination.records(partition, keep, 1), keep)
+    if ours is None:
+        raise DamageError(
+            f"{destination.address}: partition {partition} does not give transaction {keep}, which should stay",
+            advice="verify this node; with remove-partition and add-partition the copy begins anew",
+        )
+    if theirs != ours:
+        said = "does not have" if theirs is None else "has something else under"
+        raise DamageError(
+            f"{source.address}: partition {partition} {said} transaction {keep}, the last that {destination.address} would keep",
+            advice="one of the two is wrong below the low-water mark: find out which before copying",
+        )
+
+
+def _only(records: tuple[WireRecord, ...], transaction_id: int) -> WireRecord | None:
+    return records[0] if records and records[0].transaction_id == transaction_id else None
+
+
+class Copy:
+    """One copy.  `run` does it; what is durable when it fails or is cancelled stays, and the next one goes on from there."""
+
+    def __init__(
+        self,
+        source: AdminClient,
+        destination: AdminClient,
+        data: StorageClient,
+        plan: CopyPlan,
+        *,
+        progress: Progress = SILENT,
+    ) -> None:
+        """`data` is a connection to the destination's data port."""
+        self._source = source
+        self._destination = destination
+        self._data = data
+        self._plan = plan
+        self._progress = progress
+        self._partition = plan.options.partition
+        self._records = 0
+        self._bytes = 0
+        self.position = plan.keep
+        """The last transaction that the destination has for good: from here the next copy goes on."""
+        self.begun = False
+        """Whether the destination may have been changed."""
+
+    async def run(self) -> CopyResult:
+        """Do the steps.
+
+        Raises StalePlanError before anything is done, DamageError for a record whose data is damaged, ProtocolError where a
+        side does not keep what it said, and what the calls raise.
+        """
+        plan, partition = self._plan, self._partition
+
+        async def replan() -> NodePlan:
+            return (await plan_copy(self._source, self._destination, plan.options)).plan
+
+        await check_still_holds(plan.plan, replan)
+        actions = {step.action for step in plan.plan.steps}
+        self.begun = True
+        if Action.SWITCH_OFF in actions:
+            await self._destination.set_available([partition], False)
+        if Action.COPY in actions:
+            await self._copy()
+        compared, findings = await self._compare()
+        if Action.SWITCH_ON in actions and not findings:
+            await self._destination.set_available([partition], True)
+        return CopyResult(self._records, self._bytes, compared, self.position, tuple(findings))
+
+    async def _copy(self) -> None:
+        plan, partition, session = self._plan, self._partition, self._plan.session_id
+        kept = await self._data.truncate(session, partition, plan.keep, offline=True)
+        if kept != plan.keep:
+            raise ProtocolError(
+                str(self._data.address),
+                f"partition {partition} ends with transaction {kept} after a cut behind {plan.keep}",
+            )
+        self._progress.start(f"copying partition {partition}", plan.records)
+        size = BatchSize(plan.options.batch_records, plan.options.batch_bytes)
+        async with aclosing(read_batches(self._source, partition, plan.keep + 1, plan.target, size)) as batches:
+            async for batch in batches:
+                self._check(batch)
+                await self._data.append(session, partition, batch, offline=True)
+                last = batch[-1].transaction_id
+                if last >= plan.mark:
+                    await self._data.set_low_water_mark(session, partition, last, offline=True)
+                self.position = last
+                self._records += len(batch)
+                self._bytes += sum(record.size for record in batch)
+                self._progress.advance(len(batch))
+        if self.position < plan.target:
+            raise ProtocolError(
+                str(self._source.address),
+                f"partition {partition} has no transaction {self.position + 1}, though its local low-water mark is {plan.target}",
+                advice="verify the source; what was copied stays, and the partition stays offline",
+            )
+        last = await self._data.max_transaction_id(session, partition, offline=True)
+        if last != plan.target:
+            raise ProtocolError(
+                str(self._data.address),
+                f"partition {partition} ends with transaction {last} after a copy up to {plan.target}",
+            )
+
+    def _check(self, batch: tuple[WireRecord, ...]) -> None:
+        """Raise unless the records go on from `position` and their data is whole."""
+        for expected, record in enumerate(batch, self.position + 1):
+            if record.transaction_id != expected:
+                raise ProtocolError(
+                    str(self._source.address),
+                    f"partition {self._partition} gave transaction {record.transaction_id} in place of {expected}",
+                )
+            if not record.data_ok:
+                finding = damaged_data(self._source.address, self._partition, record)
+                raise DamageError(
+                    f"{self._source.address}: a record of partition {self._partition} is damaged; nothing after transaction"
+                    f" {self.position} was copied",
+                    [finding],
+                    advice="copy from another replica; the partition stays offline, and what was copied stays",
+                )
+
+    async def _compare(self) -> tuple[int, list[Finding]]:
+        target, how = min(self._plan.target, self.position), self._plan.options.comparison
+        if how is Comparison.NONE or target < 0:
+            return 0, []
+        compared = 0
+        findings: list[Finding] = []
+        spans = [(0, target)] if how is Comparison.ALL else _spans(self._plan.keep, target)
+        self._progress.start(f"comparing partition {self._partition}", sum(end - begin + 1 for begin, end in spans))
+        for begin, end in spans:
+            async with aclosing(self._pairs(begin, end)) as pairs:
+                async for transaction_id, ours, theirs in pairs:
+                    compared += 1
+                    self._progress.advance(1)
+                    if ours != theirs:
+                        findings.append(self._difference(transaction_id, ours, theirs))
+                    if len(findings) == _MOST_DIFFERENCES:
+                        return compared, findings
+        return compared, findings
+
+    async def _pairs(
+        self, first: int, last: int
+    ) -> AsyncGenerator[tuple[int, WireRecord | None, WireRecord | None], None]:
+        """Both sides' records under each id; None where a side has none."""
+        size, position = BatchSize(), first
+        while position <= last:
+            count = min(size.count, last - position + 1)
+            ours, theirs = await asyncio.gather(
+                self._destination.records(self._partition, position, count),
+                self._source.records(self._partition, position, count),
+            )
+            size.learn(ours)
+            both = max(min(len(ours), len(theirs)), 1)
+            for place in range(both):
+                yield (
+                    position + place,
+                    ours[place] if place < len(ours) else None,
+                    theirs[place] if place < len(theirs) else None,
+                )
+            position += both
+
+    def _difference(self, transaction_id: int, ours: WireRecord | None, theirs: WireRecord | None) -> Finding:
+        if ours is not None and not ours.data_ok:
+            return damaged_data(self._destination.address, self._partition, ours)
+        said = (
+            "is missing on one side"
+            if ours is None or theirs is None
+            else f"differs from that of {self._source.address}"
+        )
+        return make_finding(
+            Code.REPLICA_DIFFERS,
+            self._destination.address.url,
+            f"transaction {transaction_id} {said}",
+            partition=self._partition,
+            transaction_id=transaction_id,
+        )
+
+
+def damaged_data(address: Address, partition: int, record: WireRecord) -> Finding:
+    """The finding for a record whose data does not agree with its checksum."""
+    from formats.checksums import crc32
+
+    return make_finding(
+        Code.DATA_CHECKSUM,
+        address.url,
+        f"transaction {record.transaction_id}: the data has checksum {crc32(record.data):08x}, not {record.data_checksum:08x}",
+        partition=partition,
+        transaction_id=record.transaction_id,
+        length=len(record.data),
+    )
+
+
+def _spans(keep: int, target: int) -> list[tuple[int, int]]:
+    """A sample: both ends of what was copied, the last transactions, and places in between, chosen anew each time."""
+    starts = {max(keep, 0), keep + 1, max(target - _SAMPLE_RECORDS + 1, 0)}
+    starts |= {random.randint(0, target) for _ in range(_SAMPLES)}
+    spans: list[tuple[int, int]] = []
+    for start in sorted(start for start in starts if start <= target):
+        begin = max(start, spans[-1][1] + 1) if spans else start
+        end = min(start + _SAMPLE_RECORDS - 1, target)
+        if begin <= end:
+            spans.append((begin, end))
+    return spans

@@ -1,0 +1,282 @@
+"""Looking at a node's storage from outside, with the findings and the summaries of `engine.inspect`.
+
+Through the admin port every record can be read, whether or not the partition is switched on and whoever else uses it.  What
+stands around the records on disk (files, headers, indexes, record checksums, the pairs of marks) is not seen; a note says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from engine.client.admin_client import AdminClient
+from engine.client.copying import damaged_data
+from engine.client.reading import BatchSize, read_batches
+from engine.client.readings import PartitionReading, need_assigned, read_partitions
+from engine.errors import ProtocolError, RemoteError
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.inspect.outcome import Tally, VerifySummary
+from engine.inspect.status import PartitionStatus, StorageStatus
+from engine.node.permissions import FailureCode
+from engine.progress import SILENT, Progress
+from formats.segment import RECORD_OVERHEAD
+from formats.wire.records import WireRecord
+
+_DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
+_IN_A_ROW = 1000
+"""So many records that cannot be read, one after the other, and the rest of the partition is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A record of a node's partition; `size` is what it takes on disk there."""
+
+    partition: int
+    record: WireRecord
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return RECORD_OVERHEAD + len(self.record.data)
+
+
+async def walk(
+    client: AdminClient, partition: int, first: int, last: int
+) -> AsyncGenerator[NodeRecord | Finding, None]:
+    """The records from `first` to `last`, with a finding where one is damaged or missing.
+
+    A finding about a record's data stands in front of that record.  Raises what the calls raise.
+    """
+    url = client.address.url
+    position, failed = first, 0
+    size = BatchSize()
+    while position <= last:
+        try:
+            async with aclosing(read_batches(client, partition, position, last, size)) as batches:
+                async for batch in batches:
+                    failed = 0
+                    for record in batch:
+                        if record.transaction_id != position:
+                            text = f"transaction {record.transaction_id} stands where {position} should"
+                            yield _finding(Code.RECORD_ORDER, url, partition, position, text)
+                            return
+                        if not record.data_ok:
+                            yield damaged_data(client.address, partition, record)
+                        yield NodeRecord(partition, record)
+                        position += 1
+        except RemoteError as error:
+            if error.code not in _DAMAGED:
+                raise
+            yield _finding(
+                Code.RECORD_CHECKSUM, url, partition, position, f"the node does not give it out: {error.text}"
+            )
+            position, failed = position + 1, failed + 1
+            size.count = 1
+            if failed == _IN_A_ROW:
+                text = f"{failed} transactions in a row cannot be read; the rest was not tried"
+                yield _finding(Code.READ_ERROR, url, partition, position, text)
+                return
+            continue
+        break
+    if position <= last:
+        missing = await _missing(client, partition, position)
+        if missing is not None:
+            yield missing
+
+
+async def _missing(client: AdminClient, partition: int, position: int) -> Finding | None:
+    """The finding for a record that should be there and is not; None where it was truncated while we read."""
+    (now,) = await read_partitions(client, {partition})
+    last, mark = now.last_transaction_id, now.local_low_water_mark
+    if last is None or last < position:
+        return None
+    below = mark is not None and position <= mark
+    text = f"the node does not have it, though the partition's last transaction is {last}"
+    code = Code.ACKNOWLEDGED_MISSING if below else Code.RECORD_ORDER
+    return _finding(code, client.address.url, partition, position, text)
+
+
+def _finding(code: Code, url: str, partition: int, transaction_id: int | None, message: str) -> Finding:
+    return make_finding(code, url, message, partition=partition, transaction_id=transaction_id)
+
+
+def _marks(reading: PartitionReading, url: str) -> Finding | None:
+    """The finding for a partition that ends below what is known to be acknowledged."""
+    last, mark = reading.last_transaction_id, reading.local_low_water_mark
+    if last is None or mark is None or last >= mark:
+        return None
+    text = f"the last transaction is {last}, below the local low-water mark {mark}"
+    return _finding(Code.ACKNOWLEDGED_MISSING, url, reading.partition, last + 1, text)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerifyOptions:
+    """`partitions`: only these, None for all that are assigned.  `max_duration`: seconds.  `limit_rate`: bytes a second."""
+
+    partitions: Collection[int] | None = None
+    max_duration: float | None = None
+    limit_rate: int | None = None
+
+
+class NodeVerification:
+    """Reads every record of nodes and tells what is wrong.
+
+    `findings` once for each node, then `summary`; a reader that stops half-way gets a summary of what was checked so far.
+    """
+
+    def __init__(self, options: NodeVerifyOptions, progress: Progress = SILENT) -> None:
+        self._options = options
+        self._progress = progress
+        self._tally = Tally()
+        self._began = time.monotonic()
+        self._bytes = self._records = self._partitions = 0
+        self._unfinished = False
+        self.cut = False
+        """Whether the time was over before everything was read."""
+
+    async def findings(self, client: AdminClient) -> AsyncGenerator[Finding, None]:
+        """What is wrong at one node, as it is found.  Raises what the calls raise, InvalidRequestError for a wrong partition."""
+        self._unfinished = True
+        async with aclosing(self._findings(client)) as findings:
+            async for finding in findings:
+                self._tally.add(finding)
+                yield finding
+                if self.cut:
+                    break
+        self._unfinished = False
+
+    async def _findings(self, client: AdminClient) -> AsyncGenerator[Finding, None]:
+        readings = await read_partitions(client, self._options.partitions)
+        need_assigned(readings, str(client.address))
+        url = client.address.url
+        yield make_finding(
+            Code.SEEN_FROM_OUTSIDE, url, "seen through the node's port: only records and marks were checked"
+        )
+        lasts = [reading.last_transaction_id for reading in readings if reading.last_transaction_id is not None]
+        total = sum(last + 1 for last in lasts)
+        self._progress.start(f"verify {client.address}", total)
+        for reading in readings:
+            self._partitions += 1
+            wrong = _marks(reading, url)
+            if wrong is not None:
+                yield wrong
+            last = reading.last_transaction_id
+            if last is None:
+                yield _finding(
+                    Code.READ_ERROR, url, reading.partition, None, "the node does not tell its last transaction"
+                )
+                continue
+            async with aclosing(walk(client, reading.partition, 0, last)) as items:
+                async for item in items:
+                    if isinstance(item, Finding):
+                        yield item
+                        continue
+                    self._records += 1
+                    self._bytes += item.size
+                    self._progress.advance(1)
+                    await self._pace()
+                    if self.cut:
+                        return
+
+    async def _pace(self) -> None:
+        elapsed = time.monotonic() - self._began
+        options = self._options
+        if options.max_duration is not None and elapsed >= options.max_duration:
+            self.cut = True
+        elif options.limit_rate is not None:
+            ahead = self._bytes / options.limit_rate - elapsed
+            if ahead > 0.01:
+                await asyncio.sleep(min(ahead, 1.0 if options.max_duration is None else options.max_duration - elapsed))
+
+    def summary(self, *, interrupted: bool = False) -> VerifySummary:
+        """What was found, in numbers.  Segments are not seen from outside: there are 0."""
+        tally = self._tally
+        return VerifySummary(
+            status=tally.status,
+            exit_status_name="interrupted" if interrupted else tally.exit_status_name,
+            partitions=self._partitions,
+            segments=0,
+            records=self._records,
+            bytes=self._bytes,
+            damage=tally.damage,
+            repairable=tally.repairable,
+            notes=tally.notes,
+            elapsed_seconds=time.monotonic() - self._began,
+            complete=not (interrupted or self.cut or self._unfinished),
+        )
+
+
+async def node_status(client: AdminClient, partitions: Collection[int] | None = None) -> StorageStatus:
+    """What a node tells of itself; None where it does not.
+
+    `health` is damaged where a partition ends below its local low-water mark, unassigned where it is not the node's, and
+    otherwise not known.  Raises what the calls raise.
+    """
+    url = client.address.url
+    readings = await read_partitions(client, partitions)
+    return StorageStatus(
+        path=url,
+        cluster_key=None,
+        layout=None,
+        num_partitions=None,
+        locked_by=None,
+        partitions=tuple(_status(reading, url) for reading in readings),
+    )
+
+
+def _status(reading: PartitionReading, url: str) -> PartitionStatus:
+    wrong = _marks(reading, url)
+    assert wrong is None or wrong.severity is Severity.DAMAGE
+    last = reading.last_transaction_id
+    return PartitionStatus(
+        partition=reading.partition,
+        assigned=reading.assigned,
+        readable=reading.readable,
+        writable=reading.writable,
+        session_id=reading.session_id,
+        low_water_mark=reading.low_water_mark,
+        local_low_water_mark=reading.local_low_water_mark,
+        segments=None,
+        bytes=None,
+        records=None,
+        first_transaction_id=None,
+        last_transaction_id=None if last is None or last < 0 else last,
+        last_written=None,
+        health="damaged" if wrong else "unassigned" if reading.assigned is False else None,
+        findings=() if wrong is None else (wrong,),
+    )
+
+
+async def read_records(
+    client: AdminClient,
+    partitions: Collection[int] | None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    limit: int | None = None,
+) -> AsyncGenerator[NodeRecord | Finding, None]:
+    """The records with ids from `first` to `last` of these partitions (None: all), at most `limit` in all.
+
+    Raises what the calls raise, InvalidRequestError for a partition that is not assigned to the node.
+    """
+    readings = await read_partitions(client, partitions)
+    need_assigned(readings, str(client.address))
+    left = limit
+    for reading in readings:
+        end = reading.last_transaction_id
+        if end is None:
+            raise ProtocolError(str(client.address), f"the node does not tell the end of partition {reading.partition}")
+        end = end if last is None else min(last, end)
+        begin = first or 0
+        if left is not None:
+            end = min(end, begin + left - 1)  # nothing beyond what is wanted is asked for
+        async with aclosing(walk(client, reading.partition, begin, end)) as items:
+            async for item in items:
+                yield item
+                if left is not None and isinstance(item, NodeRecord):
+                    left -= 1
+        if left == 0:
+            return

@@ -1,0 +1,201 @@
+"""Load on the data port of a node, ours or a released one: appends or reads as fast as it takes them.
+
+Every partition has the same number of requests under way; each answer is followed by the next request at once.  Requests come
+from `engine.client.load_frames`, answers are found by the frame splitter of the node, and both happen for all answers of one
+read of the socket together, so that a request costs the load less than the node.
+
+A load looks first (`survey`), which changes nothing and shuts nobody out: the session in force is the one that the node
+names when a request of none is refused.  Appending begins a session above that one, which shuts out a server that uses the
+partition.  Reading uses the session in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client.addresses import Address
+from engine.client.latency import LatencyHistogram
+from engine.client.load_connection import LoadConnection, Measured
+from engine.client.load_frames import Place
+from engine.client.load_options import LoadOptions, SurveyedPartition
+from engine.client.storage_client import StorageClient
+from engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
+
+__all__ = ["LoadOptions", "LoadResult", "Place", "SurveyedPartition", "begin", "run_load", "survey", "take_away"]
+
+_NO_SESSION = -1
+_IN_FORCE = re.compile(r"session id has changed to (-?\d+), but request context contains")
+"""The release's text (release 0.13.2), which tells the session in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What was done in `seconds` after the warm-up.  `last_transaction_ids`: of each place at the end, -1 where it is empty."""
+
+    seconds: float
+    requests: int
+    transactions: int
+    data_bytes: int
+    latency: LatencyHistogram
+    last_transaction_ids: tuple[int, ...]
+
+
+async def survey(client: StorageClient, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
+    """What is there, without beginning a session.  Raises RemoteError and whatever else the client raises."""
+    found = []
+    for partition in partitions:
+        session = await _session_in_force(client, partition)
+        found.append(SurveyedPartition(partition, session, await client.max_transaction_id(session, partition)))
+    return tuple(found)
+
+
+async def _session_in_force(client: StorageClient, partition: int) -> int:
+    try:
+        await client.last_session_info(_NO_SESSION, partition)
+    except RemoteError as error:
+        told = _IN_FORCE.search(error.message)
+        if told is None:
+            raise
+        return int(told[1])
+    return _NO_SESSION
+
+
+async def begin(
+    client: StorageClient, surveyed: Sequence[SurveyedPartition], options: LoadOptions
+) -> tuple[Place, ...]:
+    """Begin the session of each partition.  Raises RefusedError where a partition holds fewer records than a list."""
+    options.check()
+    places = []
+    for found in surveyed:
+        session = options.session_of(found)
+        await client.last_session_info(session, found.partition)
+        last = await client.max_transaction_id(session, found.partition)
+        if options.read and last + 1 < options.batch:
+            raise RefusedError(
+                f"{client.address}: partition {found.partition} holds {last + 1} records, too few for lists of {options.batch}",
+                advice="read shorter lists, or fill it first: waltzctl bench without --read",
+            )
+        places.append(Place(found.partition, session, last))
+    return tuple(places)
+
+
+async def run_load(
+    client: StorageClient,
+    places: Sequence[Place],
+    options: LoadOptions,
+    *,
+    ssl_context: ssl.SSLContext | None,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> LoadResult:
+    """Run the load over connections of its own; `client` is used to look at the partitions at the end.
+
+    `on_phase` is told ``warm-up``, ``measuring`` and ``finishing``.  Raises RemoteError, DeadlineError, PeerUnreachableError,
+    ProtocolError.
+    """
+    options.check()
+    shares = [places[start :: options.connections] for start in range(min(options.connections, len(places)))]
+    connections: list[LoadConnection] = []
+    try:
+        for share in shares:
+            connection = await _connect(client.address, share, options, ssl_context)
+            connections.append(connection)
+        measured, seconds = await _drive(connections, options, on_phase)
+    finally:
+        for connection in connections:
+            connection.abort()
+    histogram = LatencyHistogram()
+    for one in measured:
+        histogram.merge(one.latency)
+    return LoadResult(
+        seconds,
+        sum(one.requests for one in measured),
+        sum(one.transactions for one in measured),
+        sum(one.data_bytes for one in measured),
+        histogram,
+        tuple([await client.max_transaction_id(place.session_id, place.partition) for place in places]),
+    )
+
+
+async def take_away(client: StorageClient, places: Sequence[Place]) -> None:
+    """Truncate every partition to where it was before the load.
+
+    Appends of a load that was broken off, and that a node executes only now, do not continue what is left: it refuses them.
+    """
+    for place in places:
+        await client.truncate(place.session_id, place.partition, place.last_transaction_id)
+
+
+async def _connect(
+    address: Address, places: Sequence[Place], options: LoadOptions, ssl_context: ssl.SSLContext | None
+) -> LoadConnection:
+    connection = LoadConnection(str(address), places, options)
+    try:
+        async with asyncio.timeout(options.timeout):
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                address.host,
+                address.port,
+                ssl=ssl_context,
+                server_hostname=address.host if ssl_context is not None else None,
+            )
+            await connection.greeted
+    except BaseException as error:
+        connection.abort()
+        if isinstance(error, TimeoutError):
+            raise DeadlineError(str(address), f"no greeting within {options.timeout:g} s") from None
+        if isinstance(error, OSError):
+            raise PeerUnreachableError(str(address), f"cannot connect: {error.strerror or error}") from None
+        raise
+    return connection
+
+
+async def _drive(
+    connections: Sequence[LoadConnection], options: LoadOptions, on_phase: Callable[[str], None]
+) -> tuple[list[Measured], float]:
+    over = asyncio.wait([connection.ended for connection in connections], return_when=asyncio.FIRST_EXCEPTION)
+    ended = asyncio.ensure_future(over)
+    try:
+        on_phase("warm-up")
+        for connection in connections:
+            connection.begin()
+        await _until(ended, options.warm_up, connections, options)
+        on_phase("measuring")
+        began = time.perf_counter()
+        for connection in connections:
+            connection.reset()
+        await _until(ended, options.seconds, connections, options)
+        measured = [connection.reset() for connection in connections]
+        seconds = time.perf_counter() - began
+        on_phase("finishing")
+        for connection in connections:
+            connection.finish()
+        await _until(ended, None, connections, options)
+    finally:
+        ended.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ended
+    return measured, seconds
+
+
+async def _until(
+    ended: asyncio.Future[Any], seconds: float | None, connections: Sequence[LoadConnection], options: LoadOptions
+) -> None:
+    """Wait so long (None: for the end), and raise what ended a connection before its time or keeps it from going on."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+        if left > 0:
+            await asyncio.wait([ended], timeout=left)
+        for connection in connections:
+            connection.expect_progress(options.timeout)
+            if connection.ended.done() and (error := connection.ended.exception()) is not None:
+                raise error
+        if ended.done() or (deadline is not None and time.monotonic() >= deadline):
+            return

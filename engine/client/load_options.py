@@ -1,0 +1,76 @@
+"""What a load sends, and what it finds before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequestError
+
+MAX_BATCH = 100_000
+MAX_DATA_SIZE = 64 << 20
+MAX_REQUEST = 256 << 20
+"""Bytes of one append request, at most; more than any node should be asked to hold at once."""
+MAX_IN_FLIGHT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What is sent.
+
+    `in_flight`: requests of each partition that wait for their answer.  `seconds`, `warm_up`: the warm-up comes first and does
+    not count.  `session_id`: None for the one above that in force (for reading: that in force).  `connections`: the partitions
+    are dealt out to so many.  `timeout`: seconds without any answer after which the load ends with an error.
+    """
+
+    batch: int = 1
+    data_size: int = 100
+    in_flight: int = 10
+    seconds: float = 5.0
+    warm_up: float = 1.0
+    read: bool = False
+    session_id: int | None = None
+    connections: int = 1
+    timeout: float = 30.0
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for what cannot be meant."""
+        for name, value, least, most in (
+            ("batch", self.batch, 1, MAX_BATCH),
+            ("data size", self.data_size, 0, MAX_DATA_SIZE),
+            ("requests in flight", self.in_flight, 1, MAX_IN_FLIGHT),
+            ("connections", self.connections, 1, 1000),
+        ):
+            if not least <= value <= most:
+                raise InvalidRequestError(f"{name}: {value} is not between {least} and {most}")
+        if not self.read and self.batch * self.data_size > MAX_REQUEST:
+            raise InvalidRequestError(
+                f"a request of {self.batch} records of {self.data_size} bytes is above {MAX_REQUEST}"
+            )
+        if self.seconds <= 0 or self.warm_up < 0:
+            raise InvalidRequestError("the duration must be above 0 and the warm-up not below")
+        if self.session_id is not None and not 0 <= self.session_id < 2**63:
+            raise InvalidRequestError(f"session {self.session_id} does not exist")
+
+    def session_of(self, found: SurveyedPartition) -> int:
+        """The session in which a partition is used."""
+        if self.session_id is not None:
+            return self.session_id
+        return found.session_id if self.read else found.session_id + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedPartition:
+    """A partition before the load.
+
+    `session_id`: in force, which may be above the persisted one; -1 where no program has used the partition yet, as is
+    `last_transaction_id` where it is empty.
+    """
+
+    partition: int
+    session_id: int
+    last_transaction_id: int
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing has ever used it."""
+        return self.session_id < 0 and self.last_transaction_id < 0

@@ -1,0 +1,95 @@
+"""How nodes are reached: with or without TLS, whom to believe, and how long to wait.
+
+The release believes every certificate unless it is given a trust store, and never compares names (weakness S5).  Here a node
+that nobody vouches for is believed on this machine's loopback only, where whoever could stand in between needs no network;
+elsewhere somebody has to vouch for it, or the caller says `insecure`.
+"""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.client.addresses import Address
+from engine.client.admin_client import AdminClient
+from engine.client.connection import DEFAULT_TIMEOUT
+from engine.client.storage_client import StorageClient
+from engine.errors import RefusedError
+from engine.tls import TlsOptions
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+class Reach:
+    """Opens connections to nodes.  `on_note` is told, once for each host, what was taken on trust."""
+
+    def __init__(
+        self,
+        tls: TlsOptions = TlsOptions(),  # noqa: B008  # frozen
+        *,
+        plaintext: bool = False,
+        insecure: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+        on_note: Callable[[str], None] = _say_nothing,
+    ) -> None:
+        """`insecure`: off the loopback as well, take any certificate, or none, and any name.  `timeout`: seconds."""
+        self.timeout = timeout
+        self._tls = replace(tls, verify_names=tls.verify_names and not insecure)
+        self._plaintext = plaintext
+        self._insecure = insecure
+        self._on_note = on_note
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._noted: set[str] = set()
+
+    def context(self, address: Address) -> ssl.SSLContext | None:
+        """What a connection there is made with; None for no TLS.
+
+        Raises RefusedError for plain text off the loopback, InvalidRequestError and DiskReadError for stores that are no use.
+        """
+        here = address.is_loopback
+        if self._plaintext:
+            if not here and not self._insecure:
+                raise RefusedError(
+                    f"{address}: not on this machine's loopback: without TLS everybody on the way can change what is sent",
+                    advice="leave --plaintext out, or add --insecure if the network is trusted",
+                )
+            return None
+        believe = self._tls.trust_store is None and (here or self._insecure)
+        if believe and address.host not in self._noted:
+            self._noted.add(address.host)
+            self._on_note(f"{address.host}: its certificate is taken on trust; --trust-store would check it")
+        if believe not in self._contexts:
+            from engine.tls import client_context
+
+            self._contexts[believe] = client_context(self._tls, trust_all=believe)
+        return self._contexts[believe]
+
+    async def admin(
+        self, address: Address, *, cluster_key: uuid.UUID | None = None, num_partitions: int | None = None
+    ) -> AdminClient:
+        """A connection to an admin port; raises as `AdminClient.connect` and `context`."""
+        return await AdminClient.connect(
+            address.host,
+            address.port,
+            ssl_context=self.context(address),
+            cluster_key=cluster_key,
+            num_partitions=num_partitions,
+            timeout=self.timeout,
+        )
+
+    async def storage(
+        self, address: Address, *, cluster_key: uuid.UUID | None = None, num_partitions: int | None = None
+    ) -> StorageClient:
+        """A connection to a data port; raises as `StorageClient.connect` and `context`."""
+        return await StorageClient.connect(
+            address.host,
+            address.port,
+            ssl_context=self.context(address),
+            cluster_key=cluster_key,
+            num_partitions=num_partitions,
+            timeout=self.timeout,
+        )

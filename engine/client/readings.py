@@ -1,0 +1,239 @@
+"""What a node says of itself: the JSON document of its metrics, and its partitions put together from all that it answers.
+
+The document is the metric registry of release 0.13.2: under ``gauges``, ``counters``, ``meters``, ``timers`` and ``histograms``
+an object for each metric, named ``waltz-storage.NAME`` or ``waltz-storage.partition-P.NAME``; times are in nanoseconds.
+Nothing in it is taken for granted: what is missing, or is no number, is None.  Integers are read whole (the release's tool
+cuts them to 32 bits: weakness T5).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client.admin_client import AdminClient
+from engine.errors import InvalidRequestError, ProtocolError, RemoteError
+from engine.node.permissions import FailureCode
+from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
+from formats.wire.records import SessionInfo
+
+_GROUP = re.compile(r"waltz-storage\.partition-([0-9]{1,10})\.(.+)", re.ASCII)
+_KINDS = ("gauges", "counters", "meters", "timers", "histograms")
+_NANOSECOND = 1e-9
+_RATES = {
+    "mean": "meanRate",
+    "one_minute": "oneMinuteRate",
+    "five_minutes": "fiveMinuteRate",
+    "fifteen_minutes": "fifteenMinuteRate",
+}
+_SAMPLE = {
+    "min": "min",
+    "mean": "mean",
+    "max": "max",
+    "stddev": "stdDev",
+    "p50": "median",
+    "p75": "75thPercentile",
+    "p95": "95thPercentile",
+    "p98": "98thPercentile",
+    "p99": "99thPercentile",
+    "p999": "999thPercentile",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Events a second; None where the node does not tell."""
+
+    mean: float | None
+    one_minute: float | None
+    five_minutes: float | None
+    fifteen_minutes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Of the sampled values; seconds in a timer.  None where the node does not tell."""
+
+    min: float | None
+    mean: float | None
+    max: float | None
+    stddev: float | None
+    p50: float | None
+    p75: float | None
+    p95: float | None
+    p98: float | None
+    p99: float | None
+    p999: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricReading:
+    """One metric.
+
+    `name` without its group; `partition` None for the node's own.  `kind`: gauge, counter, meter, timer or histogram.
+    `value`: a gauge's (a number, a text or a list of numbers).  `count`: of all others.
+    """
+
+    name: str
+    partition: int | None
+    kind: str
+    value: int | float | str | tuple[int, ...] | None
+    count: int | None
+    rates: Rates | None
+    distribution: Distribution | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """A partition of a node, as it is seen from outside; None where nothing tells.
+
+    `available`: whether reads and writes are both switched on; while they are, `readable` and `writable` are known too.
+    """
+
+    partition: int
+    assigned: bool | None
+    available: bool | None
+    readable: bool | None
+    writable: bool | None
+    session_id: int | None
+    low_water_mark: int | None
+    local_low_water_mark: int | None
+    last_transaction_id: int | None
+    queued_requests: int | None
+
+
+def parse_metrics(text: str, peer: str) -> tuple[MetricReading, ...]:
+    """Every metric of the document, in its order by kind.  Raises ProtocolError where it is no such document."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(peer, f"the metrics are no JSON document: {str(error) or type(error).__name__}") from None
+    if not isinstance(document, dict) or not any(isinstance(document.get(kind), dict) for kind in _KINDS):
+        raise ProtocolError(peer, "the metrics are not those of a storage node")
+    return tuple(_metrics(document))
+
+
+def _metrics(document: dict[str, Any]) -> Iterator[MetricReading]:
+    for kind in _KINDS:
+        named = document.get(kind)
+        if not isinstance(named, dict):
+            continue
+        for full_name, value in sorted(named.items()):
+            if isinstance(value, dict):
+                match = _GROUP.fullmatch(full_name)
+                partition = int(match[1]) if match else None
+                name = match[2] if match else full_name.removeprefix("waltz-storage.")
+                yield _metric(kind.removesuffix("s"), name, partition, value)
+
+
+def _metric(kind: str, name: str, partition: int | None, value: dict[str, Any]) -> MetricReading:
+    rates = sample = None
+    if kind in ("meter", "timer"):
+        rates = Rates(**{ours: _number(value.get(theirs)) for ours, theirs in _RATES.items()})
+    if kind in ("timer", "histogram"):
+        found = value.get("snapshot")
+        snapshot: dict[str, Any] = found if isinstance(found, dict) else {}
+        scale = _NANOSECOND if kind == "timer" else 1
+        sample = Distribution(**{ours: _number(snapshot.get(theirs), scale) for ours, theirs in _SAMPLE.items()})
+    gauge = kind == "gauge"
+    return MetricReading(
+        name,
+        partition,
+        kind,
+        _gauge(value.get("value")) if gauge else None,
+        None if gauge else _whole(value.get("count")),
+        rates,
+        sample,
+    )
+
+
+def _gauge(value: Any) -> int | float | str | tuple[int, ...] | None:
+    if isinstance(value, list):
+        return tuple(one for one in value if isinstance(one, int))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (int, str)) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any, scale: float = 1) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value * scale)
+
+
+async def read_partitions(
+    client: AdminClient, partitions: Collection[int] | None = None
+) -> tuple[PartitionReading, ...]:
+    """The partitions that the node has, ascending; of those asked for, also the ones that it does not have.
+
+    Three answers are put together: which partitions are assigned, the metrics, and the session of each partition where the
+    metrics do not tell it.  Raises what the calls raise.
+    """
+    statuses = dict(await client.assigned_status())
+    gauges = _gauges(parse_metrics(await client.metrics(), str(client.address)))
+    wanted = sorted(statuses if partitions is None else set(partitions))
+    return tuple([await _partition(client, number, statuses, gauges.get(number, {})) for number in wanted])
+
+
+def _gauges(metrics: tuple[MetricReading, ...]) -> dict[int, dict[str, int]]:
+    gauges: dict[int, dict[str, int]] = {}
+    for metric in metrics:
+        if metric.kind == "gauge" and metric.partition is not None and isinstance(metric.value, int):
+            gauges.setdefault(metric.partition, {})[metric.name] = metric.value
+    return gauges
+
+
+async def _partition(
+    client: AdminClient, number: int, statuses: dict[int, bool], gauges: dict[str, int]
+) -> PartitionReading:
+    if number not in statuses:
+        return PartitionReading(number, False, None, None, None, None, None, None, None, None)
+    flags = gauges.get("flags")
+    available = statuses[number] if flags is None else bool(flags & FLAG_AVAILABLE)
+    assigned = True if flags is None else bool(flags & FLAG_ASSIGNED)
+    session, mark, local = (gauges.get(name) for name in ("session-id", "low-water-mark", "local-low-water-mark"))
+    if session is None or mark is None or local is None:
+        info = await _session(client, number)
+        if info is not None:
+            session, mark, local = info.session_id, info.low_water_mark, info.local_low_water_mark
+    return PartitionReading(
+        partition=number,
+        assigned=assigned,
+        available=available,
+        readable=True if available else None,
+        writable=True if available else None,
+        session_id=session,
+        low_water_mark=mark,
+        local_low_water_mark=local,
+        last_transaction_id=gauges.get("max-transaction-id"),
+        queued_requests=gauges.get("process-queue-size"),
+    )
+
+
+async def _session(client: AdminClient, number: int) -> SessionInfo | None:
+    try:
+        return await client.session_info(number)
+    except RemoteError as error:
+        if error.code == FailureCode.NOT_ASSIGNED:
+            return None  # taken away since
+        raise
+
+
+def need_assigned(readings: Collection[PartitionReading], peer: str) -> None:
+    """Raise InvalidRequestError unless every partition is assigned to the node."""
+    missing = [str(reading.partition) for reading in readings if not reading.assigned]
+    if missing:
+        raise InvalidRequestError(
+            f"{peer}: not assigned to this node: partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
+            advice="list shows what is",
+        )

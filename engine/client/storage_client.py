@@ -1,0 +1,208 @@
+"""The client of a storage node's data port (magic S, codec version 0).
+
+Sessions: a request of a session above the present one shuts the present one out, whatever it asks for.  Tools therefore use the
+session id that the node has persisted, and `offline` where the partition is switched off for them.
+
+Source: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+
+from engine.client.addresses import Address
+from engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
+from engine.errors import InvalidRequestError, ProtocolError
+from formats.segment import RecordHeader
+from formats.wire import storage as wire
+from formats.wire.frame import Magic
+from formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER
+from formats.wire.records import SessionInfo, WireRecord
+
+
+def _decode(body: memoryview, version: int) -> wire.StorageMessage:
+    return wire.decode(body, limits=LIMITS)
+
+
+_PORT: Port[wire.StorageMessage] = Port(
+    Magic.STORAGE, wire.STORAGE_VERSIONS, STORAGE_CLIENT, STORAGE_SERVER, _decode, wire.FailureResponse
+)
+
+
+class StorageClient:
+    """A connection to a data port.
+
+    Every call raises RemoteError (the node refused), DeadlineError, PeerUnreachableError or ProtocolError; calls may be made
+    while others wait.
+    """
+
+    def __init__(self, connection: Connection[wire.StorageMessage]) -> None:
+        """From a connection that stands: see `connect`."""
+        self._connection = connection
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        cluster_key: uuid.UUID | None = None,
+        num_partitions: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> StorageClient:
+        """Connect, and with a cluster key let the node check it (RemoteError of status mismatch where it is another).
+
+        `timeout`: seconds for connecting and for each call.  Nodes do not insist on the check.
+        """
+        client = cls(
+            await Connection.connect(
+                _PORT,
+                Address(host, port),
+                ssl_context=ssl_context,
+                timeout=timeout,
+                keep_alive_seconds=keep_alive_seconds,
+            )
+        )
+        if cluster_key is not None:
+            try:
+                await client.open(cluster_key, num_partitions)
+            except BaseException:
+                await client.close()
+                raise
+        return client
+
+    @property
+    def address(self) -> Address:
+        """Whom it is connected to."""
+        return self._connection.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._connection.closed
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for their answer."""
+        return self._connection.in_flight
+
+    async def __aenter__(self) -> StorageClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        await self._connection.close()
+
+    async def open(self, cluster_key: uuid.UUID, num_partitions: int | None) -> None:
+        """Let the node compare cluster key and number of partitions with its own."""
+        if num_partitions is None:
+            raise InvalidRequestError("the number of partitions is needed where a cluster key is given")
+        request = wire.OpenRequest(cluster_key, num_partitions)
+        await self._connection.call(request.sequence, wire.encode(request), wire.SuccessResponse, "open")
+
+    async def last_session_info(self, session_id: int, partition: int, *, offline: bool = False) -> SessionInfo:
+        """The persisted session and its marks."""
+        request = wire.LastSessionInfoRequest(session_id, self._connection.next_sequence(), partition, offline)
+        return (await self._call(request, wire.LastSessionInfoResponse, "last session info")).info
+
+    async def set_low_water_mark(
+        self, session_id: int, partition: int, low_water_mark: int, *, offline: bool = False
+    ) -> None:
+        """Begin (or go on with) a session at a low-water mark; durable on return."""
+        sequence = self._connection.next_sequence()
+        request = wire.SetLowWaterMarkRequest(session_id, sequence, partition, low_water_mark, offline)
+        await self._call(request, wire.SuccessResponse, "set low-water mark")
+
+    async def truncate(self, session_id: int, partition: int, transaction_id: int, *, offline: bool = False) -> int:
+        """Keep transactions up to this one; the last one that is there then."""
+        sequence = self._connection.next_sequence()
+        request = wire.TruncateRequest(session_id, sequence, partition, transaction_id, offline)
+        return (await self._call(request, wire.MaxTransactionIdResponse, "truncate")).transaction_id
+
+    async def append(
+        self, session_id: int, partition: int, records: Sequence[WireRecord], *, offline: bool = False
+    ) -> None:
+        """Append records; durable on return."""
+        sequence = self._connection.next_sequence()
+        request = wire.AppendRequest(session_id, sequence, partition, tuple(records), offline)
+        await self._call(request, wire.SuccessResponse, "append")
+
+    async def append_encoded(
+        self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
+    ) -> None:
+        """Append `count` records that are in wire form already, back to back; durable on return.
+
+        For whoever sends more than objects allow.  The bytes are sent as they are.
+        """
+        if self._connection.full:
+            await self._connection.room()
+        await self.start_append_encoded(session_id, partition, count, records, offline=offline)
+
+    def start_append_encoded(
+        self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
+    ) -> asyncio.Future[wire.SuccessResponse]:
+        """As `append_encoded`, but at once, without waiting for room; the future of the answer."""
+        connection = self._connection
+        sequence = connection.next_sequence()
+        parts = wire.append_request(session_id, sequence, partition, count, records, offline=offline)
+        return connection.start(sequence, b"".join(parts), wire.SuccessResponse, "append")
+
+    async def record_header(self, session_id: int, partition: int, transaction_id: int) -> RecordHeader | None:
+        """The header of a record, None where there is no such one."""
+        request = wire.RecordHeaderRequest(session_id, self._connection.next_sequence(), partition, transaction_id)
+        return (await self._call(request, wire.RecordHeaderResponse, "record header")).header
+
+    async def record(self, session_id: int, partition: int, transaction_id: int) -> WireRecord | None:
+        """A record, None where there is no such one.  Its checksum is not checked here."""
+        request = wire.RecordRequest(session_id, self._connection.next_sequence(), partition, transaction_id)
+        return (await self._call(request, wire.RecordResponse, "record")).record
+
+    async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
+        """The last transaction of the partition, acknowledged or not; -1 where there is none."""
+        request = wire.MaxTransactionIdRequest(session_id, self._connection.next_sequence(), partition, offline)
+        return (await self._call(request, wire.MaxTransactionIdResponse, "max transaction id")).transaction_id
+
+    async def record_headers(
+        self, session_id: int, partition: int, first_transaction_id: int, max_count: int
+    ) -> tuple[RecordHeader, ...]:
+        """Headers from a transaction on: perhaps fewer than asked for, perhaps none."""
+        sequence = self._connection.next_sequence()
+        request = wire.RecordHeaderListRequest(session_id, sequence, partition, first_transaction_id, max_count)
+        headers = (await self._call(request, wire.RecordHeaderListResponse, "record header list")).headers
+        self._check_count(len(headers), max_count)
+        return headers
+
+    async def records(
+        self, session_id: int, partition: int, first_transaction_id: int, max_count: int
+    ) -> tuple[WireRecord, ...]:
+        """Records from a transaction on: perhaps fewer than asked for, perhaps none.  Checksums are not checked here."""
+        sequence = self._connection.next_sequence()
+        request = wire.RecordListRequest(session_id, sequence, partition, first_transaction_id, max_count)
+        records = (await self._call(request, wire.RecordListResponse, "record list")).records
+        self._check_count(len(records), max_count)
+        return records
+
+    async def _call(self, request: wire.StorageRequest, expected: type[A], asked: str) -> A:
+        what = f"{asked} of partition {request.partition}"
+        answer = await self._connection.call(request.sequence, wire.encode(request), expected, what)
+        echoed = (answer.session_id, answer.partition)  # type: ignore[attr-defined]  # every message has both
+        if echoed != (request.session_id, request.partition):
+            raise ProtocolError(
+                str(self.address), f"the answer to {what} is about session {echoed[0]} of partition {echoed[1]}"
+            )
+        return answer
+
+    def _check_count(self, count: int, asked: int) -> None:
+        if count > max(asked, 0):
+            raise ProtocolError(str(self.address), f"{count} records in the answer, {asked} were asked for")

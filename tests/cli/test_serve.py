@@ -1,0 +1,458 @@
+"""serve: real processes that start, answer, take signals, and end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from jsonschema import Draft202012Validator
+
+from engine.disk import DirectoryLock
+from formats.control import Layout
+from tests.builders import build_directory
+from tests.cli.nodes import PATIENCE, serving, starting, unused_ports, write_config
+from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
+from tests.node.certificates import PASSWORD, Authority
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text()))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return build_directory(tmp_path / "storage", {0: 3, 1: 0, 2: 20}, num_partitions=4, layout=Layout.RELEASED)
+
+
+FREE = ("--port", "0")
+
+
+# --- start ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", [(), ("--no-uvloop",)], ids=["uvloop", "asyncio"])
+def test_it_says_that_it_is_ready_once_all_ports_answer(storage: Path, tmp_path: Path, loop: tuple[str, ...]) -> None:
+    file = tmp_path / "ready.json"
+    with serving(storage, *FREE, "--ready-file", file, *loop) as node:
+        validator("ready").validate(node.ready)
+        assert json.loads(file.read_text()) == node.ready
+        assert [path.name for path in tmp_path.iterdir() if path != storage] == ["ready.json"]
+        assert node.ready["pid"] == node.process.pid
+        assert (node.ready["host"], node.ready["tls"], node.ready["num_partitions"]) == ("127.0.0.1", True, 4)
+        assert node.ready["directory"] == str(storage)
+        assert node.http("/ping").strip() == "pong"
+        assert json.loads(node.http("/health"))["storage-health-check"]["healthy"] is True
+        for port in ("port", "admin_port"):
+            assert node.certificate(port)
+        assert node.stop() == 0
+        assert not file.exists()
+
+
+def test_ports_follow_the_data_port(storage: Path) -> None:
+    ports = unused_ports(3)
+    with serving(storage, "--port", ports[0]) as node:
+        assert [node.ready["port"], node.ready["admin_port"], node.ready["http_port"]] == ports
+
+
+def test_http_can_be_off_and_tls_too(storage: Path) -> None:
+    with serving(storage, *FREE, "--http-port", "off", "--plaintext") as node:
+        assert (node.ready["http_port"], node.ready["tls"]) == (None, False)
+        with node.connect() as connection:
+            hello = b"H\0\0\0\0\0\x15" + b"\0\0\0\1\0\0" + b"\0\0\0\x0bStorageClient"[:15]
+            connection.sendall(hello)
+            assert connection.recv(1) == b"H"
+        assert node.stop() == 0
+
+
+def test_with_the_configuration_file_of_a_released_node(storage: Path, tmp_path: Path) -> None:
+    ports = unused_ports(3)
+    config = write_config(tmp_path / "node.yaml", storage, ports, "storage.segment.size.threshold: 4096", "made.up: 1")
+    with serving("--config", config) as node:
+        assert [node.ready["port"], node.ready["admin_port"], node.ready["http_port"]] == ports
+        assert "made.up is no known key" in node.wait_log("made.up")
+        assert node.http("/ping").strip() == "pong"
+        assert node.stop() == 0
+
+
+def test_options_go_before_the_environment_and_that_before_the_file(storage: Path, tmp_path: Path) -> None:
+    row = unused_ports(3)
+    config = write_config(tmp_path / "node.yaml", tmp_path / "nowhere", [1, 2, 3])
+    changes = {"WALTZCTL_SERVE_PORT": str(row[1]), "WALTZCTL_SERVE_ADMIN_PORT": str(row[2]), "WALTZCTL_SERVE_HTTP_PORT": "off",
+               "WALTZCTL_SERVE_CONFIG": str(config)}  # fmt: skip
+    with serving(storage, "--port", row[0], **changes) as node:
+        assert (node.ready["port"], node.ready["admin_port"], node.ready["http_port"]) == (row[0], row[2], None)
+        assert node.ready["directory"] == str(storage)
+
+
+def test_the_screen_on_a_terminal(storage: Path) -> None:
+    answer = on_terminal(
+        "serve", storage, *FREE, "--http-port", "off", typed=b"\x03", after=b"Ctrl-C stops", columns=200
+    )
+    assert answer.status == 0
+    assert f"serves {storage}" in answer.out
+    assert "partitions   0-2   (of 4, released layout)" in answer.out
+    assert re.search(r"data port    127\.0\.0\.1:\d+   TLS, self-signed certificate; any client", answer.out)
+    assert "HTTP port    off" in answer.out
+
+
+def test_the_live_table_on_a_terminal(storage: Path) -> None:
+    answer = on_terminal("serve", storage, *FREE, "--live", typed=b"\x03", after=b"connections:", columns=150)
+    assert answer.status == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", answer.out)
+    assert re.search(r"P\s+RW\s+SESSION\s+MARK\s+LOCAL\s+LAST\s+APPENDS/S", shown)
+    assert re.search(r"\n\s*2\s+rw\s+\d+\s+\d+\s+\d+\s+19\s+0\s+0\s+-\s+-", shown)
+    assert "connections: 0 data, 0 admin, 0 http" in shown
+
+
+def test_live_objects_elsewhere(storage: Path) -> None:
+    with serving(storage, *FREE, "--live") as node:
+        live = node.next_object()
+        validator("live").validate(live)
+        assert [(one["partition"], one["last_transaction_id"]) for one in live["partitions"]] == [
+            (0, 2),
+            (1, None),
+            (2, 19),
+        ]
+        assert node.stop() == 0
+
+
+def test_a_reader_of_stdout_that_goes_away_does_not_end_the_node(storage: Path) -> None:
+    with serving(storage, *FREE) as node:
+        assert node.process.stdout is not None
+        node.process.stdout.close()
+        assert node.http("/ping").strip() == "pong"
+        assert node.stop() == 0
+
+
+def test_quiet_says_nothing(storage: Path) -> None:
+    file = storage.parent / "ready"
+    with starting(storage, *FREE, "-q", "--ready-file", file) as node:
+        while not file.exists():
+            assert node.process.poll() is None
+        assert node.stop() == 0
+        assert node.log == []
+
+
+# --- what cannot be started ----------------------------------------------------------------------------------------------
+
+
+def test_not_a_storage_directory(tmp_path: Path) -> None:
+    assert run("serve", tmp_path, *FREE).status == 10
+    assert run("serve", tmp_path / "none", *FREE).status == 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_locked_directory(storage: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with serving(storage, *FREE) as node:
+        answer = run("serve", storage, *FREE, "--ready-file", ready)
+        assert answer.status == 11
+        assert f"locked by process {node.process.pid}" in answer.err
+        assert not ready.exists()
+        assert node.stop() == 0
+
+
+def test_a_version_that_is_not_known(storage: Path) -> None:
+    control = bytearray((storage / "waltz-storage.ctl").read_bytes())
+    control[3] = 9
+    (storage / "waltz-storage.ctl").write_bytes(control)
+    assert run("serve", storage, *FREE).status == 12
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_port_in_use_is_named_and_leaves_nothing_behind(storage: Path, tmp_path: Path, taken: int) -> None:
+    ports = unused_ports(3)
+    ready = tmp_path / "ready"
+    with socket.create_server(("127.0.0.1", ports[taken])):
+        answer = run("serve", storage, "--port", ports[0], "--ready-file", ready)
+    assert answer.status == 14
+    assert f"127.0.0.1:{ports[taken]}: cannot listen there: " in answer.err
+    assert not ready.exists()
+    DirectoryLock.acquire(storage, storage / "waltz-storage.ctl").release()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no storage directory is named"),
+        (["{storage}", "--port", "x"], "--port: must be a whole number"),
+        (["{storage}", "--port", "70000"], "--port: must be a port"),
+        (["{storage}", "--port", "5000", "--admin-port", "5000"], "the data and the admin port are both 5000"),
+        (["{storage}", "--http-port", "no"], "--http-port: must be a whole number"),
+        (["{storage}", "--drain", "long"], "--drain: 'long' is not understood"),
+        (["{storage}", "--log-format", "xml"], "--log-format: must be one of human, json"),
+        (["{storage}", "--log-level", "loud"], "--log-level: must be one of"),
+        (["{storage}", "--segment-size", "0"], "--segment-size: '0' must be more than nothing"),
+        (["{storage}", "--config", "/nowhere/node.yaml"], "/nowhere/node.yaml: cannot read the configuration"),
+        (["{storage}", "--key", "/nowhere"], "a private key is given without its certificate"),
+        (["{storage}", "--key-store", "/nowhere/k", "--key-store-password", "x"], "/nowhere/k: cannot read"),
+        (["{storage}", "--key-store-password-file", "/nowhere/p"], "/nowhere/p: cannot read the password"),
+        (["{storage}", "--trust-store-type", "BKS"], "no such type of store"),
+        (["{storage}", "--ready-file", "/nowhere/ready"], "its directory does not exist"),
+        (["{storage}", "--ready-file", "/"], "it is a directory"),
+        (["{storage}", "--ready-file", ""], "the path is empty"),
+        ([""], "the path is empty"),
+        (["{storage}", "{storage}"], "unexpected extra argument"),
+        (["{storage}", "--no-such-option"], "No such option"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(storage: Path, arguments: list[str], message: str) -> None:
+    answer = invoke("serve", *(word.format(storage=storage) for word in arguments))
+    assert answer.status == 2
+    assert message in answer.err
+
+
+def test_plaintext_beyond_loopback_is_refused_unless_insecure_is_said(storage: Path) -> None:
+    answer = invoke("serve", storage, *FREE, "--plaintext", "--host", "0.0.0.0")
+    assert answer.status == 13
+    assert "without TLS everybody on the way can read and change what is sent" in answer.err
+    with serving(storage, *FREE, "--plaintext", "--host", "0.0.0.0", "--insecure") as node:
+        assert "whoever reaches the ports can write" in node.wait_log("0.0.0.0: no TLS")
+        assert node.stop() == 0
+
+
+def test_beyond_loopback_without_a_trust_store_one_line_says_who_can_write(storage: Path) -> None:
+    with serving(storage, *FREE, "--host", "0.0.0.0") as node:
+        assert node.stop() == 0
+        assert len([line for line in node.log if "whoever reaches the ports can write" in line]) == 1
+    with serving(storage, *FREE) as node:
+        assert node.stop() == 0
+        assert not [line for line in node.log if "can write" in line]
+
+
+# --- TLS and secrets -----------------------------------------------------------------------------------------------------
+
+
+def hung_up(connection: socket.socket) -> bool:
+    """Whether the other side closes, with or without saying why, before it sends anything."""
+    try:
+        return connection.recv(1) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+def test_stores_given_on_the_command_line(storage: Path, tmp_path: Path) -> None:
+    authority = Authority()
+    leaf = authority.issue("node", "127.0.0.1")
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    key, trust = leaf.write(stores, "JKS"), authority.write(stores, "PKCS12")
+    (stores / "password").write_text(PASSWORD + "\n")
+    arguments = ["--key-store", key, "--key-store-password-file", stores / "password", "--trust-store", trust,
+                 "--trust-store-type", "PKCS12", "--log-level", "debug"]  # fmt: skip
+    with serving(storage, *FREE, *arguments, WALTZCTL_SERVE_TRUST_STORE_PASSWORD=PASSWORD) as node:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=authority.certificate.public_bytes(Encoding.DER))
+        with node.connect() as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
+            assert wrapped.getpeercert(binary_form=True) == leaf.certificate.public_bytes(Encoding.DER)
+            assert hung_up(wrapped)
+        assert node.stop() == 0
+        assert PASSWORD not in "\n".join(node.log)
+
+
+def test_the_settings_that_hold_are_shown_without_secrets(storage: Path, tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path / "node.yaml", storage, [7001, 7002, 7003], "storage.ssl.keyStore.password: sesame-one"
+    )
+    answer = run("serve", "--config", config, "--show-config", "--port", "0", "--format", "ndjson",
+                 WALTZCTL_SERVE_TRUST_STORE_PASSWORD="sesame-two")  # fmt: skip
+    assert answer.status == 0
+    assert "sesame" not in answer.out + answer.err
+    found = {one["key"]: one for one in answer.objects}
+    for one in answer.objects:
+        validator("setting").validate(one)
+    assert (found["storage.port"]["value"], found["storage.port"]["source"]) == (0, "--port")
+    assert (found["storage.admin.port"]["value"], found["storage.admin.port"]["source"]) == (7002, f"{config}:2")
+    assert found["storage.ssl.keyStore.password"]["value"] == "(hidden)"
+    assert found["storage.ssl.trustStore.password"]["source"] == "WALTZCTL_SERVE_TRUST_STORE_PASSWORD"
+    assert found["waltzctl.host"] == {
+        "schema": "waltzctl.setting/1", "type": "setting", "key": "waltzctl.host", "value": "127.0.0.1", "source": "default",
+        "variable": "WALTZCTL_SERVE_HOST", "meaning": "the address to bind",
+    }  # fmt: skip
+
+
+def test_settings_that_cannot_be_started_with_are_shown_all_the_same() -> None:
+    answer = run("serve", "--show-config", "--port", "7", "--format", "ndjson")
+    assert answer.status == 2
+    assert {one["key"]: one["value"] for one in answer.objects}["storage.admin.port"] == 8
+    assert "no storage directory is named" in answer.err
+
+
+def test_log_lines_are_objects_when_asked_for(storage: Path) -> None:
+    with serving(storage, *FREE, "--log-format", "json", "--log-level", "debug") as node:
+        node.certificate()
+        assert node.stop() == 0
+        assert node.log
+        for line in node.log:
+            validator("log").validate(json.loads(line))
+
+
+# --- signals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(storage: Path, tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    with serving(storage, *FREE, "--ready-file", ready) as node:
+        with node.connect("port"):
+            node.signal(number)
+            assert node.ended() == 0
+        assert not ready.exists()
+        assert node.log[-1].endswith("stopped")
+    assert invoke("verify", storage).status == 0
+    with serving(storage, *FREE) as node:
+        assert node.stop() == 0
+
+
+@contextlib.contextmanager
+def silent_zookeeper() -> Iterator[int]:
+    """A port that takes connections and never answers, so that a start takes as long as it may."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+SLOW_START = {
+    "WALTZCTL_SERVE_CLUSTER_ROOT": "/waltz",
+    "WALTZCTL_SERVE_ZOOKEEPER_CONNECT_TIMEOUT": "600s",
+    "WALTZCTL_SERVE_ZOOKEEPER_SESSION_TIMEOUT": "600000",
+}
+
+
+def test_a_second_signal_ends_it_at_once(storage: Path) -> None:
+    with silent_zookeeper() as port:
+        changes = {**SLOW_START, "WALTZCTL_SERVE_ZOOKEEPER": f"127.0.0.1:{port}"}
+        with starting(storage, *FREE, "--log-level", "debug", **changes) as node:
+            node.wait_log("asking ZooKeeper")
+            node.signal(signal.SIGTERM)
+            node.wait_log("SIGTERM: stopping")
+            node.signal(signal.SIGTERM)
+            assert node.ended() == 130
+            assert "ended at once" in node.log[-1]
+
+
+def test_a_zookeeper_that_does_not_answer_ends_the_start(storage: Path) -> None:
+    with silent_zookeeper() as port:
+        changes = {**SLOW_START, "WALTZCTL_SERVE_ZOOKEEPER": f"127.0.0.1:{port}",
+                   "WALTZCTL_SERVE_ZOOKEEPER_CONNECT_TIMEOUT": "500ms"}  # fmt: skip
+        answer = run("serve", storage, *FREE, **changes)
+    assert answer.status == 14
+    assert f"ZooKeeper at 127.0.0.1:{port}: no connection within 0.5 s" in answer.err
+
+
+def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, tmp_path: Path) -> None:
+    first, second = Authority().issue("first"), Authority().issue("second")
+    pem = tmp_path / "node.pem"
+    pem.write_bytes(first.certificate_pem() + first.key_pem())
+    ports = unused_ports(3)
+    config = tmp_path / "node.yaml"
+    write_config(config, storage, ports, f"waltzctl.certificate: {pem}")
+    with serving("--config", config) as node:
+        assert node.certificate() == first.certificate.public_bytes(Encoding.DER)
+        pem.write_bytes(second.certificate_pem() + second.key_pem())
+        write_config(config, storage, [ports[0], ports[1], 1], f"waltzctl.certificate: {pem}",
+                     "waltzctl.log.level: debug", "waltzctl.limits.maxConnections: 7")  # fmt: skip
+        node.signal(signal.SIGHUP)
+        node.wait_log("were read anew")
+        assert f"storage.jetty.port is 1 ({config}:3): this needs a restart" in node.wait_log("restart")
+        node.wait_log("waltzctl.limits.maxConnections is 7 now")
+        for port in ("port", "admin_port"):
+            assert node.certificate(port) == second.certificate.public_bytes(Encoding.DER)
+        assert node.wait_log("DEBUG")
+        assert node.http("/ping").strip() == "pong"
+        assert node.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "broken", ["storage.port: many", "waltzctl.certificate: /nowhere", "waltzctl.limits.memory: 1"]
+)
+def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_path: Path, broken: str) -> None:
+    ports = unused_ports(3)
+    config = write_config(tmp_path / "node.yaml", storage, ports)
+    with serving("--config", config) as node:
+        before = node.certificate()
+        write_config(config, storage, ports, "waltzctl.log.level: debug", broken)
+        node.signal(signal.SIGHUP)
+        node.wait_log("the configuration stays as it was: ")
+        assert node.certificate() == before
+        write_config(config, storage, ports, "waltzctl.drain: 1s")
+        node.signal(signal.SIGHUP)
+        node.wait_log("waltzctl.drain is 1.0 now")
+        assert not [line for line in node.log if "log.level" in line]
+        assert node.stop() == 0
+
+
+def test_a_killed_node_leaves_its_ready_file_and_the_next_one_replaces_it(storage: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with serving(storage, *FREE, "--ready-file", ready) as node:
+        node.signal(signal.SIGKILL)
+        assert node.ended() == -signal.SIGKILL
+    old = json.loads(ready.read_text())
+    with serving(storage, *FREE, "--ready-file", ready) as node:
+        assert json.loads(ready.read_text()) == node.ready
+        assert node.ready["pid"] != old["pid"]
+        assert node.stop() == 0
+    assert not ready.exists()
+
+
+def test_a_start_removes_the_ready_file_of_a_process_that_is_gone_before_anything_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ready = tmp_path / "ready"
+    ready.write_text(json.dumps({"pid": gone.pid}))
+    assert run("serve", tmp_path / "none", *FREE, "--ready-file", ready).status == 10
+    assert not ready.exists()
+    for contents in (json.dumps({"pid": os.getpid()}), "something else"):
+        ready.write_text(contents)
+        assert run("serve", tmp_path / "none", *FREE, "--ready-file", ready).status == 10
+        assert ready.read_text() == contents
+
+
+# --- service managers ----------------------------------------------------------------------------------------------------
+
+
+def test_systemd_is_told_of_every_state(storage: Path, tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(PATIENCE)
+
+        def hears(state: str) -> dict[str, str]:
+            while True:
+                heard = dict(line.split("=", 1) for line in manager.recv(65536).decode().split("\n"))
+                if state in heard:
+                    return heard
+
+        with serving(storage, *FREE, NOTIFY_SOCKET=str(address), WATCHDOG_USEC="200000") as node:
+            assert f"serving {storage} at 127.0.0.1:{node.ready['port']}" == hears("READY")["STATUS"]
+            hears("WATCHDOG")
+            hears("WATCHDOG")
+            node.signal(signal.SIGHUP)
+            assert "MONOTONIC_USEC" in hears("RELOADING")
+            hears("READY")
+            node.signal(signal.SIGTERM)
+            hears("STOPPING")
+            assert node.ended() == 0
+
+
+def test_without_a_terminal_and_format_it_prints_plain_lines(storage: Path) -> None:
+    process = subprocess.Popen(
+        command_line("serve", storage, *FREE), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
+    )
+    assert process.stdout is not None
+    heading, line = process.stdout.readline().decode(), process.stdout.readline().decode()
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+    process.stdout.close()
+    assert heading.startswith("# ready\tpid\thost\tport\t")
+    assert line.split("\t")[:3] == ["ready", str(process.pid), "127.0.0.1"]

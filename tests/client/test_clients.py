@@ -1,0 +1,211 @@
+"""Both clients against a node of ours: every call, many at a time, with and without TLS, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.client.addresses import parse_address
+from engine.client.admin_client import AdminClient
+from engine.client.reach import Reach
+from engine.client.storage_client import StorageClient
+from engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
+from engine.tls import TlsOptions, client_context
+from formats.wire.records import SessionInfo, pack_records
+from tests.builders import KEY, build_directory, make_records
+from tests.client.nodes import admin_of, data_of, records
+from tests.node.running import LOOPS, run, running
+
+
+@LOOPS
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_every_call_of_the_data_port(tmp_path: Path, loop: str, tls: bool) -> None:
+    build_directory(tmp_path, {0: 0, 1: 0})
+    context = client_context(TlsOptions(), trust_all=True) if tls else None
+
+    async def work() -> None:
+        async with (
+            running(tmp_path, plaintext=not tls) as node,
+            data_of(node, context, cluster_key=KEY, num_partitions=2) as client,
+        ):
+            assert await client.last_session_info(5, 0) == SessionInfo(3, -1, -1)
+            assert await client.max_transaction_id(5, 0) == -1
+            await client.set_low_water_mark(5, 0, -1)
+            sent = records(0, 10)
+            await client.append(5, 0, sent)
+            await client.append_encoded(5, 0, 3, pack_records(records(10, 3)))
+            sent += records(10, 3)
+            assert await client.max_transaction_id(5, 0) == 12
+            assert await client.records(5, 0, 4, 3) == tuple(sent[4:7])
+            assert await client.records(5, 0, 13, 3) == ()
+            headers = await client.record_headers(5, 0, 0, 100)
+            assert [(one.transaction_id, one.request_id, one.header) for one in headers] == [
+                (one.transaction_id, one.request_id, one.header) for one in sent
+            ]
+            assert await client.record(5, 0, 3) == sent[3]
+            assert await client.record(5, 0, 13) is None
+            assert await client.record_header(5, 0, 3) == headers[3]
+            assert await client.record_header(5, 0, -1) is None
+            assert await client.truncate(5, 0, 7) == 7
+            assert await client.max_transaction_id(5, 0) == 7
+            assert await client.last_session_info(5, 0) == SessionInfo(5, -1, -1)
+
+    run(work(), loop)
+
+
+@LOOPS
+def test_every_call_of_the_admin_port(tmp_path: Path, loop: str) -> None:
+    storage = build_directory(tmp_path, {0: 5}, num_partitions=4)
+
+    async def work() -> None:
+        async with running(storage) as node, admin_of(node, cluster_key=KEY, num_partitions=4) as client:
+            assert client.has_two_switches
+            assert await client.assigned_status() == ((0, True),)
+            await client.assign([2, 1])
+            assert await client.assigned_status() == ((0, True), (1, True), (2, True))
+            await client.set_available([0, 1], False)
+            assert await client.assigned_status() == ((0, False), (1, False), (2, True))
+            await client.set_readable(0, True)
+            assert (await client.assigned_status())[0] == (0, False)
+            await client.set_writable(0, True)
+            await client.set_available([1], True)
+            assert await client.assigned_status() == ((0, True), (1, True), (2, True))
+            made = make_records(5)
+            read = await client.records(0, 1, 3)
+            assert [(one.transaction_id, one.data) for one in read] == [
+                (one.transaction_id, one.data) for one in made[1:4]
+            ]
+            assert await client.session_info(0) == SessionInfo(3, 2, 2)
+            assert '"waltz-storage.partition-0.max-transaction-id"' in await client.metrics()
+            await client.unassign([1, 2], delete_files=True)
+            assert await client.assigned_status() == ((0, True),)
+            assert not list((storage / "2").glob("*"))
+            with pytest.raises(RemoteError) as caught:
+                await client.session_info(2)
+            assert (caught.value.code, caught.value.text) == ("not-assigned", "Partition:2 is not assigned.")
+
+    run(work(), loop)
+
+
+def test_switching_one_of_two_leaves_the_other(tmp_path: Path) -> None:
+    """Version 1 of the admin protocol keeps reads and writes apart."""
+    build_directory(tmp_path, {0: 5})
+
+    async def work() -> None:
+        async with running(tmp_path) as node, admin_of(node) as admin, data_of(node) as client:
+            await admin.set_writable(0, False)
+            assert len(await client.records(3, 0, 0, 10)) == 5
+            with pytest.raises(RemoteError) as caught:
+                await client.append(3, 0, records(5, 1))
+            assert caught.value.code == "not-available"
+            await admin.set_writable(0, True)
+            await client.append(3, 0, records(5, 1))
+            await admin.set_readable(0, False)
+            with pytest.raises(RemoteError):
+                await client.records(3, 0, 0, 10)
+            await client.append(3, 0, records(6, 1))
+
+    run(work())
+
+
+@pytest.mark.parametrize("connect", [StorageClient.connect, AdminClient.connect], ids=["data", "admin"])
+@pytest.mark.parametrize(("key", "count"), [(uuid.UUID(int=1), 1), (KEY, 2)], ids=["key", "count"])
+def test_another_cluster_is_a_mismatch(tmp_path: Path, connect: type, key: uuid.UUID, count: int) -> None:
+    build_directory(tmp_path, {0: 0})
+
+    async def work() -> None:
+        async with running(tmp_path) as node:
+            port = node.addresses.port if connect == StorageClient.connect else node.addresses.admin_port
+            with pytest.raises(RemoteError) as caught:
+                await connect("127.0.0.1", port, ssl_context=None, cluster_key=key, num_partitions=count)
+            assert (caught.value.code, caught.value.status) == ("mismatch", "mismatch")
+            with pytest.raises(InvalidRequestError):
+                await connect("127.0.0.1", port, ssl_context=None, cluster_key=KEY)
+
+    run(work())
+
+
+@LOOPS
+def test_many_calls_are_under_way_at_a_time_and_each_gets_its_own_answer(tmp_path: Path, loop: str) -> None:
+    build_directory(tmp_path, dict.fromkeys(range(4), 0))
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client:
+
+            async def fill(partition: int) -> None:
+                appends = [client.append(5, partition, records(n, 1, partition=partition)) for n in range(200)]
+                await asyncio.gather(*appends)
+
+            await asyncio.gather(*(fill(partition) for partition in range(4)))
+            asked = [client.record(5, n % 4, n // 4) for n in range(800)]
+            assert client.in_flight == 0
+            found = await asyncio.gather(*asked)
+            assert found == [records(n // 4, 1, partition=n % 4)[0] for n in range(800)]
+
+    run(work(), loop)
+
+
+def test_a_record_with_a_wrong_checksum_is_refused_by_the_node(tmp_path: Path) -> None:
+    """S12; and the connection goes on."""
+    build_directory(tmp_path, {0: 0})
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client:
+            wrong = replace(records(0, 1)[0], data_checksum=7)
+            with pytest.raises(RemoteError) as caught:
+                await client.append(3, 0, [wrong])
+            assert (caught.value.code, caught.value.status) == ("data-checksum", "damaged")
+            assert await client.max_transaction_id(3, 0) == -1
+
+    run(work())
+
+
+def test_an_older_session_is_told_so(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 0})
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client:
+            await client.last_session_info(9, 0)
+            with pytest.raises(RemoteError) as caught:
+                await client.append(8, 0, records(0, 1))
+            assert (caught.value.code, caught.value.status) == ("session-changed", "refused")
+
+    run(work())
+
+
+@LOOPS
+def test_a_node_that_stops_fails_the_calls_that_come_after(tmp_path: Path, loop: str) -> None:
+    build_directory(tmp_path, {0: 3})
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client, admin_of(node) as admin:
+            assert await client.max_transaction_id(3, 0) == 2
+            await node.stop(10)
+            with pytest.raises(PeerUnreachableError):
+                await client.max_transaction_id(3, 0)
+            with pytest.raises(PeerUnreachableError):
+                await admin.session_info(0)
+
+    run(work(), loop)
+
+
+def test_a_node_at_an_ipv6_address_is_reached(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 3})
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+
+    async def work() -> None:
+        async with running(tmp_path, host="::1") as node:
+            address = parse_address(f"[::1]:{node.addresses.admin_port}")
+            async with await Reach(plaintext=True).admin(address) as client:
+                assert await client.assigned_status() == ((0, True),)
+                assert str(client.address) == f"[::1]:{node.addresses.admin_port}"
+
+    run(work())

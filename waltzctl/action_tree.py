@@ -1,0 +1,93 @@
+"""Commands whose first argument is what they act on and whose second is the action: ``node HOST:PORT list``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+_NO_BRACES = str.maketrans("", "", "{}")
+_TYPE = re.compile(r" <[^<>]*>$")
+
+
+def without_braces(piece: str) -> str:
+    """A piece of a usage line as manuals write it."""
+    return piece.translate(_NO_BRACES)
+
+
+def write_parameters(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
+    """Arguments, then options, then the options that have a heading of their own."""
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is not None and param.param_type_name == "argument":
+            sections["Arguments"].append((_TYPE.sub("", record[0]), record[1]))
+        elif record is not None:
+            sections.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+    for heading, shown in sections.items():
+        if shown:
+            with formatter.section(heading):
+                formatter.write_dl(shown)
+
+
+class ActionTree(TyperGroup):
+    """The group of the actions.
+
+    Its own options may stand anywhere, because nobody remembers which of two parts of a command line an option belongs to.
+    """
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the command's name in the usage line."""
+        pieces = [without_braces(piece) for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("COMMAND", "ACTION") for piece in pieces]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options, then the actions."""
+        write_parameters(self.get_params(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The actions, with their summaries."""
+        width = formatter.width - 6 - max(len(name) for name in self.commands)
+        rows = [(name, action.get_short_help_str(width)) for name, action in self.commands.items()]
+        with formatter.section("Actions"):
+            formatter.write_dl(rows)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move the options of the group in front, then parse.  An action in the place of what it acts on is explained."""
+        own, rest = self._sorted(args)
+        if rest and rest[0] in self.commands:
+            place = next(param.metavar for param in self.params if param.param_type_name == "argument")
+            if any(word in ctx.help_option_names for word in (*own, *rest)):
+                self.commands[rest[0]].main(["--help"], prog_name=f"{ctx.command_path} {place} {rest[0]}")
+            raise typer.BadParameter(
+                f"{rest[0]} is an action; what it acts on stands in front of it", param_hint=f"'{place}'"
+            )
+        return super().parse_args(ctx, own + rest)
+
+    def _sorted(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The group's own options with their values, and everything else, each in the order in which it was given."""
+        takes_value = {
+            name: not getattr(param, "is_flag", False)
+            for param in self.params
+            if param.param_type_name == "option"
+            for name in param.opts
+        }
+        own: list[str] = []
+        rest: list[str] = []
+        left = list(args)
+        while left:
+            word = left.pop(0)
+            name, equals, _ = word.partition("=")
+            if word == "--":
+                return own, [*rest, word, *left]
+            if name not in takes_value:
+                rest.append(word)
+                continue
+            own.append(word)
+            if takes_value[name] and not equals and left:
+                own.append(left.pop(0))
+        return own, rest

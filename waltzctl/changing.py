@@ -1,0 +1,123 @@
+"""The way every change of a node goes: plan, show, confirm, apply, report; as `waltzctl.repairing` does it for files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.errors import RefusedError
+from waltzctl.connecting import run_async
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Section
+from waltzctl.render.objects import Object, result_object
+from waltzctl.repairing import Switches, confirm, show_to_person
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from engine.client.plan import NodePlan
+    from engine.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was done, as a sentence, and what was found to be wrong with it afterwards."""
+
+    done: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def status(self) -> ExitStatus:
+        """The exit status."""
+        return ExitStatus.DAMAGED if self.findings else ExitStatus.CLEAN
+
+
+NODE_SAFETY = Section(
+    "SAFETY",
+    (
+        (
+            "What changes a node shows its plan first. On a terminal it is done after the partition's number has been typed;"
+            " elsewhere it needs --yes. --dry-run shows the plan and changes nothing. If the node has changed by the time of"
+            " the confirmation, nothing is done (13). Afterwards the node is asked whether it is as it should be."
+        ),
+        "A node keeps no copy of what is removed from it: there is no undo over the network.",
+    ),
+)
+
+
+def change(
+    console: Console,
+    switches: Switches,
+    make: Callable[[], Awaitable[NodePlan]],
+    apply: Callable[[NodePlan], Awaitable[Changed]],
+) -> ExitStatus:
+    """Plan with `make`, and where that is wanted and agreed, `apply`.
+
+    Both open their own connections, so that none stands idle while a person thinks.  Raises RefusedError where nobody agreed,
+    StalePlanError, and what the two raise.
+    """
+    from waltzctl.render.node import node_plan_object
+
+    async def plan_now() -> NodePlan:
+        return await make()
+
+    async def apply_now() -> Changed:
+        return await apply(plan)
+
+    plan = run_async(plan_now())
+    shown = node_plan_object(plan)
+    console.detail(f"plan {plan.hash}: {in_words(plan)}")
+    if switches.dry_run:
+        console.emit(shown, flush=True)
+        console.sentence(f"PLANNED  {in_words(plan)} Nothing was modified.")
+        return ExitStatus.CLEAN
+    if not plan.steps:
+        _report(console, plan, None)
+        console.success("NOTHING TO DO. Nothing was modified.")
+        return ExitStatus.CLEAN
+    if switches.yes:
+        if console.for_people and not console.quiet:
+            console.emit(shown, flush=True)
+    else:
+        _ask(console, shown, {step.partition for step in plan.steps})
+    changed = run_async(apply_now())
+    _report(console, plan, changed)
+    if changed.findings:
+        console.sentence(f"DAMAGE FOUND  {changed.done}")
+    else:
+        console.success(f"DONE  {changed.done}")
+    return changed.status
+
+
+def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
+    if not sys.stdin.isatty():
+        console.emit(shown, flush=True)
+        raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
+    show_to_person(console, shown)
+    confirm(partitions)
+
+
+def _report(console: Console, plan: NodePlan, changed: Changed | None) -> None:
+    status = ExitStatus.CLEAN if changed is None else changed.status
+    if status is ExitStatus.CLEAN and console.quiet and console.for_people:
+        return
+    shown = result_object(
+        plan_hash=plan.hash,
+        applied=changed is not None,
+        undo_id=None,
+        quarantine=None,
+        status=status.label,
+        exit_status=status,
+        findings=() if changed is None else changed.findings,
+    )
+    console.emit(shown, flush=True)
+
+
+def in_words(plan: NodePlan) -> str:
+    """A plan as a sentence."""
+    losing = sum(step.loses_data for step in plan.steps)
+    if not plan.steps:
+        return "No step."
+    return counted(len(plan.steps), "step") + (f", {losing} of them lose data." if losing else ".")

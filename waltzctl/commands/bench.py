@@ -1,0 +1,274 @@
+"""bench: load on a node's data port, and what it took."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from waltzctl.connecting import SECURITY, Connecting, address_of, with_connection
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    YesOption,
+    parsed,
+    partitions_of,
+)
+from waltzctl.values import counted, format_ranges, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from engine.client.addresses import Address
+    from engine.client.load import LoadOptions, LoadResult, SurveyedPartition
+    from engine.client.load_frames import Place
+    from engine.client.reach import Reach
+
+Result = TypeVar("Result")
+
+MANUAL = Manual(
+    name="bench",
+    summary="Put load on a storage node and measure it",
+    description=(
+        (
+            "Appends records to partitions of a node, ours or one of release 0.13.2, as fast as it takes them, or with --read"
+            " reads lists of records, and shows rates and the distribution of latencies. HOST:PORT is the data port."
+        ),
+        (
+            "IT WRITES: what is appended stays in the partition unless --truncate takes it away again, and it begins a new"
+            " session, which shuts out a server that uses the partition. A partition that anything has ever used needs"
+            " --yes, or its number typed on a terminal."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl bench 127.0.0.1:55280 --partition 0-3 --batch 100 --in-flight 10",
+            "Ten requests of 100 records under way for each of four new partitions.",
+        ),
+        Example(
+            "waltzctl bench 127.0.0.1:55280 --duration 30s --data-size 1KiB --truncate --yes",
+            "Half a minute on partition 0; what was appended is removed again.",
+        ),
+        Example(
+            "waltzctl bench 127.0.0.1:55280 --read --batch 1000 --format json | jq .latency_seconds",
+            "Reads what is there; changes nothing.",
+        ),
+    ),
+    statuses=(
+        ExitStatus.CLEAN,
+        ExitStatus.USAGE,
+        ExitStatus.DAMAGED,
+        ExitStatus.MISMATCH,
+        ExitStatus.REFUSED,
+        ExitStatus.IO_ERROR,
+        ExitStatus.INTERRUPTED,
+    ),
+    objects=("bench-result",),
+    sections=(
+        Section(
+            "WHAT IS MEASURED",
+            (
+                (
+                    "Each partition always has as many requests under way as --in-flight says: the next one leaves as soon as"
+                    " one is answered. The latency of a request is the time from handing it to the system until its answer has"
+                    " arrived; an append is answered once it is durable. Percentiles are exact to one part in 128, least, mean"
+                    " and most are exact. The warm-up does not count. A request beyond --duration is waited for, not counted."
+                ),
+                (
+                    "The load runs in one process on one processor, beside the node if it is on the same machine. Where that"
+                    " processor is busy all the time, it is the load that was measured."
+                ),
+            ),
+        ),
+        Section(
+            "SESSIONS",
+            (
+                (
+                    "Looking at a partition changes nothing. Appending uses the session above that in force, or the one of"
+                    " --session; reading uses that in force. A server that is shut out begins a session of its own, above this"
+                    " one, as soon as it notices, and the load then ends with status 13."
+                ),
+                (
+                    "--truncate removes, at the end or on Ctrl-C, what was appended, and nothing that was there before. It"
+                    " always needs --yes, or the confirmation on a terminal."
+                ),
+            ),
+        ),
+        SECURITY,
+    ),
+)
+
+
+@with_connection
+def run(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node's data port.", show_default=False)],
+    partition: PartitionsOption = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Records in a request.")] = 1,
+    data_size: Annotated[
+        str, typer.Option("--data-size", metavar="SIZE", help="Data of a record, for instance 1KiB.")
+    ] = "100",
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", metavar="N", min=1, help="Requests under way for each partition.")
+    ] = 10,
+    duration: Annotated[
+        str, typer.Option("--duration", metavar="TIME", help="How long to measure, for instance 30s.")
+    ] = "5s",
+    warm_up: Annotated[
+        str, typer.Option("--warm-up", metavar="TIME", help="Load before that, which does not count.")
+    ] = "1s",
+    connections: Annotated[
+        int, typer.Option("--connections", metavar="N", min=1, help="Connections that share the partitions.")
+    ] = 1,
+    session: Annotated[
+        int | None, typer.Option("--session", metavar="ID", min=0, help="Session; the next one unless given.")
+    ] = None,
+    read: Annotated[bool, typer.Option("--read", help="Read lists of --batch records; write nothing.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Remove at the end what was appended.")] = False,
+    yes: YesOption = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    *,
+    connection: Connecting,
+) -> ExitStatus:
+    """Look, say what will be done, ask, do it, show what it took."""
+    node = address_of(address, name="HOST:PORT")
+    partitions = sorted(partitions_of(partition) or {0})
+    size = parsed("--data-size", data_size, parse_size) or 0
+    seconds = parsed("--duration", duration, parse_duration) or 0.0
+    warming = parsed("--warm-up", warm_up, _duration_or_none)
+    if read and truncate:
+        raise typer.BadParameter("reading leaves nothing to remove", param_hint="'--truncate'")
+
+    from engine.client.load import LoadOptions
+    from waltzctl.render.bench import bench_result_object
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
+        reach = connection.reach(console)
+        options = LoadOptions(
+            batch=batch,
+            data_size=size,
+            in_flight=in_flight,
+            seconds=seconds,
+            warm_up=warming or 0.0,
+            read=read,
+            session_id=session,
+            connections=connections,
+            timeout=reach.timeout,
+        )
+        options.check()
+        surveyed = _on_loop(_look(reach, node, partitions))
+        _agree(console, node, surveyed, options, truncate=truncate, yes=yes)
+        places, result = _on_loop(_load(console, reach, node, surveyed, options, truncate=truncate))
+        shown = bench_result_object(
+            node, places, options, result, tls=reach.context(node) is not None, truncated=truncate
+        )
+        console.emit(shown, flush=True)
+        rate = f"{result.transactions / result.seconds:,.0f} {'records' if read else 'transactions'} a second"
+        stays = (
+            ""
+            if read or not _appended(places, result)
+            else "  They were removed again."
+            if truncate
+            else "  They stay."
+        )
+        console.success(f"{'READ' if read else 'APPENDED'}  {rate}.{stays}")
+    return ExitStatus.CLEAN
+
+
+def _duration_or_none(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
+
+
+def _appended(places: Sequence[Place], result: LoadResult) -> int:
+    return sum(
+        last - place.last_transaction_id for place, last in zip(places, result.last_transaction_ids, strict=True)
+    )
+
+
+def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
+    """As `connecting.run_async`, on the fastest loop there is."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
+    from engine.client.load import survey
+
+    async with await reach.storage(node) as client:
+        return await survey(client, partitions)
+
+
+async def _load(
+    console: Console,
+    reach: Reach,
+    node: Address,
+    surveyed: Sequence[SurveyedPartition],
+    options: LoadOptions,
+    *,
+    truncate: bool,
+) -> tuple[tuple[Place, ...], LoadResult]:
+    from engine.client.load import begin, run_load, take_away
+
+    async with await reach.storage(node) as client:
+        places = await begin(client, surveyed, options)
+        try:
+            result = await run_load(client, places, options, ssl_context=reach.context(node), on_phase=console.detail)
+        finally:
+            if truncate and not client.closed:
+                await take_away(client, places)
+    return places, result
+
+
+def _agree(
+    console: Console,
+    node: Address,
+    surveyed: Sequence[SurveyedPartition],
+    options: LoadOptions,
+    *,
+    truncate: bool,
+    yes: bool,
+) -> None:
+    """Say what is about to be done, and ask where something could be harmed.  Raises RefusedError where nobody agreed."""
+    from engine.errors import RefusedError
+    from waltzctl.repairing import confirm
+
+    used = [found for found in surveyed if not found.is_fresh]
+    newer = [found for found in used if options.session_of(found) != found.session_id]
+    names = format_ranges([found.partition for found in surveyed])
+    if options.read:
+        console.note(f"reading partition {names} of {node}, round and round; nothing is written")
+        endangered = bool(newer)
+    else:
+        held = sum(found.last_transaction_id + 1 for found in surveyed)
+        stay = "they are removed again at the end" if truncate else "they stay there"
+        console.note(
+            f"appending transactions to partition {names} of {node}, which holds {counted(held, 'transaction')}; {stay}"
+        )
+        endangered = bool(used) or truncate
+    if newer:
+        sessions = ", ".join(
+            f"{found.partition}: {options.session_of(found)} after {found.session_id}" for found in newer[:8]
+        )
+        console.note(f"a new session shuts out any server that uses the partition ({sessions})")
+    if not endangered or yes:
+        return
+    if not sys.stdin.isatty():
+        why = "it is in use or was" if used else "--truncate removes transactions"
+        raise RefusedError(
+            f"{node}: partition {names}: {why}, and nobody confirmed; nothing was done",
+            advice="add --yes if no server needs it, or take a partition that nothing has used",
+        )
+    confirm({found.partition for found in surveyed})

@@ -1,0 +1,51 @@
+"""node list: which partitions the node has."""
+
+from __future__ import annotations
+
+import typer
+
+from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
+from waltzctl.values import counted
+
+MANUAL = Manual(
+    name="list",
+    page="node",
+    summary="Show the node's partitions, their sessions and marks",
+    description=(
+        (
+            "One line for each partition that is assigned to the node; with --partition also for those that are not. A node"
+            " tells whether reads and writes are both on; while they are not, which of the two is on is not known."
+        ),
+    ),
+    examples=(Example("waltzctl node 127.0.0.1:55281 list", "All of them."),),
+    statuses=LOOKING,
+    objects=("node-partition",),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask and show."""
+    target = NodeTarget.of(ctx)
+    wanted = partitions_of(partition)
+
+    from engine.client.readings import read_partitions
+    from waltzctl.render.node import node_partition_object
+
+    with Console(output_format, quiet=quiet, verbose=verbose) as console:
+        found = target.ask(console, lambda client: read_partitions(client, wanted))
+        for reading in found:
+            console.emit(node_partition_object(target.admin, reading))
+        console.success(
+            f"{counted(sum(one.assigned is True for one in found), 'partition')} assigned to {target.admin}."
+        )
+    return ExitStatus.CLEAN

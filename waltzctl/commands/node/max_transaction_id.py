@@ -1,0 +1,58 @@
+"""node max-transaction-id: the last transaction of a partition, asked of the data port."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.connecting import run_async
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import FormatOption, OnePartitionOption, QuietOption, VerboseOption
+
+MANUAL = Manual(
+    name="max-transaction-id",
+    page="node",
+    summary="Show the last transaction of a partition",
+    description=(
+        (
+            "Acknowledged or not; -1 where there is none. The question goes to the data port, in the session that the node has"
+            " persisted, so that it shuts no Waltz server out; if a server has begun a newer session meanwhile, it is refused."
+        ),
+        "A partition that is switched off answers only with --offline, one that is switched on only without.",
+    ),
+    examples=(
+        Example("waltzctl node 127.0.0.1:55281 max-transaction-id --partition 3", "Of a partition that is online."),
+    ),
+    statuses=LOOKING,
+    objects=("max-transaction-id",),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: OnePartitionOption,
+    offline: Annotated[bool, typer.Option("--offline", help="The partition is switched off.")] = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask and show."""
+    target = NodeTarget.of(ctx)
+
+    from engine.client.reach import Reach
+    from waltzctl.render.node import max_transaction_id_object
+
+    async def ask(reach: Reach) -> tuple[int, int]:
+        async with await reach.admin(target.admin) as admin:
+            session = (await admin.session_info(partition)).session_id
+        async with await reach.storage(target.data) as client:
+            return session, await client.max_transaction_id(session, partition, offline=offline)
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
+        session, last = run_async(ask(target.reach(console)))
+        console.emit(max_transaction_id_object(target.admin, partition, session, last, offline=offline))
+    return ExitStatus.CLEAN

@@ -1,0 +1,53 @@
+"""node metrics: what the node measures of itself."""
+
+from __future__ import annotations
+
+import typer
+
+from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
+
+MANUAL = Manual(
+    name="metrics",
+    page="node",
+    summary="Show the node's metrics",
+    description=(
+        (
+            "One object for each metric, under the names that the node gives them; a partition's metrics carry its number."
+            " Times are in seconds, rates in events a second. With --partition only those of these partitions."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl node 127.0.0.1:55281 metrics --format ndjson | jq -r 'select(.name == \"append-latency\").p99'",
+            "How long appends take.",
+        ),
+    ),
+    statuses=LOOKING,
+    objects=("node-metric",),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask and show."""
+    target = NodeTarget.of(ctx)
+    wanted = partitions_of(partition)
+
+    from engine.client.readings import parse_metrics
+    from waltzctl.render.node import node_metric_object
+
+    with Console(output_format, quiet=quiet, verbose=verbose) as console:
+        text = target.ask(console, lambda client: client.metrics())
+        for metric in parse_metrics(text, str(target.admin)):
+            if wanted is None or metric.partition in wanted:
+                console.emit(node_metric_object(target.admin, metric))
+    return ExitStatus.CLEAN

@@ -1,0 +1,119 @@
+"""node recover-partition: bring a partition up to date from another node."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from waltzctl.changing import NODE_SAFETY
+from waltzctl.commands.node.target import NodeTarget
+from waltzctl.connecting import address_of
+from waltzctl.console import Console
+from waltzctl.exit_status import CHANGING_NODES, ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    DryRunOption,
+    FormatOption,
+    OnePartitionOption,
+    QuietOption,
+    VerboseOption,
+    YesOption,
+    parsed,
+)
+from waltzctl.repairing import Switches
+from waltzctl.values import parse_size
+
+MANUAL = Manual(
+    name="recover-partition",
+    page="node",
+    summary="Bring a partition up to date from another node",
+    description=(
+        (
+            "The node of HOST:PORT is the destination; --from is the admin port of the source. The destination keeps what is at"
+            " or below its low-water mark and gets everything up to the source's local low-water mark, up to which the"
+            " source's transactions are acknowledged. What stands above the mark is replaced. The session stays what it is."
+        ),
+        (
+            "The destination must be offline meanwhile; with --offline-first it is switched off before and on again once the"
+            " copy was found equal. Checksums are checked on the way, and the transaction where the copy joins is compared"
+            " first. An interrupted copy leaves the partition offline and is continued by the same command."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl node 127.0.0.1:55381 recover-partition --partition 3 --from 127.0.0.1:55281 --dry-run",
+            "What would be cut and copied?",
+        ),
+        Example(
+            "waltzctl node 127.0.0.1:55381 recover-partition --partition 3 --from 127.0.0.1:55281 --offline-first",
+            "Do it, after typing 3.",
+        ),
+    ),
+    statuses=tuple(sorted({*CHANGING_NODES, ExitStatus.DAMAGED})),
+    objects=("plan", "result"),
+    sections=(
+        NODE_SAFETY,
+        Section(
+            "COMPARISON",
+            (
+                (
+                    "Afterwards the last transaction and a sample of records are compared on both sides (--compare sample), or"
+                    " all of them, which reads both partitions whole (--compare all), or none. Differences are findings, with"
+                    " exit status 4, and the partition is not switched on again."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+class _Compare(enum.StrEnum):
+    NONE = "none"
+    SAMPLE = "sample"
+    ALL = "all"
+
+
+def run(
+    ctx: typer.Context,
+    partition: OnePartitionOption,
+    source: Annotated[
+        str, typer.Option("--from", metavar="HOST:PORT", help="Admin port of the source.", show_default=False)
+    ],
+    offline_first: Annotated[
+        bool, typer.Option("--offline-first", help="Switch the partition off, and on again at the end.")
+    ] = False,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Records under way at most.")
+    ] = 10_000,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", metavar="SIZE", help="Bytes under way, about; 8MiB unless given.")
+    ] = None,
+    compare: Annotated[_Compare, typer.Option("--compare", help="What is compared afterwards.")] = _Compare.SAMPLE,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Plan, confirm, copy, compare."""
+    target = NodeTarget.of(ctx)
+    origin = address_of(source, name="--from")
+    size = parsed("--batch-size", batch_size, parse_size)
+    switches = Switches(yes, dry_run, None)
+    switches.check()
+
+    from engine.client.copying import Comparison, CopyOptions
+    from engine.client.reading import DEFAULT_BYTES
+    from waltzctl.copying import recover_partition
+
+    options = CopyOptions(
+        partition,
+        offline_first=offline_first,
+        batch_records=batch,
+        batch_bytes=size or DEFAULT_BYTES,
+        comparison=Comparison(compare.value),
+    )
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        return recover_partition(console, switches, target.reach(console), target.admin, target.data, origin, options)

@@ -1,0 +1,106 @@
+"""node sync-partitions: make the node's partitions those of an assignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.changing import NODE_SAFETY
+from waltzctl.commands.node.target import NodeTarget, change_partitions
+from waltzctl.console import Console
+from waltzctl.exit_status import CHANGING_NODES, ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption, parsed, path_of
+from waltzctl.repairing import Switches
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from engine.client.assignments import Assignment
+
+MANUAL = Manual(
+    name="sync-partitions",
+    page="node",
+    summary="Make the node's partitions those of an assignment",
+    description=(
+        (
+            "The assignment is a file, JSON or YAML, or what the cluster has in ZooKeeper. The plan names every partition that"
+            " would be added and every one that would be taken away, with the session and marks that would be forgotten; files"
+            " are kept. --only-add leaves out the second half."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl node 10.0.0.7:55281 sync-partitions --zookeeper zk1:2181,zk2:2181 --root /waltz --dry-run",
+            "What would change?",
+        ),
+        Example("waltzctl node 10.0.0.7:55281 sync-partitions --assignment partitions.yaml --only-add", "From a file."),
+    ),
+    statuses=tuple(sorted({*CHANGING_NODES, ExitStatus.NOT_WALTZ, ExitStatus.MISMATCH, ExitStatus.DAMAGED})),
+    objects=("plan", "result"),
+    sections=(
+        NODE_SAFETY,
+        Section(
+            "ASSIGNMENT",
+            (
+                (
+                    "A file is an object from a node's address to its list of partitions, for instance"
+                    ' {"10.0.0.7:55280": [0, 1, 2]}. The node is the entry with the address of its data port or its admin'
+                    " port; --as names another. A node without an entry is refused: it is never taken for one without"
+                    " partitions."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def run(
+    ctx: typer.Context,
+    assignment: Annotated[
+        str | None, typer.Option("--assignment", metavar="FILE", help="JSON or YAML: address to list of partitions.")
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option("--zookeeper", metavar="CONNECT", help="Where ZooKeeper is: host:port,host:port.")
+    ] = None,
+    root: Annotated[str | None, typer.Option("--root", metavar="PATH", help="The cluster's root in ZooKeeper.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="HOST:PORT", help="The node's name in the assignment.")
+    ] = None,
+    only_add: Annotated[bool, typer.Option("--only-add", help="Take nothing away.")] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Read the assignment, plan, confirm, change."""
+    target = NodeTarget.of(ctx)
+    switches = Switches(yes, dry_run, None)
+    switches.check()
+    if (assignment is None) is (zookeeper is None):
+        raise typer.BadParameter("give --assignment FILE, or --zookeeper with --root", param_hint="'--assignment'")
+    if (zookeeper is None) is not (root is None):
+        raise typer.BadParameter("--zookeeper and --root belong together", param_hint="'--root'")
+
+    from engine.client.changes import plan_sync
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        found = _assignment(assignment, zookeeper, root, target.connecting.timeout)
+        wanted = found.of(target.admin, target.data, name=name)
+        console.detail(f"{found.source}: {len(wanted)} partitions for {target.admin}")
+        return change_partitions(
+            target, console, switches, lambda client: plan_sync(client, wanted, only_add=only_add), "changed"
+        )
+
+
+def _assignment(file: str | None, zookeeper: str | None, root: str | None, timeout: str | None) -> Assignment:
+    from engine.client.assignments import read_assignment, read_assignment_from_zookeeper
+    from engine.node.options import ZooKeeperOptions
+
+    if file is not None:
+        return read_assignment(path_of(file, name="--assignment"))
+    assert zookeeper is not None
+    assert root is not None
+    seconds = parsed("--timeout", timeout, parse_duration) or 10.0
+    return read_assignment_from_zookeeper(ZooKeeperOptions(zookeeper, root, connect_timeout=seconds))

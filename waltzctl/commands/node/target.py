@@ -1,0 +1,112 @@
+"""What the actions of ``node`` share: the node that is meant, and how it is talked to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from waltzctl.changing import Changed, change
+from waltzctl.connecting import Connecting, run_async
+from waltzctl.exit_status import ExitStatus
+from waltzctl.options import partitions_of
+from waltzctl.values import format_ranges
+
+if TYPE_CHECKING:
+    from engine.client.addresses import Address
+    from engine.client.admin_client import AdminClient
+    from engine.client.plan import NodePlan
+    from engine.client.reach import Reach
+    from waltzctl.console import Console
+    from waltzctl.repairing import Switches
+
+Result = TypeVar("Result")
+
+LOOKING = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.DAMAGED,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What an action that only asks can answer."""
+
+STATUSES = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.DAMAGED,
+    ExitStatus.NOT_WALTZ,
+    ExitStatus.MISMATCH,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What any action can answer."""
+
+WantedPartitions = Annotated[
+    str, typer.Option("--partition", metavar="RANGES", help="The partitions, for instance 0-3,7.", show_default=False)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTarget:
+    """The node's admin and data port, and the options of the connection."""
+
+    admin: Address
+    data: Address
+    connecting: Connecting
+
+    @classmethod
+    def of(cls, context: typer.Context) -> NodeTarget:
+        """What the group ``node`` was given."""
+        target = context.obj
+        assert isinstance(target, cls)
+        return target
+
+    def reach(self, console: Console) -> Reach:
+        """How nodes are reached."""
+        return self.connecting.reach(console)
+
+    def ask(self, console: Console, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+        """Do something with a connection to the admin port."""
+        return run_async(self._ask(self.reach(console), work))
+
+    async def _ask(self, reach: Reach, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+        async with await reach.admin(self.admin) as client:
+            return await work(client)
+
+
+def wanted_of(text: str) -> frozenset[int]:
+    """The partitions of a required ``--partition``."""
+    found = partitions_of(text)
+    assert found is not None
+    return found
+
+
+def change_partitions(
+    target: NodeTarget,
+    console: Console,
+    switches: Switches,
+    plan: Callable[[AdminClient], Awaitable[NodePlan]],
+    done: str,
+) -> ExitStatus:
+    """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
+    from engine.client.plan import apply_plan
+
+    reach = target.reach(console)
+
+    async def make() -> NodePlan:
+        async with await reach.admin(target.admin) as client:
+            return await plan(client)
+
+    async def apply(agreed: NodePlan) -> Changed:
+        async with await reach.admin(target.admin) as client:
+            await apply_plan(client, agreed, lambda: plan(client))
+        touched = {step.partition for step in agreed.steps}
+        noun = "Partition" if len(touched) == 1 else "Partitions"
+        return Changed(f"{noun} {format_ranges(touched)} of {target.admin} {done}.")
+
+    return change(console, switches, make, apply)

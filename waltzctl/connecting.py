@@ -1,0 +1,202 @@
+"""What commands that talk to a node share: the options of the connection, and the way from a command into asyncio and back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from waltzctl.manual import Section
+from waltzctl.options import parsed, path_of
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from engine.client.addresses import Address
+    from engine.client.reach import Reach
+    from waltzctl.console import Console
+
+Result = TypeVar("Result")
+
+PANEL = "Connection"
+"""Heading in ``--help`` under which these options stand."""
+
+SECURITY = Section(
+    "SECURITY",
+    (
+        (
+            "Connections use TLS unless --plaintext says otherwise. With --trust-store the node's certificate must lead to it"
+            " and be made for the host that was named; --insecure leaves the name out. Without a trust store a node on this"
+            " machine's loopback is believed, with a note on stderr; any other needs a certificate that this machine trusts,"
+            " or --insecure. --plaintext off the loopback needs --insecure too."
+        ),
+        (
+            "A node that wants to see a certificate gets the one of --key-store, or of --certificate and --certificate-key."
+            " Stores are JKS or PKCS12, which they tell themselves, or PEM, which has to be said. A password is the first line"
+            " of a file."
+        ),
+    ),
+)
+
+
+def _option(name: str, text: str, metavar: str = "FILE") -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=PANEL)
+
+
+def _switch(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """The options of a connection as they were given."""
+
+    plaintext: Annotated[bool, _switch("--plaintext", "Connect without TLS.")] = False
+    insecure: Annotated[bool, _switch("--insecure", "Take any certificate, or none, beyond this machine too.")] = False
+    trust_store: Annotated[str | None, _option("--trust-store", "Certificates that vouch for nodes.")] = None
+    trust_store_type: Annotated[
+        str | None, _option("--trust-store-type", "JKS, PKCS12 or PEM; JKS unless given.", "TYPE")
+    ] = None
+    trust_store_password_file: Annotated[
+        str | None, _option("--trust-store-password-file", "First line: its password.")
+    ] = None
+    key_store: Annotated[str | None, _option("--key-store", "Certificate and key to show to the node.")] = None
+    key_store_type: Annotated[
+        str | None, _option("--key-store-type", "JKS, PKCS12 or PEM; JKS unless given.", "TYPE")
+    ] = None
+    key_store_password_file: Annotated[
+        str | None, _option("--key-store-password-file", "First line: its password.")
+    ] = None
+    certificate: Annotated[str | None, _option("--certificate", "The same as PEM: certificate, then its chain.")] = None
+    certificate_key: Annotated[
+        str | None, _option("--certificate-key", "PEM file: its private key; the same file unless given.")
+    ] = None
+    certificate_key_password_file: Annotated[
+        str | None, _option("--certificate-key-password-file", "First line: password of that key.")
+    ] = None
+    timeout: Annotated[
+        str | None, _option("--timeout", "How long to wait for each answer; 30s unless given.", "TIME")
+    ] = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that were given, as they are typed."""
+        return tuple(
+            "--" + field.name.replace("_", "-") for field in fields(self) if getattr(self, field.name) != field.default
+        )
+
+    def reach(self, console: Console | None = None) -> Reach:
+        """How nodes are reached with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
+        seconds = parsed("--timeout", self.timeout, parse_duration)
+
+        from engine.client.connection import DEFAULT_TIMEOUT
+        from engine.client.reach import Reach
+        from engine.tls import DEFAULT_STORE_TYPE, TlsOptions
+
+        tls = TlsOptions(
+            certificate=_path(self.certificate, "--certificate"),
+            key=_path(self.certificate_key, "--certificate-key"),
+            key_password=_password(self.certificate_key_password_file, "--certificate-key-password-file"),
+            key_store=_path(self.key_store, "--key-store"),
+            key_store_password=_password(self.key_store_password_file, "--key-store-password-file"),
+            key_store_type=self.key_store_type or DEFAULT_STORE_TYPE,
+            trust_store=_path(self.trust_store, "--trust-store"),
+            trust_store_password=_password(self.trust_store_password_file, "--trust-store-password-file"),
+            trust_store_type=self.trust_store_type or DEFAULT_STORE_TYPE,
+        )
+        if self.plaintext:
+            other = [name for name in self.given if name not in ("--plaintext", "--insecure", "--timeout")]
+            if other:
+                raise typer.BadParameter("there are no certificates with --plaintext", param_hint=f"'{other[0]}'")
+        else:
+            tls.check()
+        return Reach(
+            tls,
+            plaintext=self.plaintext,
+            insecure=self.insecure,
+            timeout=seconds or DEFAULT_TIMEOUT,
+            on_note=(lambda text: None) if console is None else console.note,
+        )
+
+
+def _path(text: str | None, option: str) -> Path | None:
+    return None if text is None else path_of(text, name=option)
+
+
+def _password(file: str | None, option: str) -> str | None:
+    if file is None:
+        return None
+    with open(path_of(file, name=option), encoding="utf-8") as lines:
+        try:
+            return lines.readline().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"{file}: not UTF-8", param_hint=f"'{option}'") from None
+
+
+def with_connection(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the options of a connection; it gets them as one argument, `connection`."""
+    names = [field.name for field in fields(Connecting)]
+
+    def wrapped(**given: Any) -> Result:
+        connection = Connecting(**{name: given.pop(name) for name in names})
+        return run(**given, connection=connection)
+
+    own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != "connection"]
+    shared = inspect.signature(Connecting, eval_str=True).parameters.values()
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
+    wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    return wrapped
+
+
+def address_of(text: str, *, name: str) -> Address:
+    """An address as it was typed.  Raises typer.BadParameter."""
+    from engine.client.addresses import parse_address
+    from engine.errors import InvalidRequestError
+
+    try:
+        return parse_address(text)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(error.message, param_hint=f"'{name}'") from None
+
+
+def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
+    """The nodes that URLs mean; None where all are paths.  Raises typer.BadParameter for a wrong URL, or a mixture."""
+    urls = [text for text in texts if text.lower().startswith("waltz://")]
+    if not urls:
+        return None
+    if len(urls) < len(texts):
+        raise typer.BadParameter("nodes and paths cannot be looked at together", param_hint=f"'{name}'")
+
+    from engine.client.addresses import parse_url
+    from engine.errors import InvalidRequestError
+
+    try:
+        return [parse_url(url) for url in urls]
+    except InvalidRequestError as error:
+        raise typer.BadParameter(error.message, param_hint=f"'{name}'") from None
+
+
+def refuse_without_node(connection: Connecting) -> None:
+    """Raise typer.BadParameter where options of a connection were given and no node is meant."""
+    if connection.given:
+        raise typer.BadParameter("is about nodes; PATH is no waltz:// URL", param_hint=f"'{connection.given[0]}'")
+
+
+def refuse_with_node(**given: object) -> None:
+    """Raise typer.BadParameter where an option was given that a node cannot serve."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            option = "--" + name.replace("_", "-")
+            raise typer.BadParameter("works on directories and files, not on a node", param_hint=f"'{option}'")
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """Do asynchronous work to its end.  Ctrl-C cancels it; connections are closed before KeyboardInterrupt is raised."""
+    import asyncio  # here, because --help needs none of it
+
+    return asyncio.run(work)

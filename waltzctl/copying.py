@@ -1,0 +1,68 @@
+"""The work of node recover-partition: plan, confirm, copy, compare, report."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.client.addresses import Address
+from engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
+from engine.client.plan import NodePlan
+from engine.client.reach import Reach
+from engine.errors import WaltzError
+from waltzctl.changing import Changed, change
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.outcome import say
+from waltzctl.render.progress import progress
+from waltzctl.repairing import Switches
+from waltzctl.values import counted, human_bytes
+
+
+def recover_partition(
+    console: Console,
+    switches: Switches,
+    reach: Reach,
+    destination: Address,
+    data: Address,
+    source: Address,
+    options: CopyOptions,
+) -> ExitStatus:
+    """Bring a partition up to date.  Raises what `plan_copy` and `Copy.run` raise."""
+    planned: list[CopyPlan] = []
+
+    async def make() -> NodePlan:
+        async with await reach.admin(source) as theirs, await reach.admin(destination) as ours:
+            planned.append(await plan_copy(theirs, ours, options))
+            return planned[-1].plan
+
+    async def apply(agreed: NodePlan) -> Changed:
+        async with (
+            await reach.admin(source) as theirs,
+            await reach.admin(destination) as ours,
+            await reach.storage(data) as port,
+        ):
+            with progress(quiet=console.quiet, verbose=console.verbose, noun="records") as listener:
+                copy = Copy(theirs, ours, port, planned[-1], progress=listener)
+                try:
+                    result = await copy.run()
+                except (WaltzError, asyncio.CancelledError):
+                    listener.close()
+                    if copy.begun:
+                        say(f"waltzctl: partition {options.partition} of {destination} {_left(copy)}")
+                    raise
+        if result.findings:
+            say(f"waltzctl: partition {options.partition} of {destination} is left offline: the two sides differ")
+        return Changed(_done(options.partition, destination, result), result.findings)
+
+    return change(console, switches, make, apply)
+
+
+def _left(copy: Copy) -> str:
+    kept = f"keeps what is durable, up to transaction {copy.position}" if copy.position >= 0 else "is empty"
+    return f"is offline and {kept}; the same command goes on from there"
+
+
+def _done(partition: int, destination: Address, result: CopyResult) -> str:
+    copied = f"{counted(result.records, 'record')} ({human_bytes(result.bytes)}) copied to partition {partition}"
+    compared = f"; {counted(result.compared, 'record')} compared" if result.compared else ""
+    return f"{copied} of {destination}, the last one is transaction {result.last_transaction_id}{compared}."

@@ -1,0 +1,116 @@
+"""The work of dump and of node records where a node is read and not a directory."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+from engine.client.addresses import Address
+from engine.client.inspect import NodeRecord, read_records
+from engine.client.reach import Reach
+from engine.findings import Finding
+from engine.inspect.outcome import Tally
+from waltzctl.connecting import Connecting, run_async
+from waltzctl.console import Console, on_terminal
+from waltzctl.exit_status import ExitStatus
+from waltzctl.options import DataForm, DumpFormat, Format
+from waltzctl.outcome import say
+from waltzctl.output_file import replacing_binary, replacing_text
+from waltzctl.render.dumped import PREVIEW
+from waltzctl.render.node import node_record_object
+from waltzctl.render.objects import finding_object
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDump:
+    """What was asked for; None where nothing was said.  `address`: of the admin port."""
+
+    address: Address
+    connecting: Connecting
+    partitions: Collection[int] | None
+    first: int | None
+    last: int | None
+    limit: int | None
+    data: DataForm | None
+    format: DumpFormat | None
+    output: Path | None
+    quiet: bool
+    verbose: int
+
+
+def dump_node(request: NodeDump) -> ExitStatus:
+    """Show the records of a node.  Raises what `engine.client.inspect.read_records` raises."""
+    tally = Tally()
+    usual = DumpFormat.TABLE if request.output is None and on_terminal(sys.stdout) else DumpFormat.PLAIN
+    shown = request.format or usual
+    with ExitStack() as stack:
+        if shown is DumpFormat.RAW:
+            binary: BinaryIO = sys.stdout.buffer
+            if request.output is not None:
+                binary = stack.enter_context(replacing_binary(request.output))
+            count = _raw(request, binary, tally)
+        else:
+            text: TextIO = sys.stdout
+            if request.output is not None:
+                text = stack.enter_context(replacing_text(request.output))
+            count = _objects(request, Format(shown.value), text, tally)
+    if request.output is not None and not request.quiet:
+        say(f"waltzctl: {request.output}: {_counts(count, tally)}")
+    return ExitStatus.from_label(tally.exit_status_name)
+
+
+def _objects(request: NodeDump, chosen: Format, stream: TextIO, tally: Tally) -> int:
+    form = request.data
+    if form is None and chosen is not Format.TABLE:
+        form = DataForm.BASE64
+    preview = PREVIEW if on_terminal(stream) else None
+    with Console(chosen, quiet=request.quiet, verbose=request.verbose, stream=stream) as console:
+
+        def show(item: NodeRecord | Finding) -> None:
+            if isinstance(item, Finding):
+                tally.add(item)
+                console.emit(finding_object(item))
+            else:
+                console.emit(node_record_object(item, form, preview))
+
+        count = run_async(_read(request, request.connecting.reach(console), show))
+        if request.output is None:
+            console.success(f"{_counts(count, tally)} Nothing was modified.")
+    return count
+
+
+def _raw(request: NodeDump, stream: BinaryIO, tally: Tally) -> int:
+    def show(item: NodeRecord | Finding) -> None:
+        if isinstance(item, Finding):
+            tally.add(item)
+            say(f"waltzctl: {item.severity}: {item.path}: {item.code}: {item.message}")
+        else:
+            stream.write(item.record.data)
+
+    count = run_async(_read(request, request.connecting.reach(), show))
+    stream.flush()
+    return count
+
+
+async def _read(request: NodeDump, reach: Reach, show: Callable[[NodeRecord | Finding], None]) -> int:
+    """Show everything; how many records there were."""
+    count = 0
+    async with await reach.admin(request.address) as client:
+        items = read_records(client, request.partitions, first=request.first, last=request.last, limit=request.limit)
+        async with aclosing(items):
+            async for item in items:
+                show(item)
+                count += isinstance(item, NodeRecord)
+    return count
+
+
+def _counts(count: int, tally: Tally) -> str:
+    found = tally.damage + tally.repairable
+    return f"{counted(count, 'record')}, {counted(found, 'finding')}." if found else f"{counted(count, 'record')}."

@@ -1,0 +1,61 @@
+"""The work of verify and status where a node is looked at and not a directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
+
+from engine.client.addresses import Address
+from engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
+from engine.client.reach import Reach
+from engine.findings import Finding
+from engine.inspect.outcome import VerifySummary
+from engine.inspect.status import StorageStatus
+from engine.progress import Progress
+from waltzctl.connecting import run_async
+
+
+def verify_nodes(
+    addresses: Sequence[Address],
+    reach: Reach,
+    options: NodeVerifyOptions,
+    progress: Progress,
+    show: Callable[[Finding | VerifySummary], None],
+) -> None:
+    """Verify nodes one after the other; on Ctrl-C the summary of what was checked so far is shown.
+
+    Raises what the connections raise.
+    """
+    run_async(_verify(addresses, reach, options, progress, show))
+
+
+async def _verify(
+    addresses: Sequence[Address],
+    reach: Reach,
+    options: NodeVerifyOptions,
+    progress: Progress,
+    show: Callable[[Finding | VerifySummary], None],
+) -> None:
+    work = NodeVerification(options, progress)
+    try:
+        for address in addresses:
+            async with await reach.admin(address) as client, aclosing(work.findings(client)) as findings:
+                async for finding in findings:
+                    show(finding)
+            if work.cut:
+                break
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        show(work.summary(interrupted=True))
+        return
+    show(work.summary())
+
+
+def status_of_node(address: Address, reach: Reach, partitions: Collection[int] | None) -> StorageStatus:
+    """What a node tells of itself.  Raises what the connection raises."""
+    return run_async(_status(address, reach, partitions))
+
+
+async def _status(address: Address, reach: Reach, partitions: Collection[int] | None) -> StorageStatus:
+    async with await reach.admin(address) as client:
+        return await node_status(client, partitions)

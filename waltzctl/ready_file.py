@@ -1,0 +1,69 @@
+"""The file that says a node answers: written whole once it does, gone when it does not.
+
+A node that was killed leaves its file behind.  The next start removes it, unless the process that the file names still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import InvalidRequestError
+from waltzctl.render.ndjson import encode
+from waltzctl.render.objects import Object
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """The file at `path`."""
+
+    path: Path
+
+    def check(self) -> None:
+        """Raise InvalidRequestError where no such file can be written."""
+        if not self.path.absolute().parent.is_dir():
+            raise InvalidRequestError(f"{self.path}: cannot be the ready file: its directory does not exist")
+        if self.path.is_dir():
+            raise InvalidRequestError(f"{self.path}: cannot be the ready file: it is a directory")
+
+    def write(self, ready: Object) -> None:
+        """Write it, by rename.  Raises DiskWriteError."""
+        from engine import disk
+
+        disk.write_whole(self.path, (encode(ready) + "\n").encode())
+
+    def remove(self) -> None:
+        """Remove it if it is this process's."""
+        if self._pid() == os.getpid():
+            self._unlink()
+
+    def remove_stale(self) -> None:
+        """Remove it if the process that it names is gone."""
+        pid = self._pid()
+        if pid is not None and not _runs(pid):
+            self._unlink()
+
+    def _pid(self) -> int | None:
+        """The process that the file names; None where there is no such file, or none of ours."""
+        try:
+            named = json.loads(self.path.read_bytes()).get("pid")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return named if isinstance(named, int) else None
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return pid != os.getpid()  # in a container a killed node and its successor may have the same number

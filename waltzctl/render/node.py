@@ -1,0 +1,171 @@
+"""The objects about nodes: partitions, sessions, metrics, checks of their ports, plans for them, and records read from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waltzctl.options import DataForm
+from waltzctl.render.dumped import data_keys
+from waltzctl.render.objects import Object, hex32, named
+
+if TYPE_CHECKING:
+    from engine.client.addresses import Address
+    from engine.client.inspect import NodeRecord
+    from engine.client.plan import NodePlan
+    from engine.client.readings import MetricReading, PartitionReading
+    from engine.errors import WaltzError
+    from formats.wire.records import SessionInfo
+
+
+def node_partition_object(node: Address, reading: PartitionReading) -> Object:
+    """**node-partition**.  `available`: reads and writes are both on."""
+    return named(
+        "node-partition",
+        {
+            "node": str(node),
+            "partition": reading.partition,
+            "assigned": reading.assigned,
+            "available": reading.available,
+            "readable": reading.readable,
+            "writable": reading.writable,
+            "session_id": reading.session_id,
+            "low_water_mark": reading.low_water_mark,
+            "local_low_water_mark": reading.local_low_water_mark,
+            "last_transaction_id": reading.last_transaction_id,
+            "queued_requests": reading.queued_requests,
+        },
+    )
+
+
+def node_session_object(node: Address, partition: int, info: SessionInfo) -> Object:
+    """**node-session**."""
+    return named(
+        "node-session",
+        {
+            "node": str(node),
+            "partition": partition,
+            "session_id": info.session_id,
+            "low_water_mark": info.low_water_mark,
+            "local_low_water_mark": info.local_low_water_mark,
+        },
+    )
+
+
+def max_transaction_id_object(
+    node: Address, partition: int, session_id: int, transaction_id: int, *, offline: bool
+) -> Object:
+    """**max-transaction-id**.  -1 is the protocol's own value for a partition without transactions."""
+    return named(
+        "max-transaction-id",
+        {
+            "node": str(node),
+            "partition": partition,
+            "session_id": session_id,
+            "max_transaction_id": transaction_id,
+            "offline": offline,
+        },
+    )
+
+
+def node_port_object(node: Address, port: str, tls: bool, error: WaltzError | None) -> Object:
+    """**node-port**.  `port`: data or admin; `code`: the node's own word for why not, where it gave one."""
+    return named(
+        "node-port",
+        {
+            "node": str(node),
+            "port": port,
+            "tls": tls,
+            "ok": error is None,
+            "code": getattr(error, "code", None),
+            "message": None if error is None else error.message,
+        },
+    )
+
+
+def node_metric_object(node: Address, metric: MetricReading) -> Object:
+    """**node-metric**.  Times are in seconds, rates in events a second."""
+    rates, sample = metric.rates, metric.distribution
+    return named(
+        "node-metric",
+        {
+            "node": str(node),
+            "partition": metric.partition,
+            "name": metric.name,
+            "kind": metric.kind,
+            "value": list(metric.value) if isinstance(metric.value, tuple) else metric.value,
+            "count": metric.count,
+            "mean_rate": rates and rates.mean,
+            "m1_rate": rates and rates.one_minute,
+            "m5_rate": rates and rates.five_minutes,
+            "m15_rate": rates and rates.fifteen_minutes,
+            "min": sample and sample.min,
+            "mean": sample and sample.mean,
+            "max": sample and sample.max,
+            "stddev": sample and sample.stddev,
+            "p50": sample and sample.p50,
+            "p75": sample and sample.p75,
+            "p95": sample and sample.p95,
+            "p98": sample and sample.p98,
+            "p99": sample and sample.p99,
+            "p999": sample and sample.p999,
+        },
+    )
+
+
+def node_plan_object(plan: NodePlan) -> Object:
+    """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node that records come from."""
+    return named(
+        "plan",
+        {
+            "hash": plan.hash,
+            "command": plan.command,
+            "path": plan.address.url,
+            "steps": [
+                {
+                    "action": step.action.value,
+                    "path": plan.address.url,
+                    "partition": step.partition,
+                    "from_transaction_id": step.from_transaction_id,
+                    "to_transaction_id": step.to_transaction_id,
+                    "offset": None,
+                    "length": None,
+                    "reason": step.reason,
+                    "loses_data": step.loses_data,
+                }
+                for step in plan.steps
+            ],
+            "undecided": [],
+            "arguments": {
+                "partitions": list(plan.partitions),
+                "everything": False,
+                "after": None,
+                "replicas": [] if plan.source is None else [plan.source.url],
+                "allow_data_loss": any(step.loses_data for step in plan.steps),
+            },
+        },
+    )
+
+
+def node_record_object(one: NodeRecord, form: DataForm | None, preview: int | None = None) -> Object:
+    """**record**, of a node: where it stands in which file, and its checksum there, are not seen."""
+    record = one.record
+    request = record.request_id
+    keys: Object = {
+        "partition": one.partition,
+        "segment": None,
+        "transaction_id": record.transaction_id,
+        "offset": None,
+        "size": one.size,
+        "request_id": {
+            "client": request.client,
+            "generation": request.generation,
+            "partition": request.partition,
+            "sequence": request.sequence,
+        },
+        "header": record.header,
+        "data_length": len(record.data),
+        "data_checksum": hex32(record.data_checksum),
+        "record_checksum": None,
+    }
+    keys.update(data_keys(record.data, form, preview))
+    return named("record", keys)
