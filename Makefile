@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 
-.PHONY: demo test test-long bench lint types man schemas clean
+.PHONY: demo test test-long interop bench lint types man schemas clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -23,11 +23,24 @@ test: $(STAMP)        ## the whole default test run, a few minutes on two cores
 test-long: $(STAMP)   ## the thorough variants as well: more crash states, 100,000 mutated inputs, 1,000 live runs
 	$(BIN)/python -m pytest -n $(JOBS) --long
 
+interop: $(STAMP)     ## the released Waltz and ours, mixed, on the loopback; takes the release from WALTZ_CLASSPATH
+ifeq ($(strip $(WALTZ_CLASSPATH)),)
+	@echo "make interop: skipped, WALTZ_CLASSPATH is not set."
+	@echo "It is the class path of a built Waltz 0.13.2, which no registry has: compile the public source (tag 0.13.2) of its"
+	@echo "modules common, client, storage, server and tools with a JDK 17 (--release 8), beside this project and not in it. Put"
+	@echo "on the path: those classes, the resources of server and storage, the libraries that its build files name (zookeeper"
+	@echo "comes with zktools), a file waltz/waltz-version.properties with the line version=0.13.2, and bcpkix-jdk15on, which"
+	@echo "netty needs on Java 17 to make a self-signed certificate. benchmarks/node.py also wants its drivers there."
+else
+	$(BIN)/python -m pytest tests/interop
+endif
+
 bench: $(STAMP)       ## speed, memory and start-up, as ratios measured in one run
 	$(BIN)/python benchmarks/scanner.py
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/node.py --quick $(if $(strip $(WALTZ_CLASSPATH)),,--only ours --client ours)
 
 lint: $(STAMP)        ## style
 	$(BIN)/ruff check .
