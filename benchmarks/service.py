@@ -97,6 +97,9 @@ class Driver:
     def break_off(self, reason: str, requests: int, size: int) -> None:
         raise AssertionError(reason)
 
+    def later(self, call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments)
+
     def room_for_answer(self) -> int:
         return 1 << 30
 

@@ -53,8 +53,9 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """A storage directory, or a node by its URL.  `locked_by`: the process that holds it, 0 when that is unknown, None when nobody does.
+    """A storage directory, or a node by its URL.
 
+    `locked_by` is the process that holds the directory: 0 when that is unknown, None when nobody does.
     `findings` are those that belong to no partition.
     """
 

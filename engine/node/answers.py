@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,14 @@ def post(sender: Sender, answer: bytes | list[bytes], requests: int, size: int, 
         sender.post(answer, requests, size)
     except Exception:
         log.exception("an answer could not be handed to its connection")
+
+
+def later(sender: Sender, log: logging.Logger, call: Callable[..., object], *arguments: object) -> None:
+    """Have something done when the next answer is on its way; trouble there is nobody else's trouble."""
+    try:
+        sender.later(call, *arguments)
+    except Exception:
+        log.exception("what was to be done after an answer could not be handed over")
 
 
 def break_off(sender: Sender, reason: str, requests: int, size: int, log: logging.Logger) -> None:

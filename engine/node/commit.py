@@ -27,6 +27,7 @@ from engine.node.answers import (
     Table,
     break_off,
     failure_frames,
+    later,
     post,
     refuse,
     report,
@@ -139,12 +140,13 @@ class GroupCommit:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             return
+        # counting takes as long as answering, and the peer need not wait for it
+        later(runs[0].sender, self._log, self._count, chunks, bool(blocks), finished - started, finished)
         for sender, answer, requests, size in answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
             else:
                 post(sender, answer, requests, size, self._log)
-        self._count(chunks, bool(blocks), finished - started, finished)
 
     def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
@@ -237,7 +239,7 @@ class GroupCommit:
         return any(broken is sender for broken in self.broken)
 
     def _count(self, chunks: Sequence[_Chunk], wrote: bool, seconds: float, finished: float) -> None:
-        """Tell the metrics; the answers are on their way by now."""
+        """Tell the metrics.  Called when the answers are on their way."""
         tried, done = 0, 0
         for chunk in chunks:
             tried += sum(stop - start for start, stop, d in chunk.stretches if d is None or d.code in _TRIED)

@@ -304,6 +304,8 @@ class Connection(asyncio.BufferedProtocol):
         self.requests -= requests
         self.size -= size
         self._port.budget.give(size + OVERHEAD * requests)
+        if self._pauses is Pause.NOTHING:  # as nearly always; flags are slow
+            return
         if (
             self._pauses & Pause.UNDER_WAY
             and self.requests <= self._most_requests // 2
@@ -318,10 +320,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.requests >= self._most_requests or self.size >= self._most_bytes:
             self._pause(Pause.UNDER_WAY)
         budget = self._port.budget
-        in_line = self._pauses & (Pause.BIG_FRAME | Pause.CROWDED)
-        if not budget.crowded or in_line or self._big is not None or not self.open:
+        if not budget.crowded or self._big is not None or not self.open:
             return
-        if not budget.reserve(self, 0, self._uncrowded):
+        in_line = self._pauses & (Pause.BIG_FRAME | Pause.CROWDED)
+        if not in_line and not budget.reserve(self, 0, self._uncrowded):
             self._pause(Pause.CROWDED)
 
     def _uncrowded(self) -> None:

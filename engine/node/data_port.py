@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -97,6 +98,9 @@ class _Read:
     def closed(self) -> bool:
         return self._connection.closed
 
+    def later(self, call: Callable[..., object], *arguments: object) -> None:
+        self._connection.later(call, *arguments)
+
     def room_for_answer(self) -> int:
         self._promised = self._connection.share.promise()
         return self._promised
@@ -137,6 +141,10 @@ class DataConnection(Connection):
     def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
         """See `engine.node.requests.Sender`.  Thread-safe."""
         self._port.outbox.put(self._answered, answer, requests, size)
+
+    def later(self, call: Callable[..., object], *arguments: object) -> None:
+        """See `engine.node.requests.Sender`.  Thread-safe."""
+        self._port.outbox.put_later(call, *arguments)
 
     def room_for_answer(self) -> int:
         """See `engine.node.requests.Sender`; what is no read has a short answer.  Thread-safe."""

@@ -1,8 +1,9 @@
 """A node: a storage directory behind three ports, from the first step of its start to the last of its stop.
 
-Start: the cluster's key and number of partitions from ZooKeeper, where that is configured; the keys for TLS; the storage
-directory with all its partitions; then the data, the admin and the HTTP port.  Whatever fails ends the start with its error, and
-everything that was there already is closed again (release 0.13.2 runs on without a port that it could not bind, weakness S6).
+Start: the compiled loops, which are made once on a machine (some seconds); the cluster's key and number of partitions from
+ZooKeeper, where that is configured; the keys for TLS; the storage directory with all its partitions; then the data, the
+admin and the HTTP port.  Whatever fails ends the start with its error, and everything that was there already is closed again
+(release 0.13.2 runs on without a port that it could not bind, weakness S6).
 
 Stop: health turns bad, nobody new is accepted, what was read is executed and answered, the connections end, the
 partitions are closed, and the lock on the directory goes last.  Each step is taken whatever became of the one before.
@@ -33,6 +34,7 @@ from engine.node.metrics_json import registry
 from engine.node.one_at_a_time import OneAtATime, OverdueError
 from engine.node.options import NodeOptions
 from engine.node.readings import NodeReading, read_node
+from engine.scan import wire_code
 from engine.storage.directory import StorageDirectory
 from formats.control import Layout
 
@@ -145,6 +147,7 @@ class Node:
         options = self.options
 
         def open_it() -> tuple[StorageDirectory, ssl.SSLContext | None]:
+            self._log.debug("frames and records are handled by: %s", wire_code.prepare())
             key, partitions = _cluster(options)
             context = _server_context(options)
             storage = StorageDirectory.open(

@@ -19,7 +19,12 @@ class Outbox:
     def __init__(self, loop: asyncio.AbstractEventLoop, afterwards: Callable[[], None]) -> None:
         self._loop, self._afterwards = loop, afterwards
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._later: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
+
+    def put_later(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Have something called after the calls of the next `put` and what they gave rise to.  Thread-safe; wakes nobody."""
+        self._later.append((call, arguments))
 
     def put(self, call: Callable[..., None], *arguments: Any) -> None:
         """Have something called in the loop.  Thread-safe.  After the loop was closed nobody listens any more: it is dropped."""
@@ -37,9 +42,8 @@ class Outbox:
         self._woken = False  # before the look: who hands over from now on wakes the loop again
         calls = self._calls
         try:
-            for _ in range(
-                len(calls)
-            ):  # what comes meanwhile has woken the loop anew, and sockets get their turn before it
+            # what comes meanwhile has woken the loop anew, and sockets get their turn before it
+            for _ in range(len(calls)):
                 call, arguments = calls.popleft()
                 call(*arguments)
         finally:
@@ -49,3 +53,7 @@ class Outbox:
                 self._woken = True
                 self._loop.call_soon(self._flush)
             self._afterwards()
+            later = self._later
+            for _ in range(len(later)):
+                less_urgent, its_arguments = later.popleft()
+                less_urgent(*its_arguments)

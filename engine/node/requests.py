@@ -6,8 +6,9 @@ Append requests come as *runs*: the frames stay where they were received, and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +36,16 @@ class Sender(Protocol):
         """Close the connection, as the release does for a message that it cannot decode; what was posted before is sent."""
         ...
 
+    def later(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call back when what is posted next is on its way to the peer; from any thread, in any thread, and perhaps never."""
+        ...
+
     def room_for_answer(self) -> int:
         """Bytes that may be queued to this peer now; bounds the lists it is sent."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRun:
+class AppendRun(NamedTuple):
     """Consecutive append frames of one partition and one sender, not decoded.
 
     `table` has a row per frame (int64 columns `engine.scan.frames.Column`), its BODY column counts from the start of

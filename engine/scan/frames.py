@@ -10,7 +10,7 @@ keep-alive (a frame without body): release 0.13.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ __all__ = ["Column", "FrameSplitter", "Split", "SplitStatus"]
 _STATUS = {int(status): status for status in SplitStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """Frames of a buffer.
 
     `table`: int64, one row a frame, columns by `Column`.  `consumed`: offset in the buffer behind the last whole frame.

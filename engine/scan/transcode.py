@@ -8,6 +8,7 @@ without a look), copies, and computes or compares the record's checksum.  The in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,8 +63,7 @@ class TranscodeError(ValueError):
         super().__init__(f"transaction {transaction_id}: {verdict.name.lower().replace('_', ' ')}")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBlock:
+class EncodedBlock(NamedTuple):
     """Consecutive records as they stand on disk, right by construction.
 
     `offsets`: int64, one more than there are records: where each one begins in `data`, and where the last one ends.
@@ -80,8 +80,7 @@ class EncodedBlock:
         return self.first_transaction_id + self.records
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedAppends:
+class EncodedAppends(NamedTuple):
     """What became of consecutive append requests.
 
     `frames` of them are right and their records are in `block`; `verdict` tells what is wrong with the next one, of which nothing

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.scan import code_cache, compiled, object_code
 from engine.scan.object_code import LoadedCode, UnavailableError
-from engine.scan.wire_layout import FUNCTION, RESULT, TABLES
+from engine.scan.wire_layout import FILLED, FUNCTION, POSITION, RESULT, TABLES
 from engine.scan.wire_loops import INTERPRETED, State, Table
 
 WAYS = ("isal", "zlib-ng", "table")
@@ -32,51 +32,71 @@ _SOURCES = (
     "wire_native.py",
     "wire_compiled.py",
 )
-_ARGUMENTS: Mapping[str, int] = {"split": 3, "encode": 5, "to_list": 4}
+_ARGUMENTS: Mapping[str, tuple[int, int]] = {"split": (2, 0), "encode": (4, 0), "to_list": (2, 1)}
+"""How many pointers, and words, each loop takes behind its state."""
 _loaded: dict[str, CompiledLoops] = {}
 _lock = threading.Lock()
+
+
+_Byte = ctypes.c_char * 1
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def _pointer(memory: Any) -> Any:
+    """What a pointer argument takes for the start of `memory`, which the caller keeps; NumPy's own way takes several times as long."""
+    if type(memory) is bytes:
+        return memory
+    try:
+        return _Byte.from_buffer(memory)
+    except (TypeError, ValueError):  # it may only be read, or is empty
+        return _address(np.frombuffer(memory, np.uint8))
+
+
+_SHORT = 32 << 10
+"""Bytes up to which a loop keeps the interpreter lock: it is back sooner than another thread could have used the time."""
+
+
 class CompiledLoops:
-    """The loops as machine code.  Thread-safe; the interpreter lock is not held while one runs."""
+    """The loops as machine code.  Thread-safe; the interpreter lock is not held while one goes over much."""
 
     def __init__(self, way: str, code: LoadedCode) -> None:
         self.name = f"compiled, {way}"
-        word, pointer = ctypes.c_int64, ctypes.c_void_p
-        self._call = {
-            name: ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *[word] * count)(code.addresses[name])
-            for name, count in _ARGUMENTS.items()
-        }
+        self._free, self._held = (
+            {
+                name: kind(ctypes.c_int32, *[ctypes.c_void_p] * (3 + pointers), *[ctypes.c_int64] * words)(
+                    code.addresses[name]
+                )
+                for name, (pointers, words) in _ARGUMENTS.items()
+            }
+            for kind in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE)
+        )
+        self._error = ctypes.c_void_p()
         self._keep = code.keep
         self._tables, self._function = compiled.inputs(way)
         self._tables_address = _address(self._tables)
 
-    def _run(self, name: str, state: State, *arguments: int) -> int:
+    def _run(self, name: str, state: State, *arguments: Any) -> int:
         address, _ = state.buffer_info()
         state[TABLES], state[FUNCTION] = self._tables_address, self._function
-        error = ctypes.c_void_p()
-        if self._call[name](address + 8 * RESULT, ctypes.addressof(error), address, *arguments):
+        call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]
+        if call(address + 8 * RESULT, ctypes.addressof(self._error), address, *arguments):
             raise RuntimeError(f"the compiled loop {name} failed")  # it has no way to; an answer all the same
         return state[RESULT]
 
     def split(self, state: State, buffer: Any, table: Table) -> int:
         """See `engine.scan.wire_code.Loops.split`."""
-        memory = np.frombuffer(buffer, np.uint8)
-        return self._run("split", state, _address(memory), _address(table))
+        return self._run("split", state, _pointer(buffer), _pointer(table))
 
     def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: Any) -> int:
         """See `engine.scan.wire_code.Loops.encode`."""
-        memory = np.frombuffer(buffer, np.uint8)
-        return self._run("encode", state, _address(memory), _address(table), _address(offsets), _address(out))
+        return self._run("encode", state, _pointer(buffer), _pointer(table), _pointer(offsets), _pointer(out))
 
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """See `engine.scan.wire_code.Loops.to_list`."""
-        memory = np.frombuffer(buffer, np.uint8)
-        return self._run("to_list", state, _address(memory), _address(out), int(brief))
+        return self._run("to_list", state, _pointer(buffer), _pointer(out), int(brief))
 
 
 def _kind(way: str) -> str:

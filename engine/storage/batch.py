@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from engine.scan.transcode import EncodedBlock
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Consecutive records in their form on disk.
 
     `offsets`: int64, where each record begins in `pieces` joined, and where the last one ends.
@@ -47,6 +45,8 @@ def batch_of_blocks(blocks: Sequence[EncodedBlock], following: int, place: str) 
 
     Raises OutOfOrderError, and ValueError for a block that does not agree with itself; the records' bytes are trusted.
     """
+    if len(blocks) == 1 and blocks[0].first_transaction_id == following and _agrees(blocks[0]):
+        return Batch(following, (blocks[0].data,), blocks[0].offsets)
     offsets: list[npt.NDArray[np.int64]] = []
     size, expected = 0, following
     for block in blocks:
@@ -56,13 +56,19 @@ def batch_of_blocks(blocks: Sequence[EncodedBlock], following: int, place: str) 
             raise OutOfOrderError(
                 f"{place}, transaction {block.first_transaction_id}: out of order, the next one is {expected}"
             )
-        if len(block.offsets) != block.records + 1 or block.offsets[0] != 0 or block.offsets[-1] != len(block.data):
+        if not _agrees(block):
             raise ValueError(f"{place}, transaction {expected}: a block does not agree with its offsets")
         offsets.append(block.offsets[:-1] + size if size else block.offsets[:-1])
         size += len(block.data)
         expected = block.next_transaction_id
     joined = np.concatenate([*offsets, np.array([size], np.int64)])
     return Batch(following, tuple(block.data for block in blocks if block.records), joined)
+
+
+def _agrees(block: EncodedBlock) -> bool:
+    """Whether a block has as many records, and bytes, as its offsets say."""
+    offsets = block.offsets
+    return len(offsets) == block.records + 1 and offsets[0] == 0 and offsets[-1] == len(block.data)
 
 
 def batch_of_records(records: Sequence[Record], following: int, place: str, max_data_length: int) -> Batch:
@@ -107,6 +113,10 @@ def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchP
     """
     offsets, count = batch.offsets, batch.records
     size, begin = segment_size, 0
+    left = CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
+    if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch
+        yield BatchPart(batch.pieces, offsets)
+        return
     while begin < count:
         if size > threshold and size > HEADER_SIZE:
             yield None

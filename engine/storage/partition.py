@@ -64,6 +64,7 @@ class Partition:
         """
         self.number = number
         self.path = storage / str(number)
+        self._place = f"{self.path}: partition {number}"
         self._storage, self._control, self._options = storage, control, options
         self._findings = list(findings)
         self._cluster_key: uuid.UUID = control.cluster_key
@@ -149,10 +150,6 @@ class Partition:
         return self._log.open_segments
 
     @property
-    def _place(self) -> str:
-        return f"{self.path}: partition {self.number}"
-
-    @property
     def _marks(self) -> PartitionStruct:
         return self._control.info(self.number).current_struct or PartitionStruct()
 
@@ -200,7 +197,7 @@ class Partition:
         except BaseException:
             self._take_back(before)
             raise
-        self._log.publish(active.extent)
+        self._log.publish(active.next_transaction_id, active.end)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""

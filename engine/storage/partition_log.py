@@ -46,13 +46,26 @@ class PartitionLog:
     ) -> None:
         """`lost_below` makes it a log with gaps: below this id a transaction that is not found was lost."""
         self._path, self._storage = path, storage
-        self._segments = list(segments)
+        self._known = list(segments)
+        self._end: int | None = None
         self._next = next_transaction_id
         self._gaps = lost_below is not None
         self._lost_below = lost_below or 0
         self._closed = False
         self._lock = threading.Lock()
         self._readers = ReaderCache(options.cached_segments, max_data_length=options.max_data_length, storage=storage)
+
+    @property
+    def _segments(self) -> list[SegmentExtent]:
+        """The segments; the lock is held.  The last one is brought up to date when somebody looks, not with every append."""
+        if self._end is not None:
+            self._known[-1] = self._known[-1].grown(self._next, self._end)
+            self._end = None
+        return self._known
+
+    @_segments.setter
+    def _segments(self, segments: list[SegmentExtent]) -> None:
+        self._known, self._end = segments, None
 
     @property
     def segments(self) -> tuple[SegmentExtent, ...]:
@@ -76,19 +89,18 @@ class PartitionLog:
         with self._lock:
             self._segments[-1:] = [last, *further]
 
-    def publish(self, last: SegmentExtent) -> None:
-        """The last segment is now `last`, and readers may see all of it."""
+    def publish(self, next_transaction_id: int, end: int) -> None:
+        """The last segment now has `end` bytes up to `next_transaction_id`, and readers may see all of them."""
         with self._lock:
-            self._segments[-1] = last
-            self._next = last.next_transaction_id
+            self._next, self._end = next_transaction_id, end
 
     def end_with(self, last: SegmentExtent) -> tuple[SegmentExtent, ...]:
         """The log now ends with `last`, in the place of the segment of its name; return the segments that are dropped."""
         with self._lock:
-            self._next = last.next_transaction_id
             first = last.first_transaction_id
             dropped = [segment for segment in self._segments if segment.first_transaction_id > first]
             self._segments = [s for s in self._segments if s.first_transaction_id < first] + [last]
+            self._next = last.next_transaction_id
             for segment in (*dropped, last):
                 self._readers.forget(segment.first_transaction_id)
         return tuple(dropped)

@@ -316,11 +316,15 @@ def settle_partition(directory: Path, partition: int) -> None:
     """Make durable what is about to be read of the last segment; the others were synced when they were closed.
 
     After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
-    to somebody.  Raises DiskWriteError, DiskReadError.
+    to somebody.  A file that was being built when that process ended holds nothing that anybody was promised, and goes.  Raises
+    DiskWriteError, DiskReadError.
     """
-    for segment in view_partition(directory, partition).data_segments[-1:]:
+    view = view_partition(directory, partition)
+    for segment in view.data_segments[-1:]:
         sync_file(segment.data_path)
         sync_file(segment.index_path)
+    for unfinished in view.temporary:
+        disk.unlink(unfinished)
     disk.sync_directory(directory)
 
 

@@ -9,8 +9,9 @@ differs.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,10 @@ class SegmentExtent:
                 return run
         return None
 
+    def grown(self, next_transaction_id: int, end: int) -> SegmentExtent:
+        """As this sound segment will be known with records up to `next_transaction_id`, which ends its `end` bytes."""
+        return replace(self, runs=(Run(self.first_transaction_id, next_transaction_id, HEADER_SIZE, end),))
+
     @property
     def contiguous_next(self) -> int:
         """The first id that is not there: of the unbroken records from the segment's beginning."""
@@ -126,8 +131,7 @@ def create_segment(
     return extent
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPart:
+class BatchPart(NamedTuple):
     """Encoded records that are written at once.
 
     `pieces` are their bytes; `offsets` (int64, one more than there are records) where each one begins in them, from 0, and where

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +70,9 @@ class Peer:
         self.requests += requests
         self.size += size
         self._changed.notify_all()
+
+    def later(self, call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments)
 
     def room_for_answer(self) -> int:
         return self.room

@@ -211,15 +211,18 @@ def test_record_lists_are_bounded_in_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_peer_that_never_reads_stops_being_served_and_is_ended(tmp_path: Path, loop: str) -> None:
     limits = NodeLimits(unread_seconds=0.4, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 18)
-    with serving(tmp_path / "d", records=300, size=4000, loop=loop, limits=limits) as served:
-        with served.connect_admin() as peer, served.connect_admin() as other:
-            peer.send(admin.encode(admin.RecordListRequest(5, 0, 0, 300)) * 500)
-            largest = 0
-            while served.call(lambda: len(served.admin.connections)) > 1:
-                assert other.ask(admin.LastSessionInfoRequest(1, 0)).sequence == 1
-                largest = max(largest, served.call(lambda: served.admin.room.queued))
-            peer.wait_until_reset()
-            assert largest <= 2 * limits.connection_output + limits.max_list_bytes
+    with (
+        serving(tmp_path / "d", records=300, size=4000, loop=loop, limits=limits) as served,
+        served.connect_admin() as peer,
+        served.connect_admin() as other,
+    ):
+        peer.send(admin.encode(admin.RecordListRequest(5, 0, 0, 300)) * 500)
+        largest = 0
+        while served.call(lambda: len(served.admin.connections)) > 1:
+            assert other.ask(admin.LastSessionInfoRequest(1, 0)).sequence == 1
+            largest = max(largest, served.call(lambda: served.admin.room.queued))
+        peer.wait_until_reset()
+        assert largest <= 2 * limits.connection_output + limits.max_list_bytes
 
 
 def test_draining_answers_what_was_asked_and_closes(tmp_path: Path) -> None:

@@ -259,13 +259,16 @@ def test_a_silent_peer_is_closed_after_the_idle_time_and_keep_alives_hold_it_ope
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_a_frame_that_stops_arriving_ends_its_connection(tmp_path: Path, loop: str, size: int) -> None:
-    with serving(tmp_path / "d", loop=loop, limits=NodeLimits(stall_seconds=0.1)) as served:
-        with served.connect() as peer, served.connect() as other:
-            peer.send(appends(0, 1, size=size)[0][:-1])
-            assert peer.rest() == b""
-            served.settle()
-            assert served.call(lambda: served.data.budget.used) == 0
-            assert other.ask(storage.MaxTransactionIdRequest(SESSION, 6, 0)).transaction_id == -1
+    with (
+        serving(tmp_path / "d", loop=loop, limits=NodeLimits(stall_seconds=0.1)) as served,
+        served.connect() as peer,
+        served.connect() as other,
+    ):
+        peer.send(appends(0, 1, size=size)[0][:-1])
+        assert peer.rest() == b""
+        served.settle()
+        assert served.call(lambda: served.data.budget.used) == 0
+        assert other.ask(storage.MaxTransactionIdRequest(SESSION, 6, 0)).transaction_id == -1
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

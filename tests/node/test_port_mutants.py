@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import struct
@@ -19,8 +20,8 @@ from tests.builders import KEY
 from tests.node.serving import SESSION, Peer, Serving, appends, serving, success
 
 DEFAULT, THOROUGH = 20_000, 1_000_000
-BATCH = 25
-"""Frames that are sent before the mutants' peer looks whether it is still connected."""
+ABREAST = 10
+"""Connections that mutants are sent over at the same time."""
 LAST_SESSION = 2**63 - 1
 GROWTH = 64 << 20
 """Bytes by which the process may grow: allocators keep what they once had."""
@@ -91,26 +92,34 @@ def mutants(seeds: list[bytes], source: random.Random) -> Iterator[bytes]:
 
 
 def storm(served: Serving, connect: Callable[[], Peer], seeds: list[bytes], count: int, seed: int) -> None:
-    """Send so many mutants, over as many connections as they cost."""
+    """Have so many mutants looked at: each of some connections is sent one at a time, and replaced when it was closed."""
     found = mutants(seeds, random.Random(seed))
-    left = count
-    while left > 0:
-        with connect() as peer:
-            peer.socket.setblocking(False)
-            try:
-                while left > 0:
-                    # the first frame of nonsense ends the connection, and what is behind it is not looked at
-                    peer.socket.send(b"".join(next(found) for _ in range(min(left, 3))))
-                    left -= 1
-                    if left % BATCH == 0:
-                        served.settle()
-                    try:
-                        if not peer.socket.recv(1 << 16):
-                            break
-                    except BlockingIOError:
-                        pass
-            except OSError:
-                continue
+    peers: list[Peer] = []
+    for _ in range(0, count, ABREAST):
+        while len(peers) < ABREAST:
+            peers.append(connect())
+            peers[-1].socket.setblocking(False)
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.socket.send(next(found))
+        served.settle()
+        for peer in list(peers):
+            if is_closed(peer):
+                peer.close()
+                peers.remove(peer)
+    for peer in peers:
+        peer.close()
+
+
+def is_closed(peer: Peer) -> bool:
+    try:
+        while peer.socket.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @pytest.mark.parametrize("port", ["data", "admin"])

@@ -292,6 +292,16 @@ def test_a_clean_directory_is_opened_and_closed_without_a_change(tmp_path: Path,
     assert {name: d for name, d in digest(tmp_path).items() if name != ".waltzctl/lock"} == before
 
 
+def test_a_file_that_was_being_built_when_its_process_ended_goes(tmp_path: Path) -> None:
+    """A kill in the middle of a roll-over leaves one; it holds nothing, and the next opening removes it."""
+    build_directory(tmp_path, {0: 5}, layout=Layout.RELEASED)
+    unfinished = tmp_path / "0" / ("0000000000000000005.seg" + disk.TEMPORARY_SUFFIX)
+    unfinished.write_bytes(bytes(77))
+    with opened(tmp_path) as directory:
+        assert not unfinished.exists()
+        assert directory.partition(0).max_transaction_id == 4
+
+
 @needs_golden
 @pytest.mark.parametrize("source", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release_open_with_every_record(source: Path, tmp_path: Path) -> None:
