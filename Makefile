@@ -14,13 +14,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)        ## the main job on generated data: create, append, damage, verify, recover, undo
+demo: $(STAMP)        ## the main job on generated data: create, append, damage, verify, recover, undo, serve
 	$(BIN)/python demo/demo.py
 
 test: $(STAMP)        ## the whole default test run, a few minutes on two cores
 	$(BIN)/python -m pytest -n $(JOBS)
 
-test-long: $(STAMP)   ## the thorough variants as well: more crash states, 100,000 mutated inputs, 1,000 live runs
+test-long: $(STAMP)   ## the thorough variants as well: more crash states, mutated inputs, live runs and kills
 	$(BIN)/python -m pytest -n $(JOBS) --long
 
 interop: $(STAMP)     ## the released Waltz and ours, mixed, on the loopback; takes the release from WALTZ_CLASSPATH
@@ -35,11 +35,12 @@ else
 	$(BIN)/python -m pytest tests/interop
 endif
 
-bench: $(STAMP)       ## speed, memory and start-up, as ratios measured in one run
+bench: $(STAMP)       ## speed, memory and start-up, as ratios measured in one run; the node beside the released one if it is there
 	$(BIN)/python benchmarks/scanner.py
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/open.py
 	$(BIN)/python benchmarks/node.py --quick $(if $(strip $(WALTZ_CLASSPATH)),,--only ours --client ours)
 
 lint: $(STAMP)        ## style

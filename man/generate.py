@@ -15,6 +15,7 @@ from typing import Any
 from typer.main import get_command
 
 from engine.findings import CATALOGUE, Severity
+from formats.fence import FENCE_FILE_NAME
 from waltzctl import __version__
 from waltzctl.app import COMMANDS, actions_of, app, manual_of
 from waltzctl.exit_status import ExitStatus
@@ -28,7 +29,9 @@ OVERVIEW = (
     ".PP",
     (
         "waltzctl works on the storage directory of a Waltz node: a control file, and for each partition a directory of"
-        " segments with their indexes. It reads and writes the files of release 0.13.2 and those of the design documents."
+        " segments with their indexes. It reads and writes the files of release 0.13.2 and those of the design documents. It"
+        " also serves such a directory (serve), and looks after a node that runs, its own or one of release 0.13.2 (node, bench,"
+        " and waltz://HOST:PORT instead of a path for verify, dump and status)."
     ),
     ".PP",
     (
@@ -51,7 +54,8 @@ FORMATS = (
         "json",
         (
             "One document: the object itself where a command answers with exactly one (create-cluster, status, truncate,"
-            " rebuild-index, recover, undo, append, salvage), otherwise an array (verify, dump, undo --list)."
+            " rebuild-index, recover, undo, append, salvage, serve, bench, node max-transaction-id, and whatever changes a"
+            " node), otherwise an array (verify, dump, undo --list, serve --show-config or --live, and the rest of node)."
         ),
     ),
     ("ndjson", "One object a line, each with schema and type."),
@@ -77,7 +81,17 @@ ENVIRONMENT = (
 FILES = (
     ("waltz-storage.ctl", "The control file: cluster key, and for each partition session and low-water marks."),
     ("P/N.seg, P/N.idx", "A segment of partition P that begins at transaction N (19 digits), and its index."),
-    (".waltzctl/", "What waltzctl keeps: lock, availability marks, quarantine, journal."),
+    (
+        ".waltzctl/",
+        "What waltzctl keeps: lock, availability marks, quarantine, journal, partitions that were taken away.",
+    ),
+    (
+        f".waltzctl/{FENCE_FILE_NAME}",
+        (
+            "For each partition the highest session that a node let in, so that a restart lets no older one in again. The"
+            " control file has the session of the last low-water mark. Written by serve; released nodes ignore it."
+        ),
+    ),
 )
 
 COMPLETION = (
@@ -218,7 +232,7 @@ def command_page(tree: Any, command: ModuleType) -> str:
 
 def overview_page() -> str:
     """waltzctl(1)."""
-    lines = head("waltzctl", 1, "create, inspect, repair and extend the storage of a Waltz cluster")
+    lines = head("waltzctl", 1, "create, inspect, repair, extend and serve the storage of a Waltz cluster")
     lines += [".SH SYNOPSIS", ".B waltzctl", "COMMAND [OPTIONS] ARGUMENTS...", ".SH DESCRIPTION"]
     lines += [text if text.startswith(".") else escaped(text) for text in OVERVIEW]
     lines += [".SH COMMANDS", *terms((manual_of(c).name, f"{manual_of(c).summary}.") for c in COMMANDS)]

@@ -33,11 +33,22 @@ def write_parameters(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
                 formatter.write_dl(shown)
 
 
+class ShownContext(typer.Context):
+    """A context whose command line, in usage lines and errors, names what an action acts on the way manuals do."""
+
+    @property
+    def command_path(self) -> str:
+        """``waltzctl node HOST:PORT list``."""
+        return without_braces(super().command_path)
+
+
 class ActionTree(TyperGroup):
     """The group of the actions.
 
     Its own options may stand anywhere, because nobody remembers which of two parts of a command line an option belongs to.
     """
+
+    context_class = ShownContext
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command's name in the usage line."""

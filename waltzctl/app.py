@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from waltzctl import __version__
-from waltzctl.action_tree import ActionTree, without_braces, write_parameters
+from waltzctl.action_tree import ActionTree, ShownContext, without_braces, write_parameters
 from waltzctl.commands import (
     append,
     bench,
@@ -38,16 +38,20 @@ COMMANDS: tuple[ModuleType, ...] = (
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 
-HELP = """Create, inspect, repair and extend the storage of a Waltz cluster.
+HELP = """Create, inspect, repair, extend and serve the storage of a Waltz cluster.
 
-Inspecting (status, verify, dump) never writes, takes no lock, and works on a directory in use. What repairs shows its
-plan first, keeps every byte that it removes or replaces, and can be undone."""
+Inspecting (status, verify, dump) never writes, takes no lock, and works on a directory in use, or with waltz://HOST:PORT
+on a running node. What repairs shows its plan first, keeps every byte that it removes or replaces, and can be undone.
+
+serve runs a storage node; node looks after one that runs, ours or one of release 0.13.2; bench measures it."""
 
 EPILOG = """\b
 Examples:
   waltzctl status /var/lib/waltz
   waltzctl verify /var/lib/waltz
   waltzctl recover /var/lib/waltz --dry-run
+  waltzctl serve /var/lib/waltz
+  waltzctl node 127.0.0.1:55281 list
 
 \b
 Exit status, the same for every command:
@@ -56,6 +60,8 @@ Exit status, the same for every command:
 
 class Command(TyperCommand):
     """A command whose help names its arguments the way manuals do: ``PATH...``, without the type they have in the code."""
+
+    context_class = ShownContext
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command's name in the usage line."""
@@ -68,6 +74,10 @@ class Command(TyperCommand):
 
 class CommandTree(TyperGroup):
     """The top of the tree, where a command's answer or error becomes the exit status."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of `COMMANDS`; those that have actions are registered last."""
+        return [manual_of(command).name for command in COMMANDS]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

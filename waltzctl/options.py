@@ -100,9 +100,15 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
 
 
 def path_of(text: str, *, name: str = "PATH") -> Path:
-    """A path as it was typed.  Empty text is refused: it would mean the current directory, which nobody typed."""
+    """A path as it was typed.
+
+    Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.
+    """
     if not text:
         raise typer.BadParameter("the path is empty", param_hint=f"'{name}'")
+    if text.lower().startswith("waltz://"):
+        reason = "is a node, and this works on files; for nodes there are verify, dump, status, and waltzctl node"
+        raise typer.BadParameter(f"{text} {reason}", param_hint=f"'{name}'")
     if "\0" in text:
         raise typer.BadParameter("the path holds a zero byte", param_hint=f"'{name}'")
     return Path(text)

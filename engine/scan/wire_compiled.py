@@ -46,7 +46,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def _pointer(memory: Any) -> Any:
-    """What a pointer argument takes for the start of `memory`, which the caller keeps; NumPy's own way takes several times as long."""
+    """What a pointer argument takes for the start of `memory`, which the caller keeps; NumPy's own way takes far longer."""
     if type(memory) is bytes:
         return memory
     try:

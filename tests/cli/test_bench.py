@@ -149,7 +149,7 @@ def test_on_a_terminal_the_number_is_asked_and_bars_are_shown(node: Served) -> N
     assert agreed.status == 0
     assert re.search(r"^99 % +[0-9.]+ ms$", agreed.out, re.M)
     assert re.search(r"^up to +[0-9.]+ ms +[0-9,]+  #+$", agreed.out, re.M)
-    assert re.search(r"^APPENDED  [0-9,]+ transactions a second\.  They stay\.$", agreed.out, re.M)
+    assert re.search(r"^APPENDED  [0-9,]+ transactions a second\. They stay\.$", agreed.out, re.M)
 
 
 def test_an_interrupt_still_takes_away_what_was_appended(node: Served) -> None:
@@ -170,6 +170,7 @@ def test_an_interrupt_still_takes_away_what_was_appended(node: Served) -> None:
         process.kill()
         process.wait()
     assert (process.returncode, out) == (130, "")
+    assert "what was appended until then was removed again" in err
     assert "interrupted" in err
     assert node.last(8) == (before[0] + 1, before[1])
 

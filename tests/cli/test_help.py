@@ -29,6 +29,9 @@ NAMES = (
     "undo",
     "append",
     "salvage",
+    "serve",
+    "node",
+    "bench",
 )
 
 
@@ -134,6 +137,9 @@ def test_help_on_a_terminal_of_80_columns() -> None:
     assert max(len(line) for line in answer.out.splitlines()) <= 80
     for name in NAMES:
         assert f"\n  {name} " in answer.out
+    listed = answer.out[answer.out.index("Commands:") :]
+    places = [listed.index(f"\n  {manual_of(command).name} ") for command in COMMANDS]
+    assert places == sorted(places)
 
 
 def test_version() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,12 +196,29 @@ def test_dump_of_a_url_into_a_file(served: Served, tmp_path: Path) -> None:
         ["node", "h:2", "nonsense"],
         ["node", "h:2", "records"],
         ["node", "h:2", "--certificate-key", "f", "list"],
+        ["recover", "waltz://h:2"],
+        ["serve", "Waltz://h:2"],
+        ["salvage", "waltz://h:2", "--to", "/data"],
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: list[str]) -> None:
     answer = invoke(*words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err
+    assert "{" not in answer.err
+
+
+def test_a_data_port_that_nobody_named_is_said_to_be_assumed(served: Served) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    admin = f"127.0.0.1:{served.ready['admin_port']}"
+    answer = invoke("node", admin, "--data-port", port, "max-transaction-id", "--partition", 0)
+    assert answer.status == 14
+    assert f"127.0.0.1:{port}: cannot connect" in answer.err
+    assert "--data-port" not in answer.err
+    answer = invoke("node", f"127.0.0.1:{port + 1}", "validate")
+    assert answer.status == 14
+    assert answer.err.count("--data-port says which it is") == 1
 
 
 def test_the_options_of_the_connection_stand_anywhere(served: Served) -> None:

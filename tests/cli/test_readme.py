@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 from engine.storage.directory import StorageDirectory
-from tests.cli.nodes import unused_ports
-from tests.cli.running import ROOT, environment
+from tests.builders import build_directory, make_records
+from tests.cli.nodes import serving, unused_ports
+from tests.cli.running import ROOT, environment, run
 
 PATIENCE = 300
+RECORDS, MARK = 40, 29
+"""Of partition 3 of the source: how many there are, and up to which one they are acknowledged."""
 
 
 def blocks(section: str) -> dict[str, str]:
@@ -31,7 +34,7 @@ def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m waltzctl "$@"\n')
     program.chmod(0o755)
     commands = re.findall(r"^\$ (.*)$", found["console"], re.M)
-    assert len(commands) == 8
+    assert len(commands) == 9
     script = (
         "\n".join(["set -e", *commands])
         .replace("/data/", f"{tmp_path}/data/")
@@ -49,3 +52,19 @@ def test_the_recipe_for_a_node(tmp_path: Path) -> None:
         assert storage.partition(0).read(9).data == b"transaction 9"
         assert all(storage.partition(number).max_transaction_id >= 99 for number in (1, 2, 3))
     assert "OK" in done.stdout
+
+
+def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
+    build_directory(tmp_path / "n1", {3: RECORDS}, num_partitions=4, local_low_water_mark=MARK)
+    begun = make_records(RECORDS, partition=3)[:10]
+    build_directory(tmp_path / "n2", {3: [begun]}, num_partitions=4, local_low_water_mark=len(begun) - 1)
+    free = ("--port", 0, "--http-port", "off")
+    with serving(tmp_path / "n1", *free) as source, serving(tmp_path / "n2", *free) as target:
+        for line in blocks("A node")["sh"].splitlines():
+            words = line.replace("n1:55281", f"127.0.0.1:{source.ready['admin_port']}").split()
+            address = f"127.0.0.1:{target.ready['admin_port']}"
+            words = [address if word == "n2:55281" else word for word in words]
+            answer = run(*words[1:], "--data-port", target.ready["port"])
+            assert answer.status == 0, answer.err
+        answer = run("dump", f"waltz://{address}", "--partition", 3, "--format", "ndjson")
+        assert len(answer.objects) == MARK + 1

@@ -149,7 +149,9 @@ def test_quiet_says_nothing(storage: Path) -> None:
 
 def test_not_a_storage_directory(tmp_path: Path) -> None:
     assert run("serve", tmp_path, *FREE).status == 10
-    assert run("serve", tmp_path / "none", *FREE).status == 10
+    answer = run("serve", tmp_path / "none", *FREE)
+    assert answer.status == 10
+    assert "waltzctl create-cluster" in answer.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,6 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
     FormatOption,
-    PartitionsOption,
     QuietOption,
     VerboseOption,
     YesOption,
@@ -109,7 +108,10 @@ MANUAL = Manual(
 @with_connection
 def run(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node's data port.", show_default=False)],
-    partition: PartitionsOption = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", metavar="RANGES", help="These partitions, for instance 0-3,7; 0 unless given."),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Records in a request.")] = 1,
     data_size: Annotated[
         str, typer.Option("--data-size", metavar="SIZE", help="Data of a record, for instance 1KiB.")
@@ -173,11 +175,7 @@ def run(
         console.emit(shown, flush=True)
         rate = f"{result.transactions / result.seconds:,.0f} {'records' if read else 'transactions'} a second"
         stays = (
-            ""
-            if read or not _appended(places, result)
-            else "  They were removed again."
-            if truncate
-            else "  They stay."
+            "" if read or not _appended(places, result) else " They were removed again." if truncate else " They stay."
         )
         console.success(f"{'READ' if read else 'APPENDED'}  {rate}.{stays}")
     return ExitStatus.CLEAN
@@ -224,11 +222,18 @@ async def _load(
 
     async with await reach.storage(node) as client:
         places = await begin(client, surveyed, options)
+        ended = removed = False
         try:
             result = await run_load(client, places, options, ssl_context=reach.context(node), on_phase=console.detail)
+            ended = True
         finally:
-            if truncate and not client.closed:
-                await take_away(client, places)
+            try:
+                if truncate and not client.closed:
+                    await take_away(client, places)
+                    removed = True
+            finally:
+                if not options.read and not (ended and (removed or not truncate)):
+                    console.note(f"what was appended until then {'was removed again' if removed else 'stays there'}")
     return places, result
 
 

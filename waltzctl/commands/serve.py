@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from waltzctl.render.objects import Object
     from waltzctl.serving import Shown
 
+_HOW_TO_BEGIN = (
+    "make one with waltzctl create-cluster; with ZooKeeper configured, an empty directory becomes a new node"
+)
+
 LIVE_SECONDS = 1.0
 LIVE_SECONDS_ELSEWHERE = 10.0
 """How often the live view is shown on a terminal, and how often as objects elsewhere."""
@@ -302,6 +306,7 @@ def _serve(
     live: bool,
     with_uvloop: bool,
 ) -> ExitStatus:
+    from engine.errors import NotWaltzError
     from engine.node.logs import NodeLog, goes_to_journal
     from engine.node.notify import Notifier
     from waltzctl.serving import Service, ready_file_at, serve
@@ -318,10 +323,14 @@ def _serve(
                 journal=goes_to_journal(sys.stderr, os.environ),
             )
         )
-        return serve(
-            lambda: Service(configuration, read, log, Notifier.from_environment(os.environ), shown, file),
-            with_uvloop=with_uvloop,
-        )
+        try:
+            return serve(
+                lambda: Service(configuration, read, log, Notifier.from_environment(os.environ), shown, file),
+                with_uvloop=with_uvloop,
+            )
+        except NotWaltzError as error:
+            error.advice = error.advice or _HOW_TO_BEGIN
+            raise
 
 
 def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown, LineStream]:

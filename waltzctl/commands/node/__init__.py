@@ -98,4 +98,5 @@ def run(
     admin = address_of(address, name="HOST:PORT")
     if data_port is None and admin.port == 1:
         raise typer.BadParameter("there is no port below 1; say which it is", param_hint="'--data-port'")
-    ctx.obj = NodeTarget(admin, admin.with_port(data_port or admin.port - 1), connection)
+    data = admin.with_port(data_port or admin.port - 1)
+    ctx.obj = NodeTarget(admin, data, connection, data_assumed=data_port is None)

@@ -52,7 +52,7 @@ def run(
         async with await reach.storage(target.data) as client:
             return session, await client.max_transaction_id(session, partition, offline=offline)
 
-    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console, target.explaining():
         session, last = run_async(ask(target.reach(console)))
         console.emit(max_transaction_id_object(target.admin, partition, session, last, offline=offline))
     return ExitStatus.CLEAN

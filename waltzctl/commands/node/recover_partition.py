@@ -115,5 +115,8 @@ def run(
         batch_bytes=size or DEFAULT_BYTES,
         comparison=Comparison(compare.value),
     )
-    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+    with (
+        Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console,
+        target.explaining(),
+    ):
         return recover_partition(console, switches, target.reach(console), target.admin, target.data, origin, options)

@@ -20,9 +20,9 @@ MANUAL = Manual(
     summary="Take partitions away from the node",
     description=(
         (
-            "The node forgets their session and marks, so that a Waltz server begins anew with whatever is there later. Their"
-            " files stay unless --delete-storage-files is given; deleted files are gone for good. Change the cluster's metadata"
-            " first, or servers go on asking this node."
+            "Their files stay unless --delete-storage-files is given; deleted files are gone for good. A node of this program"
+            " keeps session and marks with the files, so that a partition that comes back goes on where it was; one of release"
+            " 0.13.2 forgets them in any case. Change the cluster's metadata first, or servers go on asking this node."
         ),
     ),
     examples=(

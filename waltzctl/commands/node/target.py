@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from engine.errors import PeerError, WaltzError
 from waltzctl.changing import Changed, change
 from waltzctl.connecting import Connecting, run_async
 from waltzctl.exit_status import ExitStatus
@@ -58,6 +60,8 @@ class NodeTarget:
     admin: Address
     data: Address
     connecting: Connecting
+    data_assumed: bool = False
+    """Nobody said which one the data port is."""
 
     @classmethod
     def of(cls, context: typer.Context) -> NodeTarget:
@@ -73,6 +77,21 @@ class NodeTarget:
     def ask(self, console: Console, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
         """Do something with a connection to the admin port."""
         return run_async(self._ask(self.reach(console), work))
+
+    def explain(self, error: WaltzError) -> None:
+        """Tell, with an error of a data port that nobody named, how to name it."""
+        if self.data_assumed and isinstance(error, PeerError) and error.peer == str(self.data):
+            told = "the data port was taken to be the admin port - 1; --data-port says which it is"
+            error.advice = told if error.advice is None else f"{error.advice}\n  {told}"
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """`explain` whatever is raised within."""
+        try:
+            yield
+        except WaltzError as error:
+            self.explain(error)
+            raise
 
     async def _ask(self, reach: Reach, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
         async with await reach.admin(self.admin) as client:

@@ -80,6 +80,8 @@ def run(
         reach = target.reach(console)
         for port, address in (("data", target.data), ("admin", target.admin)):
             error = run_async(attempt(reach, port, address))
+            if error is not None:
+                target.explain(error)
             if error is not None or not (quiet and console.for_people):
                 console.emit(node_port_object(address, port, not target.connecting.plaintext, error))
             if error is not None:
