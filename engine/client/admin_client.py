@@ -142,7 +142,7 @@ class AdminClient:
         await self._change(request, "assigning partitions")
 
     async def unassign(self, partitions: Sequence[int], *, delete_files: bool = False) -> None:
-        """Take partitions away from the node.  Their session and marks are lost; their files only with `delete_files`."""
+        """Take partitions away from the node.  Files are lost with `delete_files` only, session and marks at a released node."""
         request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), False, delete_files)
         await self._change(request, "taking partitions away")
 

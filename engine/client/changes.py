@@ -63,7 +63,7 @@ def _plan(command: str, client: AdminClient, partitions: Collection[int], steps:
 
 
 def _assign(one: PartitionReading) -> NodeStep:
-    reason = "not assigned to this node; files that are there from before are used, session and marks begin anew"
+    reason = "not assigned to this node; files that are there are used (a released node begins session and marks anew)"
     return NodeStep(Action.ASSIGN, one.partition, reason)
 
 
@@ -71,7 +71,7 @@ def _unassign(one: PartitionReading, *, delete_files: bool) -> NodeStep:
     state = f"session {_known(one.session_id)}, low-water mark {_known(one.low_water_mark)}"
     if not delete_files:
         return NodeStep(
-            Action.UNASSIGN, one.partition, f"the files stay, but session and marks are forgotten ({state})"
+            Action.UNASSIGN, one.partition, f"the files stay; a released node forgets session and marks ({state})"
         )
     last = one.last_transaction_id
     holds = last is None or last >= 0

@@ -173,7 +173,7 @@ async def _check_joint(source: AdminClient, destination: AdminClient, partition:
     if ours is None:
         raise DamageError(
             f"{destination.address}: partition {partition} does not give transaction {keep}, which should stay",
-            advice="verify this node; with remove-partition and add-partition the copy begins anew",
+            advice="verify this node; after remove-partition --delete-storage-files and add-partition all is copied",
         )
     if theirs != ours:
         said = "does not have" if theirs is None else "has something else under"

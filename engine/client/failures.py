@@ -48,7 +48,7 @@ _CLASSES: tuple[tuple[str, FailureCode], ...] = (
 _ADVICE = {
     FailureCode.NOT_ASSIGNED: "assign it first: waltzctl node HOST:PORT add-partition",
     FailureCode.NOT_AVAILABLE: "it was switched off: waltzctl node HOST:PORT availability",
-    FailureCode.ONLINE: "switch it off first: waltzctl node HOST:PORT availability --online false",
+    FailureCode.ONLINE: "switch it off first: waltzctl node HOST:PORT availability --partition N --online false",
     FailureCode.SESSION_CHANGED: "another program uses the partition in a newer session",
     FailureCode.MISMATCH: "this node belongs to another cluster, or the key or the number of partitions is wrong",
     FailureCode.DISK_FULL: "free some space on the node",

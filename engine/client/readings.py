@@ -235,5 +235,5 @@ def need_assigned(readings: Collection[PartitionReading], peer: str) -> None:
     if missing:
         raise InvalidRequestError(
             f"{peer}: not assigned to this node: partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
-            advice="list shows what is",
+            advice="waltzctl node HOST:PORT list shows which are",
         )

@@ -149,7 +149,7 @@ def _connected(options: ZooKeeperOptions) -> Iterator[Any]:
             raise PeerUnreachableError(
                 f"ZooKeeper at {options.connect_string}",
                 f"no connection within {options.connect_timeout:g} s{why}",
-                advice="check zookeeper.connectString and that the ensemble runs",
+                advice="check the connect string and that the ensemble runs",
             )
         yield client
     finally:

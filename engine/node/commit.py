@@ -70,8 +70,12 @@ class Judge(Protocol):
         """The session whose online appends need no further look at present; None when there is none."""
         ...
 
-    def admit(self, session_id: int, offline: bool) -> Denial | None:
-        """Check an append; None when it may run, a newer session being durable.  Raises WaltzError when it cannot be."""
+    def check(self, session_id: int, offline: bool) -> Denial | None:
+        """Check an append; None when it may run.  Changes nothing."""
+        ...
+
+    def let_in(self, session_id: int, offline: bool) -> None:
+        """A checked append will be executed: its session, if it is a newer one, is durable on return.  Raises WaltzError."""
         ...
 
 
@@ -175,12 +179,20 @@ class GroupCommit:
                     chunk.stretches.append((row, chunk.ends[run], _BROKEN_OFF))
                     row = chunk.ends[run]
                     continue
-            denial = self._admit(int(table[row, SESSION]), bool(table[row, OFFLINE]))
+            session_id, offline = int(table[row, SESSION]), bool(table[row, OFFLINE])
+            known = not offline and session_id == self._judge.open_session()
+            denial = None if known else self._judge.check(session_id, offline)
             if denial is not None:
                 chunk.stretches.append((row, stop, denial))
                 row = stop
                 continue
             encoded = self._encoder.encode(chunk.buffer, table[row:stop], following)
+            if encoded.frames and not known:  # a request that fails shuts out nobody
+                denial = self._let_in(session_id, offline)
+                if denial is not None:
+                    chunk.stretches.append((row, row + encoded.frames, denial))
+                    row += encoded.frames
+                    continue
             if encoded.block.records:
                 blocks.append(encoded.block)
                 following += encoded.block.records
@@ -207,13 +219,12 @@ class GroupCommit:
         changed = (sessions[1:] != sessions[:-1]) | (offline[1:] != offline[:-1])
         return [*(np.flatnonzero(changed) + 1).tolist(), count]
 
-    def _admit(self, session_id: int, offline: bool) -> Denial | None:
-        if not offline and session_id == self._judge.open_session():
-            return None
+    def _let_in(self, session_id: int, offline: bool) -> Denial | None:
         try:
-            return self._judge.admit(session_id, offline)
+            self._judge.let_in(session_id, offline)
         except WaltzError as error:
             return report(error, self._log, f"session {session_id}")
+        return None
 
     def _verdict(self, encoded: EncodedAppends) -> Denial:
         if encoded.verdict is Verdict.ORDER:

@@ -211,10 +211,12 @@ class PartitionService:
             break_off(request.sender, MALFORMED_REASON, 1, request.size, self._log)
             return
         try:
-            denial = self.admit(message.session_id, getattr(message, "offline", False), access_of(message))
+            offline = getattr(message, "offline", False)
+            denial = self.check(message.session_id, offline, access_of(message))
             if denial is not None:
                 refuse(request, denial, self._log)
                 return
+            self.let_in(message.session_id, offline)
             room = min(request.sender.room_for_answer(), self.options.max_list_bytes)
             answer = execute(self.partition, message, self.metrics, room)
         except BaseException as error:
@@ -245,19 +247,21 @@ class PartitionService:
             return None
         return self._session
 
-    def admit(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
-        """Check a request; None when it may run, and then a newer session is durable.  Raises DiskError when it cannot be."""
-        state = self._state
-        denial = permissions.check(state, session_id=session_id, offline=offline, access=access)
+    def check(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
+        """Check a request; None when it may run.  Changes nothing."""
+        denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
         if denial is None and access is Access.WRITE:
             try:
                 self.partition.check_writable()
             except WaltzError as error:  # what made it so was logged when it happened
                 return denial_of(error)
-        if denial is None and permissions.raises_session(state, session_id=session_id, offline=offline):
+        return denial
+
+    def let_in(self, session_id: int, offline: bool) -> None:
+        """A checked request will be executed: its session, if it is a newer one, is durable on return.  Raises DiskError."""
+        if permissions.raises_session(self._state, session_id=session_id, offline=offline):
             self._fences.raise_to(self.number, session_id)
             self._session = session_id
-        return denial
 
     # --- pausing and ending ------------------------------------------------------------------------------------------
 

@@ -124,6 +124,7 @@ def test_s1_a_request_that_is_refused_shuts_out_nobody(tmp_path: Path) -> None:
         disabled = STORAGE + "read and write for partition=0 have been disabled on storage node"
         assert served.failure(appended(1, 1, session=99)).message == disabled
         served.hosted.set_availability([0], readable=True, writable=True)
+        assert "out of order" in served.failure(appended(7, 1, session=99)).message
         served.succeed(appended(1, 1, session=4))
 
 

@@ -80,6 +80,13 @@ class Model:
         return None
 
     def execute(self, m: StorageMessage) -> Expected:
+        before = self.session
+        expected = self._execute(m)
+        if isinstance(m, AppendRequest) and isinstance(expected, tuple):
+            self.session = before  # an append that fails, for whatever reason, shuts out nobody
+        return expected
+
+    def _execute(self, m: StorageMessage) -> Expected:
         code = self.denied(m, isinstance(m, (AppendRequest, SetLowWaterMarkRequest, TruncateRequest)))
         if code is not None:
             return code, m.sequence
