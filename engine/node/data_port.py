@@ -19,7 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from engine.node.connection import HEADER, Connection, Pause, Received
 from engine.node.failures import failure_of
 from engine.node.hosted_storage import HostedStorage
 from engine.node.limits import NodeLimits
-from engine.node.partition_service import Admission
+from engine.node.partition_service import Admission, PartitionService
 from engine.node.permissions import not_loaded
 from engine.node.port import Port
 from engine.node.requests import AppendRun, Item, Request
@@ -104,6 +104,11 @@ class _Read:
     def room_for_answer(self) -> int:
         self._promised = self._connection.share.promise()
         return self._promised
+
+    def give_room_back(self) -> None:
+        """There will be no answer for this promise."""
+        self._connection.share.make(self._promised, 0)
+        self._promised = 0
 
     def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
         self._connection.post_read(answer, self._promised, size)
@@ -327,6 +332,8 @@ class DataConnection(Connection):
         reading = type(item.sender) is _Read
         if reading and not self._take_turn():
             return False
+        if reading and self._answered_now(service, cast("Request", item)):
+            return True
         admission = service.submit(item)
         if admission is Admission.ACCEPTED:
             return True
@@ -339,6 +346,13 @@ class DataConnection(Connection):
         if partition not in self._asked:
             self._asked.add(partition)
             service.on_room(lambda: self._port.outbox.put(self._room, partition))
+        return False
+
+    def _answered_now(self, service: PartitionService, request: Request) -> bool:
+        sender = cast("_Read", request.sender)
+        if service.answer_now(request, sender.room_for_answer()):
+            return True
+        sender.give_room_back()
         return False
 
     def _take_turn(self) -> bool:

@@ -372,6 +372,10 @@ class Partition:
         """As `read_headers`, in the form that a list of record headers has on the wire."""
         return self._log.read_wire(first, count, None, headers=True)
 
+    def read_wire_cached(self, first: int, count: int, max_bytes: int, *, headers: bool) -> WireRecords | None:
+        """As `read_wire` or `read_wire_headers`, if it needs no waiting; None when it does, or something is not as usual."""
+        return self._log.read_wire_cached(first, count, max_bytes, headers=headers)
+
     def _check_open(self) -> None:
         if self._closed:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")

@@ -199,6 +199,37 @@ class PartitionLog:
             following += found.records
         return WireRecords(following - first if pieces else 0, b"".join(pieces))
 
+    def read_wire_cached(self, first: int, count: int, max_bytes: int, *, headers: bool) -> WireRecords | None:
+        """As `read_wire`, without ever waiting for the disk; None when that cannot be, or when it is not so simple.
+
+        It is when all records that were asked for, or are there, lie in one segment and have `max_bytes` at most.
+        """
+        if self._gaps or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            stop = min(first + count, self._next)
+            place = bisect_right(self._segments, first, key=lambda s: s.first_transaction_id) - 1
+            if self._closed or first < 0 or first >= stop or place < 0:
+                return None
+            extent = self._segments[place]
+            if stop > extent.next_transaction_id:
+                return None
+            reader = self._readers.take_open(extent)
+        finally:
+            self._lock.release()
+        if reader is None:
+            return None
+        try:
+            found = reader.read_list(extent, first, stop - first, max_bytes, headers=headers, wait=False)
+        except BlockingIOError:
+            return None
+        finally:
+            with self._lock:
+                self._readers.give_back(reader)
+        if found is None or found.records < stop - first:
+            return None
+        return WireRecords(found.records, bytes(found.data))
+
     def _list_part(self, first: int, count: int, max_bytes: int | None, *, headers: bool) -> ListPart | None:
         """At least one record from `first` on; None at the end of the log.  Raises CorruptRecordError, DiskReadError."""
         extent = self._extent_of(first)

@@ -22,7 +22,7 @@ from engine.findings import Code, make_finding
 from engine.scan.columns import Damage, DamageCause, RecordView
 from engine.scan.kernel import HEADER_WORDS
 from engine.scan.scanner import read_record_at
-from engine.scan.source import FileSource, read_bytes
+from engine.scan.source import ByteSource, CachedSource, FileSource, read_bytes
 from engine.storage.segment import Run, SegmentExtent
 from formats.checksums import crc32
 from formats.request_id import RequestId
@@ -168,19 +168,27 @@ class SegmentReader:
                 position, expected = view.end, expected + 1
 
     def read_list(
-        self, extent: SegmentExtent, transaction_id: int, count: int, max_bytes: int | None, *, headers: bool
+        self,
+        extent: SegmentExtent,
+        transaction_id: int,
+        count: int,
+        max_bytes: int | None,
+        *,
+        headers: bool,
+        wait: bool = True,
     ) -> ListForm | None:
         """Up to `count` records of a run in the form of a list on the wire, the index believed where it can be.
 
         One read of the index, one of the data, one pass.  No more than `max_bytes` on disk, but at least one record; fewer also
         where a lot is asked for.  None, or a verdict other than DONE: the index or a record is not right, and the careful way
-        has to tell.  Raises DiskReadError.
+        has to tell.  Raises DiskReadError; without `wait` BlockingIOError for what is not in the system's memory.
         """
         from engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
 
         run = _run_of(extent, transaction_id)
         count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)
-        offsets = self._entries(extent, run, transaction_id, count)
+        file: ByteSource = self._data if wait else CachedSource(self._data)
+        offsets = self._entries(extent, run, transaction_id, count, wait=wait)
         if offsets is None:
             return None
         room = min(LIST_BYTES, LIST_BYTES if max_bytes is None else max_bytes)
@@ -189,12 +197,12 @@ class SegmentReader:
         if size > self._max_data_length + RECORD_OVERHEAD and count == 1:
             return None
         data = np.empty(size, np.uint8).data
-        if self._data.read_into(int(offsets[0]), data) < size:
+        if file.read_into(int(offsets[0]), data) < size:
             return None
         return list_form(data, transaction_id, count, headers=headers, max_data_length=self._max_data_length)
 
     def _entries(
-        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int
+        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int, *, wait: bool
     ) -> npt.NDArray[np.int64] | None:
         """Where the index says that `count` records are and where the last one ends; None when that cannot be."""
         if self._index is None:
@@ -202,7 +210,8 @@ class SegmentReader:
         at_end = transaction_id + count == run.next_transaction_id
         wanted = count if at_end else count + 1
         position = entry_position(transaction_id, extent.first_transaction_id)
-        raw = read_bytes(self._index, position, wanted * ENTRY_SIZE)
+        file: ByteSource = self._index if wait else CachedSource(self._index)
+        raw = read_bytes(file, position, wanted * ENTRY_SIZE)
         if len(raw) < wanted * ENTRY_SIZE:
             return None
         offsets = np.empty(count + 1, np.int64)
@@ -322,6 +331,10 @@ class ReaderCache:
         self._open.move_to_end(extent.first_transaction_id)
         self._users[reader] = self._users.get(reader, 0) + 1
         return reader
+
+    def take_open(self, extent: SegmentExtent) -> SegmentReader | None:
+        """As `take`, for a segment that is open."""
+        return self.take(extent) if extent.first_transaction_id in self._open else None
 
     def give_back(self, reader: SegmentReader) -> None:
         """End a use."""
