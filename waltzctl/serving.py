@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -33,6 +34,10 @@ from waltzctl.render.serving import live_object, ready_object
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread gives the interpreter away; the default of 5 ms is what an answer would wait for a worker."""
+BIG_BLOCK = 1 << 20
+"""Bytes from which memory is given back to the system at once; the C library would raise this to 32 MiB by itself, and keep what
+frames of many megabytes leave behind, torn to pieces, for every thread of its own."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +240,10 @@ def prepare_process() -> None:
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
+    with contextlib.suppress(OSError, AttributeError):  # a C library without this call has no such settings
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, BIG_BLOCK)
+        mallopt(_M_ARENA_MAX, 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))

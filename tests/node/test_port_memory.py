@@ -94,9 +94,7 @@ def push(served: Served, floods: list[Flood], total: int, *, read: bool = True) 
                         done = connection.send(pending[number])
                         pending[number] = pending[number][done:]
                         sent += done
-        answers = sum(max(0, one - len(Hello((0,), STORAGE_SERVER).encode())) for one in received)
-        assert answers % len(storage.encode(storage.SuccessResponse(1, 1, 1))) == 0 or not read
-        return answers
+        return sum(max(0, one - len(Hello((0,), STORAGE_SERVER).encode())) for one in received)
 
 
 @contextlib.contextmanager
