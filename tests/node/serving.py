@@ -13,9 +13,11 @@ import ssl
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -186,6 +188,48 @@ def serving(
         hosted.close()
 
 
+class SharedTls:
+    """A TLS connection that one thread may read while another writes, which OpenSSL's own is not made for."""
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        connected.setblocking(False)
+        self._socket, self._lock = connected, threading.Lock()
+
+    def sendall(self, data: bytes) -> None:
+        left, deadline = memoryview(data), time.monotonic() + PATIENCE
+        while left:
+            try:
+                with self._lock:
+                    left = left[self._socket.send(left[: 1 << 16]) :]
+                deadline = time.monotonic() + PATIENCE
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                assert time.monotonic() < deadline, "nobody takes it"
+                select.select([], [self._socket], [], 0.002)
+
+    def recv(self, size: int) -> bytes:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self._lock:
+                    return self._socket.recv(size)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                assert time.monotonic() < deadline, "nothing comes"
+                select.select([self._socket], [], [], 0.02)
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, fewer at the end."""
+        data = b""
+        while len(data) < size and (piece := self.recv(size - len(data))):
+            data += piece
+        return data
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
 class Peer:
     """A client made of a blocking socket: it sends what it is told to, right or wrong, and reads frames."""
 
@@ -202,8 +246,12 @@ class Peer:
     ) -> None:
         raw = socket.create_connection(address, timeout=PATIENCE)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = raw if context is None else context.wrap_socket(raw, server_hostname="localhost")
-        self.stream = self.socket.makefile("rb")
+        self.socket: socket.socket | SharedTls = raw
+        self.stream: BufferedReader | SharedTls
+        if context is None:
+            self.stream = raw.makefile("rb")
+        else:
+            self.socket = self.stream = SharedTls(context.wrap_socket(raw, server_hostname="localhost"))
         self.version = max(versions)
         if hello:
             self.send(Hello(versions, self.TEXT).encode())

@@ -19,7 +19,7 @@ from formats.wire import storage
 from formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER, Hello
 from tests.builders import build_directory
 from tests.cli.nodes import Served, serving
-from tests.node.serving import SESSION, appends
+from tests.node.serving import SESSION, SharedTls, appends
 
 BOUND = 500
 """MiB."""
@@ -158,7 +158,8 @@ def test_memory_is_bounded_under_tls(tmp_path: Path) -> None:
 
     def work(flood: Flood) -> None:
         sent = 0
-        with served.connect() as plain, context.wrap_socket(plain) as connection:
+        with served.connect() as plain:
+            connection = SharedTls(context.wrap_socket(plain))
             connection.sendall(HELLO)
             reader = threading.Thread(target=read, args=(connection,), daemon=True)
             reader.start()
@@ -169,7 +170,7 @@ def test_memory_is_bounded_under_tls(tmp_path: Path) -> None:
             connection.shutdown(socket.SHUT_RDWR)
             reader.join()
 
-    def read(connection: ssl.SSLSocket) -> None:
+    def read(connection: SharedTls) -> None:
         with contextlib.suppress(OSError):
             while connection.recv(MIB):
                 pass
