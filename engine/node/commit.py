@@ -144,8 +144,11 @@ class GroupCommit:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             return
-        # counting takes as long as answering, and the peer need not wait for it
-        later(runs[0].sender, self._log, self._count, chunks, bool(blocks), finished - started, finished)
+        # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
+        wrote = bool(blocks)
+        blocks.clear()
+        counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
+        later(runs[0].sender, self._log, self._count, counted, wrote, finished - started, finished)
         for sender, answer, requests, size in answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
@@ -249,15 +252,14 @@ class GroupCommit:
         """Whether a frame of this peer could not be decoded."""
         return any(broken is sender for broken in self.broken)
 
-    def _count(self, chunks: Sequence[_Chunk], wrote: bool, seconds: float, finished: float) -> None:
+    def _count(self, counted: Sequence[_Counted], wrote: bool, seconds: float, finished: float) -> None:
         """Tell the metrics.  Called when the answers are on their way."""
         tried, done = 0, 0
-        for chunk in chunks:
-            tried += sum(stop - start for start, stop, d in chunk.stretches if d is None or d.code in _TRIED)
-            requests = sum(stop - start for start, stop, denial in chunk.stretches if denial is None)
+        for stretches, received in counted:
+            tried += sum(stop - start for start, stop, d in stretches if d is None or d.code in _TRIED)
+            requests = sum(stop - start for start, stop, denial in stretches if denial is None)
             if requests:
-                received = sum(run.received for run in chunk.runs) / len(chunk.runs)
-                self._metrics.append_latency.update(finished - received, requests)
+                self._metrics.append_latency.update(finished - sum(received) / len(received), requests)
             done += requests
         if tried:
             self._metrics.append.mark(tried)
@@ -268,6 +270,9 @@ class GroupCommit:
 
 _TRIED = (FailureCode.OUT_OF_ORDER, FailureCode.DATA_CHECKSUM, FailureCode.TOO_LONG)
 """Failures of appends that were admitted: the release counts those as appends, too."""
+
+_Counted = tuple[Sequence[tuple[int, int, Denial | None]], Sequence[float]]
+"""The stretches of a chunk, and when each of its runs had arrived: all of it that outlives the answers."""
 
 Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
 """Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""

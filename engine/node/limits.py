@@ -34,7 +34,7 @@ class NodeLimits:
     max_body: int = 128 << 20
     max_admin_body: int = 1 << 20
     big_frame: int = 64 << 10
-    memory: int = 192 << 20
+    memory: int = 128 << 20
     connection_bytes: int = 16 << 20
     connection_requests: int = 8192
     output: int = 64 << 20
