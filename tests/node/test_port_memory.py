@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import selectors
 import socket
@@ -10,7 +11,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from tests.node.serving import SESSION, SharedTls, appends
 BOUND = 500
 """MiB."""
 MIB = 1 << 20
+HEAD = 7 + 33
+"""Bytes of an append request up to behind the id of its first transaction."""
 HELLO = Hello((0,), STORAGE_CLIENT).encode()
 SIZES = {
     "small": [100],
@@ -42,6 +45,12 @@ def most_memory(served: Served) -> float:
     return most
 
 
+@functools.cache
+def template_of(size: int) -> bytes:
+    """An append request of one record with so much data."""
+    return appends(0, 1, size=size)[0]
+
+
 @dataclass
 class Flood:
     """Append requests of one partition with consecutive transactions, a burst at a time; made without encoding each."""
@@ -49,19 +58,18 @@ class Flood:
     partition: int
     size: int
     following: int = 0
-    _template: bytes = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._template = appends(0, 1, partition=self.partition, size=self.size)[0]
-
-    def burst(self) -> memoryview:
-        count = max(1, 60_000 // len(self._template))
-        frames = bytearray(self._template * count)
-        for start in range(0, len(frames), len(self._template)):
+    def burst(self) -> list[memoryview]:
+        """What to send, in parts: the bulk of a big frame is shared by all floods."""
+        template = template_of(self.size)
+        count = max(1, 60_000 // len(template))
+        frames = bytearray(template * count if count > 1 else template[:HEAD])
+        for start in range(0, len(frames), len(template)):
             struct.pack_into(">q", frames, start + 7 + 9, self.following)  # sequence number
+            struct.pack_into(">i", frames, start + 7 + 17, self.partition)
             struct.pack_into(">q", frames, start + 7 + 25, self.following)  # transaction
             self.following += 1
-        return memoryview(frames)
+        return [memoryview(frames)] if count > 1 else [memoryview(frames), memoryview(template)[HEAD:]]
 
 
 def push(served: Served, floods: list[Flood], total: int, *, read: bool = True) -> int:
@@ -69,14 +77,14 @@ def push(served: Served, floods: list[Flood], total: int, *, read: bool = True) 
     selector = selectors.DefaultSelector()
     with contextlib.ExitStack() as stack:
         stack.callback(selector.close)
-        pending: dict[int, memoryview] = {}
+        pending: dict[int, list[memoryview]] = {}
         received = [0] * len(floods)
         for number in range(len(floods)):
             connection = stack.enter_context(served.connect())
             connection.sendall(HELLO)
             connection.setblocking(False)
             selector.register(connection, selectors.EVENT_READ * read | selectors.EVENT_WRITE, number)
-            pending[number] = memoryview(b"")
+            pending[number] = []
         sent = 0
         while sent < total:
             ready = selector.select(3.0)
@@ -91,9 +99,11 @@ def push(served: Served, floods: list[Flood], total: int, *, read: bool = True) 
                     if not pending[number]:
                         pending[number] = floods[number].burst()
                     with contextlib.suppress(BlockingIOError):
-                        done = connection.send(pending[number])
-                        pending[number] = pending[number][done:]
+                        done = connection.send(pending[number][0])
+                        pending[number][0] = pending[number][0][done:]
                         sent += done
+                        if not pending[number][0]:
+                            del pending[number][0]
         return sum(max(0, one - len(Hello((0,), STORAGE_SERVER).encode())) for one in received)
 
 
@@ -116,8 +126,8 @@ def test_memory_is_bounded_while_clients_append_as_fast_as_they_can(
     tmp_path: Path, connections: int, sizes: str, total: int
 ) -> None:
     found = itertools.cycle(SIZES[sizes])
-    floods = [Flood(number % 64, next(found)) for number in range(connections)]
-    with node(tmp_path / "d", "--plaintext") as served:
+    floods = [Flood(number, next(found)) for number in range(connections)]
+    with node(tmp_path / "d", "--plaintext", partitions=connections) as served:
         assert push(served, floods, total) > 0
         assert most_memory(served) < BOUND
 
@@ -164,9 +174,9 @@ def test_memory_is_bounded_under_tls(tmp_path: Path) -> None:
             reader = threading.Thread(target=read, args=(connection,), daemon=True)
             reader.start()
             while sent < 30 * MIB:
-                burst = flood.burst()
-                connection.sendall(burst)
-                sent += len(burst)
+                for part in flood.burst():
+                    connection.sendall(part)
+                    sent += len(part)
             connection.shutdown(socket.SHUT_RDWR)
             reader.join()
 
