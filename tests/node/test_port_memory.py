@@ -104,7 +104,22 @@ def push(served: Served, floods: list[Flood], total: int, *, read: bool = True) 
                         sent += done
                         if not pending[number][0]:
                             del pending[number][0]
-        return sum(max(0, one - len(Hello((0,), STORAGE_SERVER).encode())) for one in received)
+        if not read:
+            return 0
+        greeting, answer = (
+            len(Hello((0,), STORAGE_SERVER).encode()),
+            len(storage.encode(storage.SuccessResponse(1, 1, 1))),
+        )
+        for key in list(selector.get_map().values()):
+            selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
+        while any((one - greeting) % answer for one in received) and (ready := selector.select(3.0)):
+            for key, _ in ready:  # the rest of what had come in part
+                assert isinstance(key.fileobj, socket.socket)
+                received[key.data] += len(piece := key.fileobj.recv(MIB))
+                if not piece:
+                    selector.unregister(key.fileobj)
+        assert not any((one - greeting) % answer for one in received)  # nothing but successes
+        return sum(received) - greeting * len(received)
 
 
 @contextlib.contextmanager
