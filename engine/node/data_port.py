@@ -31,6 +31,7 @@ from engine.node.connection import HEADER, Connection, Pause, Received
 from engine.node.failures import failure_of
 from engine.node.hosted_storage import HostedStorage
 from engine.node.limits import NodeLimits
+from engine.node.partition_requests import is_short
 from engine.node.partition_service import Admission, PartitionService
 from engine.node.permissions import not_loaded
 from engine.node.port import Port
@@ -349,6 +350,8 @@ class DataConnection(Connection):
         return False
 
     def _answered_now(self, service: PartitionService, request: Request) -> bool:
+        if not is_short(request.message):
+            return False
         sender = cast("_Read", request.sender)
         if service.answer_now(request, sender.room_for_answer()):
             return True

@@ -8,7 +8,7 @@ switched the partition off for: then the mark is lowered first, where the releas
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from engine.errors import PartitionQuarantinedError
 from engine.node.metrics import PartitionMetrics
@@ -65,14 +65,16 @@ def execute(partition: Partition, message: StorageMessage, metrics: PartitionMet
     return do(partition, message, max_bytes)
 
 
+def is_short(message: StorageMessage) -> TypeGuard[RecordListRequest | RecordHeaderListRequest]:
+    """Whether a request asks for so few records that `execute_cached` may have them."""
+    return isinstance(message, (RecordListRequest, RecordHeaderListRequest)) and 0 < message.max_count <= FEW_RECORDS
+
+
 def execute_cached(
     partition: Partition, message: StorageMessage, metrics: PartitionMetrics, max_bytes: int
 ) -> Answer | None:
     """As `execute` for a request of few records which are in the system's memory, in no time; else None, and nothing was done."""
-    if (
-        not isinstance(message, (RecordListRequest, RecordHeaderListRequest))
-        or not 0 < message.max_count <= FEW_RECORDS
-    ):
+    if not is_short(message):
         return None
     headers = isinstance(message, RecordHeaderListRequest)
     most = min(max_bytes, FEW_BYTES)

@@ -139,10 +139,9 @@ class PartitionService:
                 self._pool.schedule(self)
 
     def _answered_from_memory(self, request: Request, room: int) -> bool:
-        message, state = request.message, self._state
-        if permissions.check(state, session_id=message.session_id, offline=False, access=Access.READ) is not None:
-            return False
-        if permissions.raises_session(state, session_id=message.session_id, offline=False):
+        message = request.message
+        # another session is refused by a worker, or made durable
+        if message.session_id != self._session or self.check(message.session_id, False, Access.READ) is not None:
             return False
         try:
             answer = execute_cached(self.partition, message, self.metrics, min(room, self.options.max_list_bytes))

@@ -60,10 +60,17 @@ class FileSource:
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
+        return self._read(offset, buffer, 0)
+
+    def read_cached_into(self, offset: int, buffer: memoryview) -> int:
+        """As `read_into`, from the system's memory.  Raises DiskReadError for what would have to wait for the disk as well."""
+        return self._read(offset, buffer, _NO_WAIT)
+
+    def _read(self, offset: int, buffer: memoryview, flags: int) -> int:
         descriptor, done, wanted = self.fileno(), 0, len(buffer)
         while done < wanted:
             try:
-                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done)
+                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done, flags)
             except OSError as error:
                 raise DiskReadError(self.name, offset + done, error) from error
             if not count:
@@ -87,7 +94,7 @@ class FileSource:
 
 
 class CachedSource:
-    """A file as far as the system has it in memory: what would have to wait for the disk raises BlockingIOError."""
+    """A file as far as the system has it in memory: what would have to wait for the disk raises DiskReadError."""
 
     def __init__(self, file: FileSource) -> None:
         self._file = file
@@ -98,17 +105,8 @@ class CachedSource:
         return self._file.size()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`.  Raises BlockingIOError, also where the system cannot tell what it has."""
-        descriptor, done, wanted = self._file.fileno(), 0, len(buffer)
-        while done < wanted:
-            try:
-                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done, _NO_WAIT)
-            except OSError as error:
-                raise BlockingIOError(error.errno, error.strerror) from None
-            if not count:
-                break
-            done += count
-        return done
+        """See `ByteSource.read_into`; also when the system cannot tell what it has."""
+        return self._file.read_cached_into(offset, buffer)
 
     def close(self) -> None:
         """The file belongs to somebody else."""

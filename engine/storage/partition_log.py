@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
-from engine.errors import CorruptRecordError, InvalidRequestError, RefusedError
+from engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
 from engine.storage.options import StorageOptions
 from engine.storage.segment import SegmentExtent
 from engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
@@ -206,26 +206,20 @@ class PartitionLog:
         """
         if self._gaps or not self._lock.acquire(blocking=False):
             return None
-        try:
+        try:  # nothing in here waits, so the lock is kept to the end: nobody closes the reader meanwhile
             stop = min(first + count, self._next)
             place = bisect_right(self._segments, first, key=lambda s: s.first_transaction_id) - 1
             if self._closed or first < 0 or first >= stop or place < 0:
                 return None
             extent = self._segments[place]
-            if stop > extent.next_transaction_id:
+            reader = self._readers.opened(extent)
+            if reader is None or stop > extent.next_transaction_id:
                 return None
-            reader = self._readers.take_open(extent)
+            found = reader.in_memory.read_list(extent, first, stop - first, max_bytes, headers=headers)
+        except DiskReadError:
+            return None
         finally:
             self._lock.release()
-        if reader is None:
-            return None
-        try:
-            found = reader.read_list(extent, first, stop - first, max_bytes, headers=headers, wait=False)
-        except BlockingIOError:
-            return None
-        finally:
-            with self._lock:
-                self._readers.give_back(reader)
         if found is None or found.records < stop - first:
             return None
         return WireRecords(found.records, bytes(found.data))

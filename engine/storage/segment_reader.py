@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,12 +123,24 @@ class SegmentReader:
         """Raises FileNotFoundError, DiskReadError."""
         self._storage = storage
         self._max_data_length = max_data_length
-        self._data = FileSource(extent.data_path)
+        data = FileSource(extent.data_path)
         try:
-            self._index = FileSource(extent.index_path) if extent.index_usable else None
+            index = FileSource(extent.index_path) if extent.index_usable else None
         except BaseException:
-            self._data.close()
+            data.close()
             raise
+        self._data: ByteSource = data
+        self._index: ByteSource | None = index
+        self._sources = data, index
+
+    @cached_property
+    def in_memory(self) -> SegmentReader:
+        """The same open files as far as the system has them in memory; what would have to wait for the disk fails."""
+        data, index = self._sources
+        reader = copy(self)
+        reader._data = CachedSource(data)
+        reader._index = None if index is None else CachedSource(index)
+        return reader
 
     def close(self) -> None:
         """Close both files; a second call does nothing."""
@@ -168,27 +182,19 @@ class SegmentReader:
                 position, expected = view.end, expected + 1
 
     def read_list(
-        self,
-        extent: SegmentExtent,
-        transaction_id: int,
-        count: int,
-        max_bytes: int | None,
-        *,
-        headers: bool,
-        wait: bool = True,
+        self, extent: SegmentExtent, transaction_id: int, count: int, max_bytes: int | None, *, headers: bool
     ) -> ListForm | None:
         """Up to `count` records of a run in the form of a list on the wire, the index believed where it can be.
 
         One read of the index, one of the data, one pass.  No more than `max_bytes` on disk, but at least one record; fewer also
         where a lot is asked for.  None, or a verdict other than DONE: the index or a record is not right, and the careful way
-        has to tell.  Raises DiskReadError; without `wait` BlockingIOError for what is not in the system's memory.
+        has to tell.  Raises DiskReadError.
         """
         from engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
 
         run = _run_of(extent, transaction_id)
         count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)
-        file: ByteSource = self._data if wait else CachedSource(self._data)
-        offsets = self._entries(extent, run, transaction_id, count, wait=wait)
+        offsets = self._entries(extent, run, transaction_id, count)
         if offsets is None:
             return None
         room = min(LIST_BYTES, LIST_BYTES if max_bytes is None else max_bytes)
@@ -197,12 +203,12 @@ class SegmentReader:
         if size > self._max_data_length + RECORD_OVERHEAD and count == 1:
             return None
         data = np.empty(size, np.uint8).data
-        if file.read_into(int(offsets[0]), data) < size:
+        if self._data.read_into(int(offsets[0]), data) < size:
             return None
         return list_form(data, transaction_id, count, headers=headers, max_data_length=self._max_data_length)
 
     def _entries(
-        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int, *, wait: bool
+        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int
     ) -> npt.NDArray[np.int64] | None:
         """Where the index says that `count` records are and where the last one ends; None when that cannot be."""
         if self._index is None:
@@ -210,8 +216,7 @@ class SegmentReader:
         at_end = transaction_id + count == run.next_transaction_id
         wanted = count if at_end else count + 1
         position = entry_position(transaction_id, extent.first_transaction_id)
-        file: ByteSource = self._index if wait else CachedSource(self._index)
-        raw = read_bytes(file, position, wanted * ENTRY_SIZE)
+        raw = read_bytes(self._index, position, wanted * ENTRY_SIZE)
         if len(raw) < wanted * ENTRY_SIZE:
             return None
         offsets = np.empty(count + 1, np.int64)
@@ -332,9 +337,12 @@ class ReaderCache:
         self._users[reader] = self._users.get(reader, 0) + 1
         return reader
 
-    def take_open(self, extent: SegmentExtent) -> SegmentReader | None:
-        """As `take`, for a segment that is open."""
-        return self.take(extent) if extent.first_transaction_id in self._open else None
+    def opened(self, extent: SegmentExtent) -> SegmentReader | None:
+        """A reader of a segment that is open; good as long as the caller holds the lock.  None: it is not open."""
+        reader = self._open.get(extent.first_transaction_id)
+        if reader is not None:
+            self._open.move_to_end(extent.first_transaction_id)
+        return reader
 
     def give_back(self, reader: SegmentReader) -> None:
         """End a use."""
