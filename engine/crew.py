@@ -1,8 +1,8 @@
 """Who does the work of a long inspection: threads of this process, or the workers of a Spark cluster.
 
 Work is a module-level function of one task; tasks and results are values that can be pickled (frozen dataclasses, NumPy arrays,
-paths).  Results come in the order of the tasks, whatever the order in which they were done, so that what is said at the end does not
-depend on who did it.
+paths).  Results come in the order of the tasks, whatever the order in which they were done, so that what is said at the end
+does not depend on who did it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Crew(Protocol):
     ) -> Iterator[Result]:
         """``work(task)`` for each task, in their order.
 
-        `weights`: the bytes that each task reads, about, for progress and to pack small tasks together.  `what` names the work in
-        a few words.  An error that a task raises is raised here.  Closing the iterator, or an interrupt, ends the work soon.
+        `weights`: the bytes that each task reads, about, for progress and to pack small tasks together.  `what` names the
+        work in a few words.  An error that a task raises is raised here.  Closing the iterator, or an interrupt, ends the
+        work soon.
         """
 
 

@@ -19,6 +19,8 @@
     │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
     │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
     │   └── ChecksumMismatchError               a record handed in with a wrong checksum
+    ├── UnavailableError            usage       something optional that was asked for is not installed
+    ├── ClusterError                io-error    a Spark cluster cannot be reached, or gave a job up
     ├── ListenError                 io-error    an address that cannot be listened at
     ├── RemoteError                 refused     a node said no; mismatch, damaged, ... where its code says so
     ├── PeerError                   io-error    carries the peer's address
@@ -58,6 +60,17 @@ class WaltzError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.advice}" if self.advice else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross processes; their constructors take other things than what they keep."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[WaltzError], arguments: tuple[object, ...], state: dict[str, object]) -> WaltzError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidRequestError(WaltzError):
@@ -146,6 +159,18 @@ class CorruptRecordError(DamageError):
 
 class ChecksumMismatchError(DamageError):
     """A record handed in for appending does not agree with its own checksum."""
+
+
+class UnavailableError(WaltzError):
+    """Something optional that was asked for is not installed."""
+
+    status = "usage"
+
+
+class ClusterError(WaltzError):
+    """A Spark cluster cannot be reached, its workers are not fit for the work, or it gave a job up."""
+
+    status = "io-error"
 
 
 class ListenError(WaltzError):

@@ -1,0 +1,168 @@
+"""A crew of Spark's workers: each Spark task does a packet of small tasks, or one large one, and sends the results back.
+
+Everything goes through the DataFrame API (``range`` and ``mapInArrow``), so that it is the same with an embedded Spark, on a
+cluster and through Spark Connect.  Jobs run in waves, so that neither the plan nor the results of a very long inspection are
+held at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from engine.errors import ClusterError, WaltzError
+from engine.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from engine.spark.session import Session
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+PACKET = 128 << 20
+"""Bytes that one Spark task reads, about: a task costs some 35 ms of its own."""
+PACKET_TASKS = 256
+"""Tasks in a packet at most."""
+WAVE = 8192
+"""Packets in one job."""
+_LOOK = 0.2
+"""Seconds between two looks at how far a job is."""
+
+_SCHEMA = "packet long, failed boolean, result binary"
+
+
+class SparkCrew:
+    """Does tasks on the workers of a session; see `engine.crew.Crew`."""
+
+    def __init__(self, session: Session, progress: Progress = SILENT) -> None:
+        self._session = session
+        self._progress = progress
+
+    @property
+    def hands(self) -> int:
+        """Tasks that Spark runs at once, as far as it tells."""
+        return self._session.hands
+
+    def map(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        weights: Sequence[int],
+        what: str,
+    ) -> Iterator[Result]:
+        """See `Crew.map`.  Raises ClusterError when Spark gives the job up, and what `work` raises of ours."""
+        packets = pack(weights, self.hands)
+        self._progress.start(what, sum(weights))
+        for begin in range(0, len(packets), WAVE):
+            wave = packets[begin : begin + WAVE]
+            payloads = [pickle.dumps([tasks[number] for number in packet]) for packet in wave]
+            sizes = [sum(weights[number] for number in packet) for packet in wave]
+            answers: dict[int, tuple[bool, bytes]] = {}
+            for batch in self._run(partial(do_packets, work, payloads), len(wave), sizes):
+                for row in batch.to_pylist():
+                    answers[row["packet"]] = row["failed"], row["result"]
+            for number in range(len(wave)):
+                failed, result = answers.pop(number)
+                if failed:
+                    raise pickle.loads(result)
+                yield from pickle.loads(result)
+
+    def _run(self, work: Callable[[Any], Any], count: int, sizes: Sequence[int]) -> list[pa.RecordBatch]:
+        """Run one job, and tell how far it is; whoever interrupts the wait ends the job."""
+        spark, tag = self._session.spark, f"waltzctl-{uuid.uuid4()}"
+        found: list[Any] = []
+
+        def job() -> None:
+            try:
+                spark.addTag(tag)
+                frame = spark.range(0, count, 1, count).mapInArrow(work, _SCHEMA)
+                found.append(frame.toArrow().to_batches())
+            except BaseException as error:  # handed to the thread that waits
+                found.append(error)
+
+        thread = threading.Thread(target=job, name="spark-job", daemon=True)
+        thread.start()
+        told = 0
+        try:
+            while thread.is_alive():
+                thread.join(_LOOK)
+                told = self._tell(told, tag, count, sizes)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the interrupt is what matters
+                spark.interruptTag(tag)
+            thread.join(10)
+            raise
+        (result,) = found
+        if isinstance(result, BaseException):
+            raise self._explain(result) from result
+        self._progress.advance(sum(sizes) - told)
+        batches: list[pa.RecordBatch] = result
+        return batches
+
+    def _tell(self, told: int, tag: str, count: int, sizes: Sequence[int]) -> int:
+        done = self._completed(tag)
+        reached = sum(sizes) * min(done, count) // count if count else 0
+        if reached > told:
+            self._progress.advance(reached - told)
+        return max(told, reached)
+
+    def _completed(self, tag: str) -> int:
+        """Tasks that are done, of the stages that run now; 0 where Spark does not tell (Spark Connect)."""
+        if self._session.options.connect:
+            return 0
+        tracker = self._session.spark.sparkContext.statusTracker()
+        infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        return sum(info.numCompletedTasks for info in infos if info is not None)
+
+    def _explain(self, error: BaseException) -> BaseException:
+        from pyspark.errors import PySparkException
+
+        from engine.spark.session import first_line
+
+        if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j", "grpc")):
+            return ClusterError(f"{self._session.options.where}: the job was given up: {first_line(error)}")
+        return error
+
+
+def pack(weights: Sequence[int], hands: int) -> list[range]:
+    """Neighbouring tasks together: up to PACKET bytes and PACKET_TASKS tasks, but something to do for everybody."""
+    share = max(1, min(PACKET, sum(weights) // max(1, hands * 3)))
+    packets: list[range] = []
+    begin, held = 0, 0
+    for number, weight in enumerate(weights):
+        if number > begin and (held + weight > share or number - begin >= PACKET_TASKS):
+            packets.append(range(begin, number))
+            begin, held = number, 0
+        held += weight
+    if len(weights) > begin:
+        packets.append(range(begin, len(weights)))
+    return packets
+
+
+def do_packets(work: Callable[[Any], Any], payloads: list[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    """On a worker: do the packets whose numbers come in, each task of each."""
+    import pyarrow as pa
+
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            failed = False
+            try:
+                answer: object = [work(task) for task in pickle.loads(payloads[number])]
+            except WaltzError as error:
+                failed, answer = True, error
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([number], pa.int64()),
+                    pa.array([failed], pa.bool_()),
+                    pa.array([pickle.dumps(answer)], pa.binary()),
+                ],
+                ["packet", "failed", "result"],
+            )

