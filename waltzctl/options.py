@@ -99,8 +99,8 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
     return None if numbers is None else frozenset(numbers)
 
 
-def path_of(text: str, *, name: str = "PATH") -> Path:
-    """A path as it was typed.
+def path_of(text: str, *, name: str = "PATH", remote: bool = False) -> Path:
+    """A path as it was typed; with `remote` also the URL of objects (``s3://bucket/node``).
 
     Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.
     """
@@ -111,7 +111,15 @@ def path_of(text: str, *, name: str = "PATH") -> Path:
         raise typer.BadParameter(f"{text} {reason}", param_hint=f"'{name}'")
     if "\0" in text:
         raise typer.BadParameter("the path holds a zero byte", param_hint=f"'{name}'")
-    return Path(text)
+    if "://" not in text:
+        return Path(text)
+
+    from engine.storage.places import UrlPath, place
+
+    found = place(text)
+    if isinstance(found, UrlPath) and not remote:
+        raise typer.BadParameter(f"{text} is a URL, and this works on files of this machine", param_hint=f"'{name}'")
+    return found
 
 
 def transaction_of(number: int | None, option: str) -> int | None:

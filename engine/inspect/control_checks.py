@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
 from engine.errors import DiskReadError
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.live import QUIET
+from engine.storage import places
 from engine.storage.view import FileState, read_control
 from formats.control import (
     CONTROL_HEADER,
@@ -45,7 +45,7 @@ def inspect_control(
     """
     state = FileState.of(path)
     age = 0.0 if state is None else time.time() - state.modified_ns / 1e9
-    still = exclusive or (age >= QUIET and disk.lock_holder(path.parent, path) is None)
+    still = exclusive or (age >= QUIET and places.lock_holder(path.parent, path) is None)
     before: tuple[Finding, ...] | None = None
     control: ControlFile | None = None
     for _ in range(_LOOKS):

@@ -8,13 +8,13 @@ while it was seen, and have not been changed for a little while; a longer one wh
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.errors import DiskReadError
 from engine.inspect.limits import Limits
+from engine.storage import places
 from engine.storage.view import FileState
 from formats.segment import SEGMENT_SUFFIX, parse_name
 
@@ -37,8 +37,8 @@ def states(*paths: Path) -> tuple[FileState | None, ...]:
 def has_later_segment(directory: Path, first: int) -> bool:
     """Whether a data file with a larger id is there, so that this one is written no more."""
     try:
-        names = os.listdir(directory)
-    except OSError:
+        names = places.names(directory)
+    except (OSError, DiskReadError):
         return False
     parsed = (parse_name(name) for name in names)
     return any(one is not None and one[1] == SEGMENT_SUFFIX and one[0] > first for one in parsed)
@@ -87,8 +87,9 @@ class Watch:
         """As `quiet`, by the times of a single look; a time in the future tells nothing and counts as long ago."""
         times = [state.modified_ns for state in self.before if state is not None]
         if self.directory is not None:
-            with contextlib.suppress(OSError):
-                times.append(os.stat(self.directory).st_mtime_ns)
+            changed = places.directory_modified_ns(self.directory)
+            if changed is not None:
+                times.append(changed)
         age = time.time() - max(times, default=0) / 1e9
         return self.limits.exclusive or age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from engine.inspect.partition_checks import (
 )
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
+from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView, view_partition
 
 _ATTEMPTS = 3
@@ -166,7 +166,7 @@ class PartitionRun:
         return [
             path
             for path in paths
-            if os.path.lexists(path) and Watch((path,), self._around.held, self._limits).quiet_now()
+            if places.still_named(path) and Watch((path,), self._around.held, self._limits).quiet_now()
         ]
 
 
@@ -233,7 +233,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
 
 
 def _interrupted(storage: Path) -> Iterator[Finding]:
-    if not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
+    if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
         return  # nothing was ever repaired here: the import below is saved as well
     from engine.repair.quarantine import interrupted
 

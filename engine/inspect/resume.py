@@ -14,6 +14,7 @@ from engine.errors import InvalidRequestError
 from engine.findings import Code, Finding, Severity
 from engine.inspect.outcome import VerifyOptions
 from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.storage import places
 from engine.storage.view import FileState
 
 _SCHEMA = "waltzctl.verify-state/1"
@@ -139,7 +140,7 @@ def _read_whole(path: Path) -> bytes:
 
 
 def _key(job: SegmentJob) -> str:
-    return os.path.realpath(job.data_path)
+    return places.identity(job.data_path)
 
 
 def _circumstances(job: SegmentJob) -> list[Any]:
@@ -151,6 +152,8 @@ def refuse_inside(path: Path, inspected: Iterable[Path]) -> None:
     """Refuse a state file inside what is inspected, which is only read.  Raises InvalidRequestError."""
     place = os.path.realpath(path)
     for directory in inspected:
+        if places.is_url(str(directory)):
+            continue
         root = os.path.realpath(directory)
         if os.path.commonpath([place, root]) == root:
             raise InvalidRequestError(

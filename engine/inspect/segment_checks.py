@@ -19,7 +19,7 @@ from engine.inspect.partial import PartialScan
 from engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from engine.inspect.sampling import split
 from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.scan.source import FileSource
+from engine.storage.places import open_source
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
 
@@ -98,9 +98,9 @@ class SegmentCheck:
         if self.data_state is None:
             raise FilesChangedError
         try:
-            self.data = self._stack.enter_context(FileSource(job.data_path))
+            self.data = self._stack.enter_context(open_source(job.data_path))
             if self.index_state is not None:
-                index = self._stack.enter_context(FileSource(job.index_path))
+                index = self._stack.enter_context(open_source(job.index_path))
                 index_header = read_segment_header(self.index_state)
         except FileNotFoundError as error:
             raise FilesChangedError from error

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
 from engine.errors import DamageError, InvalidRequestError
 from engine.findings import Finding, Severity, worst
 from engine.inspect import partition_runs
@@ -17,6 +16,7 @@ from engine.inspect.partition_runs import PartitionRun
 from engine.inspect.segment_checks import check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import Surroundings, look_around, plan
+from engine.storage import places
 from engine.storage.availability import Availability, read_availability
 from engine.storage.view import PartitionView
 from formats.adapters import format_time
@@ -101,7 +101,7 @@ def storage_status(path: Path, partitions: Collection[int] | None = None) -> Sto
         cluster_key=around.cluster_key if control is None else control.header.cluster_key,
         layout=None if control is None else control.layout,
         num_partitions=None if control is None else control.header.num_partitions,
-        locked_by=disk.lock_holder(storage, storage / CONTROL_FILE_NAME),
+        locked_by=places.lock_holder(storage, storage / CONTROL_FILE_NAME),
         partitions=tuple(described[number] for number in sorted(described)),
         findings=tuple(one for one in around.findings if one.partition is None)
         + tuple(partition_runs.storage_findings(scope, around, limits)),

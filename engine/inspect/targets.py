@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine import disk
 from engine.errors import DiskReadError, NotWaltzError
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.control_checks import ControlState, inspect_control
 from engine.inspect.segment_job import SegmentJob
+from engine.storage import places
 from engine.storage.view import (
     FileState,
     PartitionView,
@@ -69,7 +68,7 @@ class Scope:
 
     def partition(self, path: Path, number: int | None) -> PartitionScope:
         """The scope of a partition directory, made when it is first named."""
-        return self.partitions.setdefault(os.path.realpath(path), PartitionScope(path, number))
+        return self.partitions.setdefault(places.identity(path), PartitionScope(path, number))
 
     def data_bytes(self) -> int:
         """Bytes in the data files of everything in this scope."""
@@ -122,7 +121,7 @@ def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scop
         target = resolve(path)
         if target.kind is TargetKind.CONTROL:
             storage = target.storage
-            key = os.path.realpath(path.parent if storage is not None else path)
+            key = places.identity(path.parent if storage is not None else path)
             scopes.setdefault(key, Scope(storage, path)).check_control = True
         elif target.kind is TargetKind.STORAGE:
             scope = _scope_of(scopes, path)
@@ -143,12 +142,12 @@ def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scop
 
 
 def _scope_of(scopes: dict[str, Scope], storage: Path) -> Scope:
-    key = os.path.realpath(storage)
+    key = places.identity(storage)
     return scopes.setdefault(key, Scope(storage, storage / CONTROL_FILE_NAME))
 
 
 def _loose(scopes: dict[str, Scope], directory: Path) -> Scope:
-    return scopes.setdefault(os.path.realpath(directory), Scope(None, None))
+    return scopes.setdefault(places.identity(directory), Scope(None, None))
 
 
 def _look(scope: Scope, partitions: Collection[int] | None) -> None:
@@ -173,7 +172,7 @@ def _look_at_storage(scope: Scope, storage: Path, partitions: Collection[int] | 
     if partitions is not None and view.control is not None and view.control.size_fits:
         check_partitions(view.control, partitions)
     numbers = [
-        int(name) for name in os.listdir(storage) if name.isascii() and name.isdigit() and str(int(name)) == name
+        int(name) for name in places.names(storage) if name.isascii() and name.isdigit() and str(int(name)) == name
     ]
     for number in sorted(numbers):
         path = storage / str(number)
@@ -211,7 +210,7 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
     if scope.control_path is None:
         return Surroundings(ControlState(None), False, None, ())
     storage = scope.storage
-    held = storage is not None and disk.lock_holder(storage, scope.control_path) is not None
+    held = storage is not None and places.lock_holder(storage, scope.control_path) is not None
     wanted = partitions
     if not scope.check_control:
         wanted = [one.number for one in scope.partitions.values() if one.number is not None]

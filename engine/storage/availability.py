@@ -19,6 +19,7 @@ from pathlib import Path
 
 from engine import disk
 from engine.errors import DamageError
+from engine.storage import places
 from formats.control import ControlFile, Layout
 
 AVAILABILITY_FILE_NAME = "availability.json"
@@ -47,7 +48,7 @@ def load_marks(storage: Path) -> dict[int, Availability]:
     """The marks that stand in the file; empty when there is no file.  Raises DamageError, DiskReadError."""
     path = availability_path(storage)
     try:
-        raw = disk.read_range(path, 0, 1 << 28)
+        raw = places.read_range(path, 0, 1 << 28)
     except FileNotFoundError:
         return {}
     try:

@@ -12,16 +12,16 @@ Layout of a storage directory (design document *On-Disk Data Structures*)::
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import os
 import re
-import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from engine.storage import places
 from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
 from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
 
@@ -40,13 +40,8 @@ class FileState:
     @classmethod
     def of(cls, path: Path) -> FileState | None:
         """State of a regular file; None when there is none (or no access)."""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
+        numbers = places.file_numbers(path)
+        return None if numbers is None else cls(path, *numbers)
 
 
 def read_segment_header(file: FileState | None) -> SegmentHeader | None:
@@ -54,7 +49,7 @@ def read_segment_header(file: FileState | None) -> SegmentHeader | None:
     if file is None or file.size < HEADER_SIZE:
         return None
     try:
-        data = disk.read_range(file.path, 0, HEADER_SIZE)
+        data = places.read_range(file.path, 0, HEADER_SIZE)
     except FileNotFoundError:
         return None
     return SegmentHeader.decode(data) if len(data) == HEADER_SIZE else None
@@ -143,14 +138,14 @@ def view_partition(path: Path, partition: int | None) -> PartitionView:
     files: dict[int, dict[str, FileState]] = {}
     temporary: list[Path] = []
     unknown: list[Path] = []
-    for name in _names(path):
+    for name, numbers in _listing(path).items():
         parsed = parse_name(name)
-        state = FileState.of(path / name) if parsed else None
+        state = FileState(path / name, *numbers) if parsed and numbers is not None else None
         if parsed and state is not None:
             files.setdefault(parsed[0], {})[parsed[1]] = state
         elif name.endswith(disk.TEMPORARY_SUFFIX):
             temporary.append(path / name)
-        elif parsed is None or os.path.lexists(path / name):  # a directory, for example, that has a segment's name
+        elif parsed is None or places.still_named(path / name):  # a directory, for example, that has a segment's name
             unknown.append(path / name)
     segments = tuple(
         SegmentView(partition, first, found.get(SEGMENT_SUFFIX), found.get(INDEX_SUFFIX))
@@ -160,8 +155,19 @@ def view_partition(path: Path, partition: int | None) -> PartitionView:
 
 
 def _names(path: Path) -> list[str]:
+    with _listing_errors(path):
+        return places.names(path)
+
+
+def _listing(path: Path) -> dict[str, places.FileNumbers | None]:
+    with _listing_errors(path):
+        return places.listing(path)
+
+
+@contextlib.contextmanager
+def _listing_errors(path: Path) -> Iterator[None]:
     try:
-        return sorted(os.listdir(path))
+        yield
     except NotADirectoryError as error:
         raise NotWaltzError(f"{path}: not a directory") from error
     except FileNotFoundError as error:
@@ -174,7 +180,7 @@ def read_control(path: Path) -> ControlFile | None:
     """Decode a control file; None when it is missing or shorter than its header.  Raises DiskReadError."""
     limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1
     try:
-        data = disk.read_range(path, 0, limit)
+        data = places.read_range(path, 0, limit)
     except FileNotFoundError:
         return None
     return decode_control(data) if len(data) >= CONTROL_HEADER.size else None
@@ -239,7 +245,7 @@ def _enclosing(partition_directory: Path) -> tuple[Path | None, int | None]:
 
 def resolve(path: Path) -> Target:
     """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
-    absolute = Path(os.path.abspath(path))
+    absolute = places.absolute(path)
     if absolute.is_dir():
         names = set(_names(absolute))
         if CONTROL_FILE_NAME in names:

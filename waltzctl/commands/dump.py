@@ -149,7 +149,7 @@ def run(
     from waltzctl.dumping import Request, dump
 
     request = Request(
-        path=path_of(path),
+        path=path_of(path, remote=True),
         what=what,
         partitions=partitions,
         first=first,

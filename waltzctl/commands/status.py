@@ -89,7 +89,7 @@ def run(
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         if nodes is None:
-            found = storage_status(path_of(path), partitions)
+            found = storage_status(path_of(path, remote=True), partitions)
         else:
             from waltzctl.node_verifying import status_of_node
 

@@ -140,7 +140,7 @@ def run(
         ):
             return _verify_nodes(console, listener, nodes, connection, partitions, seconds, rate)
     refuse_without_node(connection)
-    wanted = [path_of(text) for text in paths]
+    wanted = [path_of(text, remote=True) for text in paths]
 
     from engine.inspect.outcome import VerifyOptions
     from engine.inspect.verify import verify
