@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.crew import Crew
 from engine.findings import Finding
 from engine.inspect import partition_runs
+from engine.inspect.crew_checks import check_all
 from engine.inspect.limits import CutShort, Limits
 from engine.inspect.outcome import Tally, VerifyOptions, VerifySummary
 from engine.inspect.partition_runs import PartitionRun
@@ -37,13 +40,17 @@ _AHEAD = 3
 
 
 def verify(
-    paths: Iterable[Path], options: VerifyOptions | None = None, progress: Progress = SILENT
+    paths: Iterable[Path],
+    options: VerifyOptions | None = None,
+    progress: Progress = SILENT,
+    crew: Crew | None = None,
 ) -> Iterator[Finding | VerifySummary]:
     """Findings of everything that `paths` name, in order, and a summary as the last item.
 
     A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.
     Nothing is written but the state file of `options.resume`, nothing is locked, and a directory that a node is writing is no
-    difficulty.  An interrupt from the keyboard ends the verification with an incomplete summary.
+    difficulty.  An interrupt from the keyboard ends the verification with an incomplete summary.  With a `crew` its workers
+    check the segments, and findings come when all of them are done; otherwise threads of this process do.
 
     Raises NotWaltzError, InvalidRequestError and DiskReadError for paths and options, before the first finding.
     """
@@ -55,7 +62,7 @@ def verify(
         inspected = [scope.storage for scope in scopes if scope.storage is not None]
         refuse_inside(options.resume, inspected + [part.path for scope in scopes for part in scope.partitions.values()])
         state = ResumeState(options.resume, options)
-    return _Verification(scopes, options, state, progress).run()
+    return _Verification(scopes, options, state, progress, crew).run()
 
 
 @dataclass(slots=True)
@@ -87,12 +94,20 @@ class _Verification:
     """One run of verify."""
 
     def __init__(
-        self, scopes: list[Scope], options: VerifyOptions, state: ResumeState | None, progress: Progress
+        self,
+        scopes: list[Scope],
+        options: VerifyOptions,
+        state: ResumeState | None,
+        progress: Progress,
+        crew: Crew | None,
     ) -> None:
         self._scopes = scopes
         self._options = options
         self._state = state
         self._progress = progress
+        self._crew = crew
+        self._assigned: list[SegmentJob] = []
+        self._reports: list[SegmentReport] = []
         self._opened = contextlib.ExitStack()
         self._tally = Tally()
         self._partitions = self._segments = self._records = 0
@@ -101,13 +116,13 @@ class _Verification:
         self._total = self._expected_bytes()
         self._limits = Limits(
             max_duration=options.max_duration,
-            limit_rate=options.limit_rate,
-            progress=progress,
+            limit_rate=options.limit_rate if crew is None else None,
+            progress=progress if crew is None else SILENT,
             total=self._total,
             exclusive=options.exclusive,
         )
         threads = options.threads or os.cpu_count() or 1
-        self._threads = threads if self._total >= _WORTH_THREADS else 1
+        self._threads = threads if self._total >= _WORTH_THREADS and crew is None else 1
 
     def _expected_bytes(self) -> int:
         """About how much will be read, for progress and for the choice of means."""
@@ -119,7 +134,8 @@ class _Verification:
     def run(self) -> Iterator[Finding | VerifySummary]:
         """Findings, and the summary."""
         self._progress.start("verify", self._total)
-        kernels.choose(self._total)  # many small segments are worth compiled code as much as a large one
+        if self._crew is None:
+            kernels.choose(self._total)  # many small segments are worth compiled code as much as a large one
         interrupted = False
         pool = ThreadPoolExecutor(self._threads, "verify") if self._threads > 1 else None
         try:
@@ -156,6 +172,15 @@ class _Verification:
 
     def _findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
         """Take steps in order, starting work on segments a little ahead."""
+        if self._crew is not None:
+            steps = list(self._steps(None))
+            left = self._options.max_duration
+            deadline = None if left is None else time.time() + left - self._limits.elapsed
+            jobs = self._assigned
+            self._reports = check_all(jobs, self._options, self._limits, self._crew, deadline=deadline)
+            for step in steps:
+                yield from self._finish(step)
+            return
         waiting: deque[_Step] = deque()
         segments = 0
         for step in self._steps(pool):
@@ -212,6 +237,10 @@ class _Verification:
         if known is not None:
             self._progress.advance(job.bytes)
             return lambda: known
+        if self._crew is not None:
+            number = len(self._assigned)
+            self._assigned.append(job)
+            return lambda: self._reports[number]
         if pool is None:
             return lambda: check_segment(job, self._options, self._limits)
         if job.bytes > PART and not self._options.partial:
