@@ -51,7 +51,7 @@ class SegmentReader(SegmentCheck):
 
     def forwards(self, first: int | None, last: int | None) -> Iterator[Item]:
         """Items from the record `first`, or a little before it, to the record `last`, or a little behind it."""
-        place = self._at_or_before(first)
+        place = self.at_or_before(first)
         ended = yield from self._scan(place, self.size, last)
         if not ended:
             self.next_id = None
@@ -110,7 +110,7 @@ class SegmentReader(SegmentCheck):
             self.next_id = next_id
         return ended
 
-    def _at_or_before(self, first: int | None) -> Place:
+    def at_or_before(self, first: int | None) -> Place:
         """The place of the record `first` if the index proves it, else of one before it that it proves."""
         back = 0
         while first is not None and self.reader is not None and first - back > self.begins:

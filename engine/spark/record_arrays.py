@@ -1,0 +1,236 @@
+"""Records in Arrow batches, without a step of Python for each record.
+
+What the scanner delivers in NumPy columns goes to Arrow by views, shifts and tables: checksums become text through a table of
+65,536 pieces of four digits, request ids are the halves of two words, and the records' data is cut out of the file's bytes by
+Arrow itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engine.findings import Code, Finding
+from engine.scan.columns import RecordBatch, UInt32Column
+from engine.spark.columns import RECORD_COLUMNS, REQUEST_ID, Column, arrow_schema, arrow_type
+from formats.segment import RECORD_HEADER, RECORD_OVERHEAD
+
+_KINDS = {column.name: column.kind for column in RECORD_COLUMNS}
+_LARGEST = 2**31 - 1
+"""Bytes that the offsets of an Arrow array of binaries can tell apart."""
+_TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
+
+
+def _digits() -> npt.NDArray[np.uint32]:
+    """For each 16-bit number its four hex digits, as the bytes of a word."""
+    text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()
+    return np.frombuffer(text, np.uint32)
+
+
+_DIGITS = _digits()
+
+
+@dataclass(slots=True)
+class Constants:
+    """What all records of a segment have in common; arrays of it are kept from batch to batch."""
+
+    node: str | None
+    partition: int | None
+    segment: int | None
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def array(self, name: str, rows: int) -> Any:
+        """The column `name` (node, partition, segment; any other is null), `rows` long."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < rows:
+            value = getattr(self, name) if name in ("node", "partition", "segment") else None
+            kept = pa.repeat(pa.scalar(value, arrow_type(_KINDS[name])), rows)
+            self._kept[name] = kept
+        return kept if len(kept) == rows else kept.slice(0, rows)
+
+
+def arrow_batch(
+    batches: RecordBatch | Sequence[RecordBatch],
+    wanted: Sequence[str],
+    constants: Constants,
+    schema: pa.Schema | None = None,
+) -> pa.RecordBatch:
+    """One Arrow batch of all records of `batches` (not empty) with the columns `wanted`.
+
+    Data, when it is wanted, must be in the batches, and less than 2 GiB of it in all.  `schema` is the exact one to deliver, by
+    default that of the columns' table.
+    """
+    many = [batches] if isinstance(batches, RecordBatch) else list(batches)
+    rows = sum(map(len, many))
+    if schema is None:
+        schema = arrow_schema(_columns(wanted))
+    return pa.RecordBatch.from_arrays([_array(name, many, rows, constants) for name in wanted], schema=schema)
+
+
+def finding_batch(
+    findings: Iterable[Finding], wanted: Sequence[str], node: str | None, schema: pa.Schema | None = None
+) -> pa.RecordBatch:
+    """Damage as rows of the records' table: its place and its code; everything else is null."""
+    found = list(findings)
+    values: dict[str, list[Any]] = {
+        "node": [node] * len(found),
+        "partition": [one.partition for one in found],
+        "segment": [one.segment for one in found],
+        "transaction_id": [one.transaction_id for one in found],
+        "offset": [one.offset for one in found],
+        "size": [one.length for one in found],
+        "finding": [one.code.value for one in found],
+    }
+    nothing: list[Any] = [None] * len(found)
+    if schema is None:
+        schema = arrow_schema(_columns(wanted))
+    arrays = [pa.array(values.get(name, nothing), arrow_type(_KINDS[name])) for name in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns(wanted: Sequence[str]) -> list[Column]:
+    known = {column.name: column for column in RECORD_COLUMNS}
+    return [known[name] for name in wanted]
+
+
+def _joined(name: str, many: list[RecordBatch]) -> Any:
+    return getattr(many[0], name) if len(many) == 1 else np.concatenate([getattr(one, name) for one in many])
+
+
+def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) -> Any:
+    match name:
+        case "node" | "partition" | "segment":
+            return constants.array(name, rows)
+        case "transaction_id" | "offset" | "header" | "data_length":
+            return pa.array(_joined(name, many))
+        case "size":
+            return pa.array(_joined("data_length", many).astype(np.int64) + RECORD_OVERHEAD)
+        case "request_id":
+            return _request_ids(_joined("request_id_high", many), _joined("request_id_low", many))
+        case "data_checksum" | "record_checksum":
+            return _hex(_joined(name, many))
+        case "data":
+            return pa.concat_arrays([_data(one) for one in many])
+        case _:
+            return _verdicts(_joined("data_ok", many), rows, constants)
+
+
+def _request_ids(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> Any:
+    first, second = (0, 1) if sys.byteorder == "big" else (1, 0)
+    halves = [np.ascontiguousarray(word).view(np.int32).reshape(-1, 2) for word in (high, low)]
+    arrays = [pa.array(np.ascontiguousarray(half[:, place])) for half in halves for place in (first, second)]
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type(REQUEST_ID)))
+
+
+def _hex(checksums: UInt32Column) -> Any:
+    rows = len(checksums)
+    text = np.empty((rows, 2), np.uint32)
+    np.take(_DIGITS, checksums >> 16, out=text[:, 0])
+    np.take(_DIGITS, checksums & 0xFFFF, out=text[:, 1])
+    offsets = np.arange(0, 8 * rows + 1, 8, dtype=np.int32)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def _data(batch: RecordBatch) -> Any:
+    """The data of each record: Arrow cuts headers and checksums off the records, which lie back to back."""
+    if batch.data is None:
+        raise ValueError("the scan was not asked for data")
+    rows = len(batch)
+    start = int(batch.offset[0]) - batch.data_base
+    whole = pa.py_buffer(batch.data)
+    if rows == 1:  # may be as large as an array can hold, but not with its header
+        length = int(batch.data_length[0])
+        cut = whole.slice(start + RECORD_HEADER.size, length)
+        return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, length], np.int32)), cut])
+    offsets = np.empty(rows + 1, np.int32)
+    offsets[:-1] = batch.offset - batch.data_base
+    offsets[-1] = batch.end - batch.data_base
+    records = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), whole])
+    return pc.binary_slice(records, RECORD_HEADER.size, -_TRAILER)
+
+
+def _verdicts(data_ok: npt.NDArray[np.bool_], rows: int, constants: Constants) -> Any:
+    if data_ok.all():
+        return constants.array("finding", rows)
+    nothing, code = pa.scalar(None, pa.string()), pa.scalar(Code.DATA_CHECKSUM.value)
+    return pc.if_else(pa.array(data_ok), nothing, code)
+
+
+def rows_between(batch: RecordBatch, first: int | None, last: int | None) -> RecordBatch | None:
+    """The records with ids from `first` to `last` (inclusive; None: no bound); None where there is none."""
+    begins = int(batch.transaction_id[0])
+    low = 0 if first is None else max(0, first - begins)
+    high = len(batch) if last is None else min(len(batch), last + 1 - begins)
+    return rows_of(batch, low, high)
+
+
+def rows_of(batch: RecordBatch, low: int, high: int) -> RecordBatch | None:
+    """Rows ``[low, high)`` of a batch; None where there is none."""
+    if low >= high:
+        return None
+    if low == 0 and high == len(batch):
+        return batch
+    return RecordBatch(
+        batch.offset[low:high],
+        batch.transaction_id[low:high],
+        batch.request_id_high[low:high],
+        batch.request_id_low[low:high],
+        batch.header[low:high],
+        batch.data_length[low:high],
+        batch.data_checksum[low:high],
+        batch.record_checksum[low:high],
+        batch.data_ok[low:high],
+        batch.data,
+        batch.data_base,
+    )
+
+
+class Gathering:
+    """Collects batches of records and hands them out as Arrow batches of bounded size, damage in its place.
+
+    `most_rows` and `most_bytes` (of data) bound a batch; one record is never divided.
+    """
+
+    def __init__(
+        self, wanted: Sequence[str], schema: pa.Schema, *, most_rows: int = 1 << 16, most_bytes: int = 16 << 20
+    ) -> None:
+        self._wanted = tuple(wanted)
+        self._schema = schema
+        self._most_rows, self._most_bytes = most_rows, min(most_bytes, _LARGEST // 2)
+        self._constants = Constants(None, None, None)
+        self._waiting: list[RecordBatch] = []
+        self._rows = self._bytes = 0
+        self.keep_data = "data" in self._wanted
+
+    def begin(self, node: str, partition: int | None, segment: int) -> Iterable[pa.RecordBatch]:
+        """From now on records of this segment."""
+        yield from self.flush()
+        self._constants = Constants(node, partition, segment)
+
+    def add(self, batch: RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Take records of the segment."""
+        size = 0 if batch.data is None else len(batch.data)
+        if self._rows and (self._rows + len(batch) > self._most_rows or self._bytes + size > self._most_bytes):
+            yield from self.flush()
+        self._waiting.append(batch)
+        self._rows += len(batch)
+        self._bytes += size
+
+    def tell(self, findings: Sequence[Finding]) -> Iterable[pa.RecordBatch]:
+        """Put damage behind the records that were taken so far."""
+        if findings:
+            yield from self.flush()
+            yield finding_batch(findings, self._wanted, self._constants.node, self._schema)
+
+    def flush(self) -> Iterable[pa.RecordBatch]:
+        """Hand out what waits."""
+        if self._waiting:
+            waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
+            yield arrow_batch(waiting, self._wanted, self._constants, self._schema)
