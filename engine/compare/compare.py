@@ -1,0 +1,191 @@
+"""compare: reconcile the replicas of a cluster, partition by partition, without any of its processes.
+
+The way of a comparison: the directories are looked at, each partition is cut into ranges of transactions, the ranges are read
+side by side by whoever does the work (`engine.crew`), and what comes out of those of a partition is put to the vote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine.compare.directories import Directories, Member, open_directories
+from engine.compare.outcome import ORDER, CompareOptions, CompareSummary, PartitionComparison
+from engine.compare.ranges import ranges
+from engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
+from engine.compare.states import replicas_of
+from engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from engine.crew import Crew
+from engine.errors import InvalidRequestError
+from engine.findings import Finding, Severity
+
+Compared = Finding | PartitionComparison | CompareSummary
+
+_STATUS = {
+    Verdict.EQUAL: "clean",
+    Verdict.RECOVERABLE: "repairable",
+    Verdict.UNDECIDABLE: "damaged",
+    Verdict.LOST: "damaged",
+}
+_MOST_DIFFERENCES = 1000
+"""Differences of a partition whose records are described."""
+
+
+def compare(paths: Sequence[Path], options: CompareOptions, crew: Crew) -> Iterator[Compared]:
+    """Findings and a `PartitionComparison` for each partition, in order, and a `CompareSummary` as the last item.
+
+    `paths`: storage directories, one for each node.  Nothing is written or locked.
+
+    Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item, and what the crew raises.
+    """
+    directories = open_directories(paths, options.partitions)
+    return _Comparison(directories, options, crew).run()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What came out of the ranges of one partition so far."""
+
+    members: tuple[Member, ...]
+    runs: list[Run] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    open_ends: set[int] = field(default_factory=set)
+    complete: bool = True
+
+    def add(self, result: RangeResult) -> None:
+        """The next range."""
+        for run in result.runs:
+            if self.runs and self.runs[-1].versions == run.versions:
+                self.runs[-1] = Run(self.runs[-1].first, run.stop, run.versions)
+            else:
+                self.runs.append(run)
+        for one in result.differences[: _MOST_DIFFERENCES - len(self.differences)]:
+            self.differences.append(one if not self.differences else _without_data(one))
+        self.open_ends |= set(result.open_ends)
+        self.complete = self.complete and not result.coarse
+
+    def ballots(self) -> tuple[Ballot, ...]:
+        """With what the records say about the ends."""
+        found: list[Ballot] = []
+        for number, member in enumerate(self.members):
+            ballot = member.ballot
+            mark = ballot.local_low_water_mark
+            missing = mark is not None and self.end_of(number) <= mark
+            found.append(replace(ballot, open_end=ballot.present and (missing or number in self.open_ends)))
+        return tuple(found)
+
+    def all_runs(self) -> tuple[Run, ...]:
+        """With what is missing at or below a replica's local low-water mark: it held that, and has lost it."""
+        marks = [one.ballot.local_low_water_mark if one.replica is not None else None for one in self.members]
+        borders = sorted({mark + 1 for mark in marks if mark is not None})
+        end = self.runs[-1].stop if self.runs else 0
+        runs = [*self.runs]
+        if borders and borders[-1] > end:
+            runs.append(Run(end, borders[-1], (ABSENT,) * len(self.members)))
+        return tuple(_with_losses(piece, marks) for run in runs for piece in run.cut(borders))
+
+    def end_of(self, number: int) -> int:
+        """The id behind the last one of which a replica shows a trace."""
+        return max((run.stop for run in self.runs if run.versions[number] != ABSENT), default=0)
+
+
+class _Comparison:
+    def __init__(self, directories: Directories, options: CompareOptions, crew: Crew) -> None:
+        self._directories = directories
+        self._options = options
+        self._crew = crew
+        self._began = time.monotonic()
+        wanted = range(directories.num_partitions) if options.partitions is None else sorted(options.partitions)
+        members = {number: directories.members(number) for number in wanted}
+        self._members = {number: found for number, found in members.items() if found}
+        self._unassigned = tuple(number for number, found in members.items() if not found)
+        most = max(map(len, self._members.values()), default=0)
+        if options.last_replicas is not None and options.last_replicas < most:
+            raise InvalidRequestError(
+                f"{options.last_replicas} replicas: {most} of the directories that were given are replicas of one partition"
+            )
+        self._seen: set[tuple[str, str, int | None]] = set()
+        self._findings = self._records = self._bytes = 0
+        self._complete = True
+        self._verdicts: Counter[Verdict] = Counter()
+
+    def run(self) -> Iterator[Compared]:
+        """Findings, comparisons, and the summary."""
+        yield from self._new(self._directories.findings(self._members))
+        tasks: list[RangeTask] = []
+        weights: list[int] = []
+        for number, members in self._members.items():
+            for task, weight in ranges(number, members):
+                tasks.append(task)
+                weights.append(weight)
+        current: _Gathered | None = None
+        results = self._crew.map(compare_range, tasks, weights=weights, what="compare")
+        for task, result in zip(tasks, results, strict=True):
+            if current is None:
+                current = _Gathered(self._members[task.partition])
+            current.add(result)
+            self._records += result.records
+            self._bytes += result.bytes
+            yield from self._new(result.findings)
+            if task.high is None:
+                yield self._conclude(task.partition, current)
+                current = None
+        yield self._summary()
+
+    def _new(self, findings: Iterator[Finding] | Sequence[Finding]) -> Iterator[Finding]:
+        """Findings that were not shown before: neighbouring ranges may both see a damaged place between them."""
+        for one in findings:
+            key = one.code.value, str(one.path), one.offset
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            self._findings += one.severity is not Severity.NOTE
+            yield one
+
+    def _conclude(self, partition: int, gathered: _Gathered) -> PartitionComparison:
+        ballots = gathered.ballots()
+        runs = gathered.all_runs()
+        last = self._options.last_replicas or len(ballots)
+        decision = decide(runs, ballots, last)
+        self._verdicts[decision.verdict] += 1
+        self._complete = self._complete and gathered.complete
+        return PartitionComparison(
+            partition,
+            decision,
+            next((run.first for run in runs if run.differs), None),
+            replicas_of(runs, decision, ballots, [member.path for member in gathered.members]),
+            runs,
+            tuple(gathered.differences),
+            gathered.complete,
+        )
+
+    def _summary(self) -> CompareSummary:
+        status = max((one for one in ORDER if self._verdicts[one]), key=ORDER.index, default=Verdict.EQUAL)
+        return CompareSummary(
+            status,
+            _STATUS[status],
+            {one: self._verdicts[one] for one in ORDER},
+            tuple(view.path for view in self._directories.views),
+            self._records,
+            self._bytes,
+            self._findings,
+            self._unassigned,
+            time.monotonic() - self._began,
+            self._complete,
+        )
+
+
+def _with_losses(run: Run, marks: Sequence[int | None]) -> Run:
+    lost = [
+        version == ABSENT and mark is not None and run.first <= mark
+        for version, mark in zip(run.versions, marks, strict=True)
+    ]
+    versions = (DAMAGED if gone else version for gone, version in zip(lost, run.versions, strict=True))
+    return replace(run, versions=tuple(versions)) if any(lost) else run
+
+
+def _without_data(difference: Difference) -> Difference:
+    return Difference(difference.transaction_id, tuple(replace(side, data=None) for side in difference.sides))

@@ -1,0 +1,154 @@
+"""The storage directories that are compared: that they belong together, and which is a replica of which partition."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.compare.reading import Replica, Segment
+from engine.compare.vote import Ballot
+from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from engine.findings import Code, Finding, make_finding
+from engine.storage import places
+from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
+from formats.control import ControlFile, Layout, PartitionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica of one partition: its ballot, and its records as they are to be read (None: its directory is not there)."""
+
+    path: Path
+    ballot: Ballot
+    replica: Replica | None
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """What was given, in that order, and what all control files agree on."""
+
+    views: tuple[StorageView, ...]
+    cluster_key: uuid.UUID
+    num_partitions: int
+    held: tuple[bool, ...]
+
+    def members(self, partition: int) -> tuple[Member, ...]:
+        """The directories that are a replica of a partition, numbered from 0 on."""
+        found: list[Member] = []
+        for view, held in zip(self.views, self.held, strict=True):
+            if belongs(view, partition):
+                found.append(self._member(len(found), view, partition, held=held))
+        return tuple(found)
+
+    def _member(self, number: int, view: StorageView, partition: int, *, held: bool) -> Member:
+        info = info_of(view.control, partition)
+        current = None if info is None else info.current_struct
+        directory = view.partitions.get(partition)
+        marks = (None, None, None) if current is None else current.marks
+        ballot = Ballot(directory is not None, *marks)
+        if directory is None:
+            return Member(view.path, ballot, None)
+        listed = [one for one in directory.segments if one.data is not None or one.index is not None]
+        stops = [*(one.first_transaction_id for one in listed[1:]), None]
+        segments = tuple(Segment(one, stop) for one, stop in zip(listed, stops, strict=True))
+        mark = ballot.local_low_water_mark
+        return Member(view.path, ballot, Replica(number, view.path, partition, self.cluster_key, mark, segments, held))
+
+    def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
+        """What stands in the way of a full vote: control files and marks that are not there, missing directories."""
+        for view in self.views:
+            if view.control is None:
+                said = "no usable control file: session and marks of this replica are unknown"
+                yield make_finding(Code.CONTROL_FILE_MISSING, view.control_path, said, storage_directory=view.path)
+            for number in sorted(partitions):
+                yield from self._of_partition(view, number)
+
+    @staticmethod
+    def _of_partition(view: StorageView, partition: int) -> Iterator[Finding]:
+        if not belongs(view, partition):
+            return
+        info = info_of(view.control, partition)
+        if info is not None and info.current_struct is None:
+            said = "neither struct of its pair is in force: session and marks of this replica are unknown"
+            code = Code.CONTROL_PAIR_TIE if all(one.valid for one in info.structs) else Code.CONTROL_PAIR_CHECKSUM
+            yield make_finding(code, view.control_path, said, storage_directory=view.path, partition=partition)
+        if partition not in view.partitions:
+            where, said = view.path / str(partition), "assigned here, but its directory does not exist"
+            code = Code.PARTITION_DIRECTORY_MISSING
+            yield make_finding(code, where, said, storage_directory=view.path, partition=partition)
+
+
+def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None:
+    """A partition's entry in a control file; None where there is none."""
+    if control is None or not 0 <= partition < len(control.partitions):
+        return None
+    return control.partitions[partition]
+
+
+def belongs(view: StorageView, partition: int) -> bool:
+    """Whether a directory is a replica of a partition: as its control file says, else whether there is a directory for it."""
+    info = info_of(view.control, partition)
+    current = None if info is None else info.current_struct
+    if view.control is None or info is None or view.control.layout is Layout.DOCUMENTED:
+        return partition in view.partitions
+    if current is None or (not current.assigned and not all(one.valid for one in info.structs)):
+        return partition in view.partitions  # the struct that is lost may be the one that says so
+    return bool(current.assigned)
+
+
+def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) -> Directories:
+    """Look at every directory.
+
+    Raises InvalidRequestError for fewer than two, for one given twice and for a partition that cannot be, NotWaltzError,
+    MismatchError where cluster key or number of partitions differ, DiskReadError.
+    """
+    if len(paths) < 2:
+        raise InvalidRequestError(
+            "one replica alone cannot be compared", advice="name the storage directories of at least two replicas"
+        )
+    known: dict[str, Path] = {}
+    for path in paths:
+        target = resolve(path)
+        if target.kind is not TargetKind.STORAGE:
+            raise NotWaltzError(
+                f"{path}: a {target.kind}, not a storage directory", advice="compare takes those of whole nodes"
+            )
+        earlier = known.setdefault(places.identity(path), path)
+        if earlier is not path:
+            raise InvalidRequestError(f"{path}: the same directory as {earlier}; a replica is compared with others")
+    views = tuple(_view(path, partitions) for path in paths)
+    controls = [(view.path, view.control) for view in views if view.control is not None]
+    if not controls:
+        raise NotWaltzError(
+            f"{paths[0]} and the others: no usable control file, so that nothing tells which cluster they belong to",
+            advice="bring one of the control files back from a backup",
+        )
+    first, reference = controls[0]
+    for path, control in controls[1:]:
+        wanted, found = reference.header, control.header
+        if found.cluster_key != wanted.cluster_key:
+            raise MismatchError(
+                f"{path}: the cluster key is {found.cluster_key}, that of {first} is {wanted.cluster_key}",
+                advice="replicas of different clusters have nothing in common",
+            )
+        if found.num_partitions != wanted.num_partitions:
+            raise MismatchError(
+                f"{path}: {found.num_partitions} partitions, {first} has {wanted.num_partitions}",
+                advice="verify tells which of the two control files is damaged",
+            )
+    if partitions is not None:
+        check_partitions(reference, partitions)
+    held = tuple(places.lock_holder(view.path, view.control_path) is not None for view in views)
+    return Directories(views, reference.header.cluster_key, len(reference.partitions), held)
+
+
+def _view(path: Path, partitions: Collection[int] | None) -> StorageView:
+    try:
+        return view_storage(path, partitions)
+    except NotWaltzError:
+        if partitions is None:
+            raise
+        view_storage(path)  # raises unless there are other partitions
+        return StorageView(path, None, None, {})

@@ -1,0 +1,63 @@
+"""Cutting a partition into ranges of transactions that can be compared on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.compare.directories import Member
+from engine.compare.reading import Replica
+from engine.compare.side_by_side import RangeTask
+
+RANGE = 64 << 20
+"""Bytes of one replica that a range has, about."""
+
+
+def ranges(partition: int, members: Sequence[Member], size: int = RANGE) -> list[tuple[RangeTask, int]]:
+    """Tasks that cover every transaction of a partition once, in order, each with the bytes that it reads, about.
+
+    They begin where the largest replica's segments do, and inside large segments, whose indexes then give the place.
+    """
+    replicas = tuple(one.replica for one in members)
+    weights = [0 if one is None else sum(segment.size for segment in one.segments) for one in replicas]
+    reference = replicas[weights.index(max(weights))] if weights else None
+    bounds = [0, *([] if reference is None else _bounds(reference, replicas, size))]
+    stops = [*bounds[1:], None]
+    share = sum(weights) // len(bounds)
+    return [
+        (RangeTask(partition, low, high, tuple(_part(one, low, high) for one in replicas)), share)
+        for low, high in zip(bounds, stops, strict=True)
+    ]
+
+
+def _bounds(reference: Replica, replicas: Sequence[Replica | None], size: int) -> list[int]:
+    found: list[int] = []
+    gathered = 0
+    for segment in reference.segments:
+        if gathered >= size and segment.first > 0:
+            found.append(segment.first)
+            gathered = 0
+        parts = segment.size // size
+        if parts > 1 and segment.entries > parts and all(_indexed(one) for one in replicas):
+            found += [segment.first + segment.entries * number // parts for number in range(1, parts)]
+            gathered = segment.size // parts
+        else:
+            gathered += segment.size
+    return found
+
+
+def _indexed(replica: Replica | None) -> bool:
+    """Whether a place in the middle of a segment can be found without reading it from its beginning."""
+    return replica is None or all(one.entries for one in replica.segments if one.size > RANGE)
+
+
+def _part(replica: Replica | None, low: int, high: int | None) -> Replica | None:
+    """A replica with the segments that matter for a range, and their neighbours, so that a task stays small."""
+    if replica is None:
+        return None
+    segments = replica.segments
+    first = sum(1 for one in segments if one.stop is not None and one.stop <= low)
+    last = len(segments) if high is None else sum(1 for one in segments if one.first < high)
+    return Replica(
+        replica.number, replica.storage, replica.partition, replica.cluster_key, replica.mark,
+        segments[max(0, first - 1) : last + 1], replica.held,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""What a decision means for each replica: how it stands to what is kept, what is cut, and who restores what.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from engine.compare.outcome import Range, ReplicaComparison, Source, State
+from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, Verdict, joined
+
+MOST_REPLACED = 1000
+"""Places whose records are replaced one by one; a replica with more of them is cut in front of the first."""
+
+
+def replicas_of(
+    runs: Sequence[Run], decision: Decision, ballots: Sequence[Ballot], paths: Sequence[Path]
+) -> tuple[ReplicaComparison, ...]:
+    """Every replica of a partition."""
+    return tuple(
+        _Replica(number, runs, decision, paths).compare(ballot, voter)
+        for number, (ballot, voter) in enumerate(zip(ballots, decision.voters, strict=True))
+    )
+
+
+class _Replica:
+    def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[Path]) -> None:
+        self.number = number
+        self.decision = decision
+        self.paths = paths
+        self.held = [run for run in runs if run.versions[number] != ABSENT]
+        self.end = self.held[-1].stop if self.held else 0
+        self.outvoted = joined(one.run for one in decision.kept if self.differs(one))
+        self.damaged = joined(one.run for one in decision.kept if one.run.versions[number] == DAMAGED)
+
+    def differs(self, one: Kept) -> bool:
+        """Whether this replica holds another version than the one kept, or one of several that nobody can choose from."""
+        mine = one.run.versions[self.number]
+        return mine >= 0 and (mine != one.version if one.version is not None else one.run.differs)
+
+    def compare(self, ballot: Ballot, voter: bool) -> ReplicaComparison:
+        """The verdict on it."""
+        replaced, cut = self.mended()
+        return ReplicaComparison(
+            self.paths[self.number],
+            ballot.session_id,
+            ballot.low_water_mark,
+            ballot.local_low_water_mark,
+            self.last(),
+            self.state(ballot),
+            cut,
+            self.damaged,
+            self.outvoted,
+            tuple(self.sources([*self.damaged, *replaced])),
+            voter,
+        )
+
+    def last(self) -> int | None:
+        """The last transaction that it holds intact."""
+        intact = [run.stop for run in self.held if run.versions[self.number] >= 0]
+        return intact[-1] - 1 if intact else None
+
+    def state(self, ballot: Ballot) -> State:
+        """The gravest that is true."""
+        kept = self.decision.clean_to + 1
+        beyond = [one for one in self.held if one.first >= kept]
+        between = any(
+            first <= one.first < stop and one.differs for one in beyond for first, stop in self.decision.undecided
+        )
+        if not ballot.present:
+            return State.MISSING
+        if self.outvoted or between:
+            return State.DIVERGED
+        if self.damaged or ballot.open_end:
+            return State.DAMAGED
+        if self.end > kept:
+            return State.AHEAD
+        return State.BEHIND if self.end < kept else State.EQUAL
+
+    def mended(self) -> tuple[tuple[Range, ...], int | None]:
+        """Which records are replaced by the kept version, and after which one it is cut.
+
+        Where it goes on like the others behind what differs, only that is replaced; otherwise it is a fork, and is cut in front
+        of it.
+        """
+        decision = self.decision
+        if decision.verdict is Verdict.UNDECIDABLE:
+            return (), None
+        kept = decision.clean_to + 1
+        beyond = decision.clean_to if self.end > kept else None
+        if not self.outvoted:
+            return (), beyond
+        agreed = [one.run for one in decision.kept if one.run.versions[self.number] == one.version]
+        rejoins = bool(agreed) and agreed[-1].first > self.outvoted[-1][0]
+        if rejoins and len(self.outvoted) <= MOST_REPLACED:
+            return self.outvoted, beyond
+        return (), self.outvoted[0][0] - 1
+
+    def sources(self, ranges: Iterable[Range]) -> Iterator[Source]:
+        """From whom each range can be restored, where one replica holds the kept version of it."""
+        for first, stop in sorted(ranges):
+            for one in self.decision.kept:
+                low, high = max(first, one.run.first), min(stop, one.run.stop)
+                if low < high:
+                    holders = [n for n, version in enumerate(one.run.versions) if version == one.version]
+                    yield Source(low, high, self.paths[holders[0]] if holders else None)
