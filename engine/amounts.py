@@ -1,4 +1,4 @@
-"""Durations, rates and sizes as people write them: on a command line, in the environment, in a configuration file."""
+"""Durations, rates, sizes and ranges of partitions as people write them: on command lines, in environment and configuration."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ _BYTES = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for tail, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
+
+MAX_PARTITION = 2**31 - 1
+MAX_LISTED = 1_000_000
+"""More partitions than this in one range is a slip of the finger, and would only fill memory."""
+
+_RANGE = re.compile(r"(\d{1,10})(?:\s*-\s*(\d{1,10}))?", re.ASCII)
 
 
 def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
@@ -37,3 +43,22 @@ def parse_rate(text: str) -> int:
 def parse_size(text: str) -> int:
     """Bytes from text such as ``256KiB`` (1024), ``1GB`` (1000) or a bare number.  Raises ValueError."""
     return max(1, int(_amount(text, _BYTES, "256KiB or 1GB")))
+
+
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Partition numbers from text such as ``0-3,7``, sorted, each once.  Raises ValueError."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{part.strip()!r} is neither a number nor a range; write for instance 0-3,7")
+        first = int(match[1])
+        last = int(match[2]) if match[2] else first
+        if last < first:
+            raise ValueError(f"{part.strip()}: the range runs backwards")
+        if last > MAX_PARTITION:
+            raise ValueError(f"{last}: partition numbers end at {MAX_PARTITION}")
+        if last - first >= MAX_LISTED:
+            raise ValueError(f"{part.strip()}: more than {MAX_LISTED} partitions")
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
-from engine.amounts import parse_duration, parse_rate, parse_size
+from engine.amounts import parse_duration, parse_ranges, parse_rate, parse_size
 
 __all__ = [
     "counted",
@@ -19,31 +18,6 @@ __all__ = [
     "parse_size",
     "printable",
 ]
-
-MAX_PARTITION = 2**31 - 1
-MAX_LISTED = 1_000_000
-"""More partitions than this in one range is a slip of the finger, and would only fill memory."""
-
-_RANGE = re.compile(r"(\d{1,10})(?:\s*-\s*(\d{1,10}))?", re.ASCII)
-
-
-def parse_ranges(text: str) -> tuple[int, ...]:
-    """Partition numbers from text such as ``0-3,7``, sorted, each once.  Raises ValueError."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part.strip())
-        if match is None:
-            raise ValueError(f"{part.strip()!r} is neither a number nor a range; write for instance 0-3,7")
-        first = int(match[1])
-        last = int(match[2]) if match[2] else first
-        if last < first:
-            raise ValueError(f"{part.strip()}: the range runs backwards")
-        if last > MAX_PARTITION:
-            raise ValueError(f"{last}: partition numbers end at {MAX_PARTITION}")
-        if last - first >= MAX_LISTED:
-            raise ValueError(f"{part.strip()}: more than {MAX_LISTED} partitions")
-        numbers.update(range(first, last + 1))
-    return tuple(sorted(numbers))
 
 
 def format_ranges(numbers: Collection[int]) -> str:
