@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-PACKET = 128 << 20
-"""Bytes that one Spark task reads, about: a task costs some 35 ms of its own."""
-PACKET_TASKS = 256
-"""Tasks in a packet at most."""
+PACKET = 4 << 30
+"""Bytes that one Spark task reads at most: seconds of work, because each Spark task costs 30 to 130 ms beside it."""
+FLAT = 256 << 10
+"""Bytes that could be read in the time that a task of ours costs beside its bytes."""
 WAVE = 8192
 """Packets in one job."""
 _LOOK = 0.2
@@ -133,15 +133,21 @@ class SparkCrew:
 
 
 def pack(weights: Sequence[int], hands: int) -> list[range]:
-    """Neighbouring tasks together: up to PACKET bytes and PACKET_TASKS tasks, but something to do for everybody."""
-    share = max(1, min(PACKET, sum(weights) // max(1, hands * 3)))
+    """Neighbouring tasks together: as few packets as there are hands, or, where those would be large, a few for each.
+
+    A packet of less than PACKET bytes is not cut any further: what is won by even shares is lost to the cost of a Spark task.
+    """
+    total = sum(weights) + FLAT * len(weights)
+    wanted = max(1, hands) if total <= PACKET * hands else max(3 * hands, -(-total // PACKET))
     packets: list[range] = []
-    begin, held = 0, 0
+    begin, reached = 0, 0
     for number, weight in enumerate(weights):
-        if number > begin and (held + weight > share or number - begin >= PACKET_TASKS):
+        size = weight + FLAT
+        # a packet ends where its end comes nearest to an even share of the whole
+        if number > begin and reached + size / 2 > total * (len(packets) + 1) / wanted:
             packets.append(range(begin, number))
-            begin, held = number, 0
-        held += weight
+            begin = number
+        reached += size
     if len(weights) > begin:
         packets.append(range(begin, len(weights)))
     return packets
