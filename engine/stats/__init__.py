@@ -1,0 +1,1 @@
+"""Numbers about the records of storage directories: how many, how large, whose, and when."""

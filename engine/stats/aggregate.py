@@ -1,0 +1,192 @@
+"""What stats keeps of records: sums by partition, size class, client, header value, time and transaction id.
+
+An aggregate of some records is a value.  Merging is commutative and associative: however the records are cut into parts and in
+whatever order these are merged, the result is equal, as long as the tables of clients and of header values stay within their
+bounds (`engine.stats.tables.Ranked`).  Partitions are known by their `place`, a number that the planning gives them, because
+several storage directories may have a partition of the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.stats.axes import Interval, Scale, id_shift, joined
+from engine.stats.coverage import Runs, runs_of, united
+from engine.stats.tables import (
+    SUMS,
+    How,
+    Ints,
+    Ranked,
+    Table,
+    bounded,
+    coarser_ranked,
+    empty,
+    merged,
+    merged_ranked,
+    with_key,
+)
+
+CLIENTS: How = (*SUMS, np.minimum, np.maximum)
+"""Records, bytes, lowest and highest generation."""
+EXTENT: How = (np.minimum, np.maximum)
+CLIENT_ROWS = 1 << 20
+"""Rows of each table of clients: one for each client in each partition, and one for each client in each bucket of time."""
+HEADER_ROWS = 1 << 16
+"""Different header values that are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Sums over some records.  Each table's values begin with records and bytes; bytes are those on disk, 40 + data each.
+
+    ==============  ==========================================================================================
+    `classes`       by (place, size class); class 0 is empty data, class k a data length from 2^(k-1) to 2^k - 1
+    `clients`       by (place, client), with the lowest and the highest generation
+    `headers`       by (header value)
+    `id_extents`    by (place): no sums, but the smallest and the largest transaction id
+    `ids`           by (place, transaction id >> shift); the shift follows from the partition's extent of ids
+    `time_places`   by (bucket, place)
+    `time_classes`  by (bucket, size class)
+    `time_clients`  by (bucket, client)
+    ==============  ==========================================================================================
+
+    A bucket is milliseconds since 1970 divided by the width that `scale` gives for `extent`: the time from the beginning of the
+    first to the end of the last interval of all segments that have one.  Records of the other segments are in no bucket.
+    """
+
+    scale: Scale
+    extent: Interval | None
+    classes: Table
+    clients: Ranked
+    headers: Ranked
+    id_extents: Table
+    ids: Table
+    time_places: Table
+    time_classes: Table
+    time_clients: Ranked
+    runs: Runs
+
+    @property
+    def width(self) -> int:
+        """Milliseconds of a bucket."""
+        return self.scale.width(self.extent)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all tables, about what it weighs."""
+        tables = (self.classes, self.ids, self.time_places, self.time_classes)
+        ranked = (self.clients, self.headers, self.time_clients)
+        return sum(map(len, tables)) + sum(len(one.table) for one in ranked) + len(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many rows the tables of things that may be any number hold."""
+
+    clients: int = CLIENT_ROWS
+    headers: int = HEADER_ROWS
+
+
+def nothing(scale: Scale, bounds: Bounds = Bounds(), extent: Interval | None = None) -> Aggregate:  # frozen
+    """The aggregate of no record."""
+    return Aggregate(
+        scale,
+        extent,
+        empty(2, 2),
+        bounded(empty(2, 4), 1, bounds.clients, CLIENTS),
+        bounded(empty(1, 2), 0, bounds.headers),
+        empty(1, 2),
+        empty(2, 2),
+        empty(2, 2),
+        empty(2, 2),
+        bounded(empty(2, 2), 1, bounds.clients),
+        runs_of([], [], []),
+    )
+
+
+def merge(parts: Sequence[Aggregate]) -> Aggregate:
+    """One aggregate of all records of `parts`, at least one, made with the same scale and bounds."""
+    if len(parts) == 1:
+        return parts[0]
+    extent = None
+    for one in parts:
+        extent = joined(extent, one.extent)
+    scale = parts[0].scale
+    width = scale.width(extent)
+    extents = merged([one.id_extents for one in parts], EXTENT)
+    shifts = shifts_of(extents)
+    return Aggregate(
+        scale,
+        extent,
+        merged([one.classes for one in parts]),
+        merged_ranked([one.clients for one in parts]),
+        merged_ranked([one.headers for one in parts]),
+        extents,
+        merged([_with_shifts(one, shifts) for one in parts]),
+        merged([_with_width(one.time_places, one.width, width) for one in parts]),
+        merged([_with_width(one.time_classes, one.width, width) for one in parts]),
+        merged_ranked([_ranked_with_width(one.time_clients, one.width, width) for one in parts]),
+        united([one.runs for one in parts]),
+    )
+
+
+def shifts_of(id_extents: Table) -> dict[int, int]:
+    """By place: transaction ids are counted in buckets of 2 to the power of this."""
+    rows = zip(id_extents.keys[0].tolist(), *id_extents.values.tolist(), strict=True)
+    return {place: id_shift(first, last) for place, first, last in rows}
+
+
+def _with_shifts(part: Aggregate, wanted: dict[int, int]) -> Table:
+    """The buckets of ids as wide as the extent of everything asks for."""
+    own = shifts_of(part.id_extents)
+    more = {place: wanted[place] - shift for place, shift in own.items()}
+    if not any(more.values()):
+        return part.ids
+    place, bucket = part.ids.keys
+    known = np.array(sorted(more), np.int64)
+    by = np.array([more[int(one)] for one in known], np.int64)
+    return with_key(part.ids, 1, bucket >> by[np.searchsorted(known, place)])
+
+
+def _coarser(bucket: Ints, width: int, wanted: int) -> Ints:
+    coarse: Ints = bucket // (wanted // width)
+    return coarse
+
+
+def _with_width(table: Table, width: int, wanted: int) -> Table:
+    if width == wanted or not len(table):
+        return table
+    return with_key(table, 0, _coarser(table.keys[0], width, wanted))
+
+
+def _ranked_with_width(ranked: Ranked, width: int, wanted: int) -> Ranked:
+    if width == wanted or not len(ranked.table):
+        return ranked
+    return coarser_ranked(ranked, 0, _coarser(ranked.table.keys[0], width, wanted))
+
+
+class Collector:
+    """Merges aggregates as they come, many at once."""
+
+    MANY = 64
+    ROWS = 1 << 21
+
+    def __init__(self, scale: Scale, bounds: Bounds = Bounds()) -> None:  # frozen
+        self._parts = [nothing(scale, bounds)]
+        self._rows = 0
+
+    def add(self, part: Aggregate) -> None:
+        """One more."""
+        self._parts.append(part)
+        self._rows += part.rows
+        if len(self._parts) > self.MANY or self._rows > self.ROWS:
+            self.result()
+
+    def result(self) -> Aggregate:
+        """Everything that was added."""
+        self._parts = [merge(self._parts)]
+        self._rows = 0
+        return self._parts[0]

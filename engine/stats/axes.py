@@ -1,0 +1,141 @@
+"""The two axes along which records are counted: time, which is an estimate, and transaction ids, which are exact.
+
+A Waltz record carries no time.  What is known: a segment's header says when it was created, and the segment behind it when that
+was (release 0.13.2 creates the next one when the first record is to be written that no longer goes here), so every record of a
+segment was written between these two moments; for the last segment the file's own time of change is the later one.  Inside that
+interval a record is placed by where it stands in the file, as if bytes had arrived evenly.
+
+Both axes are cut into buckets whose width follows from the extent alone, so that it does not depend on the order in which parts
+are merged: widths form a ladder in which each divides the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from formats.adapters import format_time
+from formats.segment import HEADER_SIZE, SegmentHeader
+
+_SECOND, _DAY = 1000, 86_400_000
+_LADDER = (
+    *(_SECOND * seconds for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200)),
+    *(_DAY * days for days in (1, 7, 28, 364, 3640)),
+)
+"""Widths in milliseconds; each divides the next."""
+TIME_BUCKETS = 100
+"""At most so many of the automatic width."""
+CHOSEN_BUCKETS = 10_000
+"""At most so many of a width that was asked for; beyond that it is made ten times as wide, and again."""
+ID_BUCKETS = 128
+"""At most so many for the transaction ids of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `start` to `end`, milliseconds since 1970-01-01 UTC; `end` is not before `start`."""
+
+    start: int
+    end: int
+
+    @property
+    def last(self) -> int:
+        """The last moment inside."""
+        return max(self.start, self.end - 1)
+
+    def joined(self, other: Interval | None) -> Interval:
+        """The smallest that covers both."""
+        return self if other is None else Interval(min(self.start, other.start), max(self.end, other.end))
+
+
+def joined(one: Interval | None, other: Interval | None) -> Interval | None:
+    """The smallest interval that covers both."""
+    return other if one is None else one.joined(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How wide the buckets of time are: `chosen` milliseconds, or what suits the extent."""
+
+    chosen: int | None = None
+
+    def width(self, extent: Interval | None) -> int:
+        """Width in milliseconds for an extent; never smaller for a larger one, and a divisor of its width."""
+        if self.chosen is not None:
+            width = self.chosen
+            while extent is not None and _buckets(extent, width) > CHOSEN_BUCKETS:
+                width *= 10
+            return width
+        if extent is None:
+            return _LADDER[0]
+        place = bisect_left(_LADDER, True, key=lambda width: _buckets(extent, width) <= TIME_BUCKETS)
+        if place < len(_LADDER):
+            return _LADDER[place]
+        width = _LADDER[-1]
+        while _buckets(extent, width) > TIME_BUCKETS:
+            width *= 10
+        return width
+
+
+def _buckets(extent: Interval, width: int) -> int:
+    return extent.last // width - extent.start // width + 1
+
+
+def id_shift(first: int, last: int) -> int:
+    """Transaction ids `first` to `last` are counted in buckets of 2 to the power of this."""
+    shift = max(0, (last - first).bit_length() - ID_BUCKETS.bit_length())
+    while (last >> shift) - (first >> shift) >= ID_BUCKETS:
+        shift += 1
+    return shift
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What a segment's times say: an interval, or why there is none."""
+
+    interval: Interval | None
+    reason: str | None = None
+
+
+def clock_of(
+    header: SegmentHeader | None,
+    following: SegmentHeader | None,
+    changed: int | None,
+    *,
+    last: bool,
+    doubtful: bool,
+) -> Clock:
+    """When the records of a segment were written.
+
+    `following` is the header of the segment behind it, `changed` the file's time of change in milliseconds, which counts for
+    the last segment only.  `doubtful`: the header is damaged or does not belong here.  Nothing is made up: where these do not
+    give an interval the reason is said.
+    """
+    if header is None or doubtful:
+        return Clock(None, "its header is damaged")
+    created = header.created
+    if created <= 0 or format_time(created) is None:
+        return Clock(None, f"its header's creation time, {created}, is no time")
+    if last:
+        end, source = changed, "its file was last changed"
+    else:
+        end, source = (None if following is None else following.created), "the next segment was created"
+    if end is None:
+        return Clock(None, "nothing tells when its last record was written")
+    shown = format_time(end)
+    if shown is None:
+        return Clock(None, f"the time when {source}, {end}, is no time")
+    if end < created:
+        return Clock(None, f"it was created {format_time(created)}, but {source} before that, {shown}")
+    return Clock(Interval(created, end))
+
+
+def borders(interval: Interval, width: int, size: int) -> tuple[list[int], list[int]]:
+    """The buckets that an interval touches, and the file offset at which each but the first one begins.
+
+    A record at offset `o` of a file of `size` bytes is placed at ``start + (o - 128) * (end - start) / (size - 128)``.
+    """
+    buckets = list(range(interval.start // width, interval.last // width + 1))
+    duration, room = interval.end - interval.start, max(size - HEADER_SIZE, 1)
+    offsets = [HEADER_SIZE + -(-(bucket * width - interval.start) * room // duration) for bucket in buckets[1:]]
+    return buckets, offsets

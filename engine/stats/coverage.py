@@ -1,0 +1,63 @@
+"""Which transaction ids were seen: runs of consecutive ids, and the gaps between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.stats.tables import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Ids from `first` to `last` (both inclusive) of the partition `place`, in order, as few runs as possible.
+
+    As long as there is damage that hides ids; memory is what the number of damaged places asks for.
+    """
+
+    place: Ints
+    first: Ints
+    last: Ints
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Runs) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in ("place", "first", "last")
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays are no keys
+
+    def of(self, place: int) -> Iterator[tuple[int, int]]:
+        """The runs of one partition, by rising ids."""
+        begin, end = np.searchsorted(self.place, [place, place + 1])
+        for number in range(int(begin), int(end)):
+            yield int(self.first[number]), int(self.last[number])
+
+
+def runs_of(place: Sequence[int] | Ints, first: Sequence[int] | Ints, last: Sequence[int] | Ints) -> Runs:
+    """Runs from pieces in any order, which may touch or overlap."""
+    return united([Runs(*(np.asarray(one, np.int64) for one in (place, first, last)))])
+
+
+def united(parts: Sequence[Runs]) -> Runs:
+    """Every id that is in any of the parts; at least one part."""
+    place = np.concatenate([one.place for one in parts])
+    if not len(place):
+        return parts[0]
+    first = np.concatenate([one.first for one in parts])
+    last = np.concatenate([one.last for one in parts])
+    order = np.lexsort((first, place))
+    place, first, last = place[order], first[order], last[order]
+    bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
+    starts = np.ones(len(place), np.bool_)
+    for begin, end in itertools.pairwise(bounds):
+        np.maximum.accumulate(last[begin:end], out=last[begin:end])
+        starts[begin + 1 : end] = first[begin + 1 : end] - 1 > last[begin : end - 1]
+    at = np.flatnonzero(starts)
+    ends = np.append(at[1:], len(place)) - 1
+    return Runs(place[at], first[at], last[ends])

@@ -1,0 +1,227 @@
+"""The work of one task: count the records of a segment, or of a part of a large one, and name its damaged places.
+
+Everything here is a value that can be sent to another process.  What a part is follows from its number alone: it begins and
+ends where the index proves a record to begin (as `engine.inspect.sampling.split` does), found by whoever reads it, so that the
+planning opens no file.  Whether neighbouring parts join is for the caller to see; where they do not, the segment is read again as
+a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DiskReadError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.dump_chunks import Item, Place, SegmentReader
+from engine.inspect.dump_records import settled
+from engine.inspect.limits import Limits
+from engine.inspect.record_checks import MAX_LISTED, damage_finding, prove, tail_finding
+from engine.inspect.segment_checks import FilesChangedError, unreadable
+from engine.inspect.segment_job import SegmentJob
+from engine.scan import kernels
+from engine.scan.columns import DamageCause, RecordBatch
+from engine.stats.aggregate import Aggregate, Bounds, nothing
+from engine.stats.axes import Clock, Scale, clock_of
+from engine.stats.counting import Counting
+from engine.storage.view import FileState, read_segment_header
+from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, SegmentHeader
+
+
+@dataclass(frozen=True, slots=True)
+class StatsTask:
+    """A segment, or the part `number` of `parts` of it.
+
+    `place` is the number of its partition in the aggregates.  `following` is the data file behind it, whose creation ends this
+    one's time; None for the last one, which `changed` ends: the file's time of change when it was planned, in milliseconds.
+    `volume`: bytes of everything that is counted, which decides the means.
+    """
+
+    job: SegmentJob
+    place: int
+    scale: Scale
+    following: Path | None
+    changed: int | None
+    volume: int
+    number: int = 0
+    parts: int = 1
+    bounds: Bounds = Bounds()  # noqa: RUF009  # frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a task found.
+
+    `headers`: findings about the data file's header; `findings`: those about records, in file order.  `begins` is the id of the
+    segment's first record, `start` and `end` are where this part began and ended, each with the id there; None where reading
+    failed, and `end` has no id where damage leaves it open.  `gone`: the file is no longer there.  `states`: both files as they
+    were when they were opened.
+    """
+
+    aggregate: Aggregate
+    records: int = 0
+    bytes: int = 0
+    headers: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    begins: int | None = None
+    start: Place | None = None
+    end: Place | None = None
+    next_id: int | None = None
+    clock: Clock = Clock(None, "it is gone")  # noqa: RUF009  # frozen
+    gone: bool = False
+    states: tuple[FileState | None, ...] = field(default=())
+
+
+def gather(task: StatsTask) -> Gathered:
+    """Count.  What cannot be read is a finding, never an error."""
+    kernels.choose(task.volume)  # many small segments are worth compiled code as much as a large one
+    reader = _PartReader(task.job, Limits(), data=False)
+    try:
+        with reader:
+            return _Gathering(task, reader).run()
+    except FilesChangedError:
+        return Gathered(nothing(task.scale, task.bounds), gone=True)
+    except DiskReadError as error:
+        found = unreadable(task.job, error).findings
+        return Gathered(nothing(task.scale, task.bounds), headers=found, clock=Clock(None, "it could not be read"))
+
+
+class _PartReader(SegmentReader):
+    """A segment that is read in parts."""
+
+    def bound(self, number: int, parts: int) -> Place | None:
+        """Where the part `number` begins; None where the index does not prove a record.  Raises DiskReadError."""
+        if number == 0:
+            return Place(HEADER_SIZE, self.begins)
+        count = 0 if self.reader is None else self.reader.count()
+        if self.reader is None or count < parts:
+            return None
+        found = prove(self.data, self.reader, self.begins + count * number // parts, self.size)
+        return None if found is None else Place(found.offset, found.transaction_id)
+
+    def part(self, start: Place, stop: int) -> Iterator[Item]:
+        """Items from `start` on that begin in front of the offset `stop`; all of them when that is the end."""
+        if stop >= self.size:
+            yield from self._scan(start, self.size, None)
+        else:
+            yield from self._piece(start, stop)
+
+
+class _Gathering:
+    """One task under way."""
+
+    def __init__(self, task: StatsTask, reader: _PartReader) -> None:
+        self._task = task
+        self._job = task.job
+        self._reader = reader
+        self._headers = tuple(
+            one for one in reader.header_findings
+            if one.severity is not Severity.NOTE and one.path == task.job.data_path
+        )  # fmt: skip
+        self._findings: list[Finding] = []
+        self._unlisted = 0
+
+    def run(self) -> Gathered:
+        """Raises FilesChangedError; DiskReadError before anything was counted."""
+        task, reader = self._task, self._reader
+        states = (reader.data_state, reader.index_state)
+        if reader.short:
+            found = reader.finish_short().findings
+            clock = Clock(None, "its header is damaged")
+            return Gathered(
+                nothing(task.scale, task.bounds), headers=(*self._headers, *found), clock=clock, states=states
+            )
+        clock = self._clock()
+        counting = Counting(task.place, task.scale, clock, task.job.bytes, task.bounds)
+        start = reader.bound(task.number, task.parts)
+        if start is None:  # belongs to the part in front of it
+            return Gathered(counting.aggregate(), clock=clock, begins=reader.begins, states=states)
+        stop = reader.size
+        for number in range(task.number + 1, task.parts):
+            behind = reader.bound(number, task.parts)
+            if behind is not None:
+                stop = behind.offset
+                break
+        end: Place | None = start
+        try:
+            for item in reader.part(start, stop):
+                end = self._take(counting, item, end)
+        except DiskReadError as error:
+            self._findings += unreadable(self._job, error).findings
+            end = None
+        if self._unlisted:
+            self._findings.append(
+                self._job.finding(
+                    self._findings[-1].code,
+                    f"{self._unlisted} more places are damaged; they are not listed one by one",
+                )
+            )
+        return Gathered(
+            counting.aggregate(),
+            counting.records,
+            counting.bytes,
+            self._headers if task.number == 0 else (),
+            tuple(self._findings),
+            reader.begins,
+            start,
+            end,
+            None if end is None else reader.next_id if stop >= reader.size else end.transaction_id,
+            clock,
+            states=states,
+        )
+
+    def _clock(self) -> Clock:
+        task, reader = self._task, self._reader
+        following: SegmentHeader | None = None
+        if task.following is not None:
+            try:
+                following = read_segment_header(FileState.of(task.following))
+            except DiskReadError:
+                following = None
+        return clock_of(
+            read_segment_header(reader.data_state),
+            following,
+            task.changed,
+            last=task.following is None,
+            doubtful=bool(self._headers),
+        )
+
+    def _take(self, counting: Counting, item: Item, before: Place | None) -> Place | None:
+        """Count records, name damage; where the next item is expected to begin."""
+        if isinstance(item, RecordBatch):
+            counting.add(item)
+            if not item.data_ok.all():
+                self._name_bad_data(item)
+            return Place(item.end, int(item.transaction_id[-1]) + 1)
+        following = item.next_transaction_id
+        if item.cause is not DamageCause.TORN_TAIL:
+            if self._listed() and self._reader.confirmed(item):
+                self._findings.append(damage_finding(self._job, item))
+            return Place(item.end, item.transaction_id if following is None else following)
+        if settled(self._reader):
+            self._findings.append(tail_finding(self._job, item))
+        return before
+
+    def _name_bad_data(self, batch: RecordBatch) -> None:
+        for row in np.flatnonzero(~batch.data_ok).tolist():
+            if self._listed():
+                number = int(batch.transaction_id[row])
+                said = "the record is intact, but not the data that came with it: data checksum stored"
+                self._findings.append(
+                    self._job.finding(
+                        Code.DATA_CHECKSUM,
+                        f"transaction {number}: {said} {int(batch.data_checksum[row]):08x}",
+                        transaction_id=number,
+                        offset=int(batch.offset[row]),
+                        length=RECORD_OVERHEAD + int(batch.data_length[row]),
+                    )
+                )
+
+    def _listed(self) -> bool:
+        if len(self._findings) < MAX_LISTED:
+            return True
+        self._unlisted += 1
+        return False

@@ -1,0 +1,283 @@
+"""What stats found, as values for whoever shows it; and how they follow from the aggregate of all records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.findings import Code, Finding
+from engine.stats.aggregate import Aggregate, shifts_of
+from engine.stats.axes import Interval
+from engine.stats.tables import Ints, Ranked, Table, grouped
+
+GAPS_LISTED = 10_000
+"""Gaps that are named one by one; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """A partition of one of the paths.  `bytes` are those of the records on disk, 40 and the data each.
+
+    `missing`: ids between the first and the last one that no record has, in `gaps` gaps; ids in front of the first one count
+    where the whole partition was asked for.  `repeated`: records with an id that another one has as well.  `seconds` is how long
+    the segments took whose times are known, and `timed_records` and `timed_bytes` what is in these; `interval` covers them.
+    """
+
+    place: int
+    path: Path
+    partition: int | None
+    segments: int
+    records: int
+    bytes: int
+    first_transaction_id: int | None
+    last_transaction_id: int | None
+    gaps: int
+    missing: int
+    repeated: int
+    interval: Interval | None
+    seconds: float
+    timed_records: int
+    timed_bytes: int
+
+    @property
+    def records_per_second(self) -> float | None:
+        """Mean rate; None where no time is known."""
+        return self.timed_records / self.seconds if self.seconds else None
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Mean rate; None where no time is known."""
+        return self.timed_bytes / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """A client, told by its id.  Generations are those of the assignments of partitions under which it wrote."""
+
+    client: int
+    records: int
+    bytes: int
+    partitions: int
+    lowest_generation: int
+    highest_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderStats:
+    """A value of the header that applications give their transactions."""
+
+    header: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClassStats:
+    """Records with data of `lowest` to `highest` bytes, both inclusive."""
+
+    number: int
+    records: int
+    bytes: int
+
+    @property
+    def lowest(self) -> int:
+        """Smallest data length."""
+        return 0 if self.number == 0 else 1 << (self.number - 1)
+
+    @property
+    def highest(self) -> int:
+        """Largest data length."""
+        return (1 << self.number) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBucket:
+    """Records of `which` in the bucket of time that begins at `start` (milliseconds since 1970-01-01 UTC).  An estimate.
+
+    `which` is the place of a partition, a client, or the number of a size class, as `by` says.
+    """
+
+    by: str
+    which: int
+    start: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdBucket:
+    """Records of a partition with ids from `first` to `last`, both inclusive.  Exact."""
+
+    place: int
+    first: int
+    last: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ids from `first` to `last` (both inclusive) that no record has; `cause` is the code of the finding there."""
+
+    place: int
+    first: int
+    last: int
+    cause: str | None
+
+    @property
+    def transactions(self) -> int:
+        """How many are missing."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Untimed:
+    """A segment whose records are in no bucket of time, and why."""
+
+    place: int
+    path: Path
+    segment: int
+    records: int
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How many things were counted, and how sure it is.
+
+    `known`: as many are told apart, all of them when `exact`.  Otherwise any one may have up to `missed_records` records and
+    `missed_bytes` bytes more than is said, and so may one that is not named.
+    """
+
+    known: int
+    exact: bool
+    missed_records: int
+    missed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReport:
+    """Everything.  `width` is that of the buckets of time, in milliseconds; `status` and `exit_status_name` follow from findings.
+
+    `gaps` holds the first GAPS_LISTED; the partitions count all of them.
+    """
+
+    status: str
+    exit_status_name: str
+    segments: int
+    records: int
+    bytes: int
+    elapsed_seconds: float
+    extent: Interval | None
+    width: int
+    partitions: tuple[PartitionStats, ...]
+    clients: tuple[ClientStats, ...]
+    client_ranking: Ranking
+    headers: tuple[HeaderStats, ...]
+    header_ranking: Ranking
+    size_classes: tuple[SizeClassStats, ...]
+    time_buckets: tuple[TimeBucket, ...]
+    id_buckets: tuple[IdBucket, ...]
+    gaps: tuple[Gap, ...]
+    untimed: tuple[Untimed, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def untimed_records(self) -> int:
+        """Records that are in no bucket of time."""
+        return sum(one.records for one in self.untimed)
+
+
+def clients_of(total: Aggregate, numbers: Mapping[int, int], top: int) -> tuple[tuple[ClientStats, ...], Ranking]:
+    """The clients with most records.  `numbers`: which partition stands at a place; replicas of one count once."""
+    table = total.clients.table
+    places, clients = table.keys
+    sums = grouped(clients[np.newaxis], table.values, total.clients.how)
+    partitions = np.array([numbers[place] for place in places.tolist()], np.int64)
+    pairs = grouped(np.array([clients, partitions]), np.zeros((0, len(table)), np.int64), ())
+    number_of = np.bincount(np.searchsorted(sums.keys[0], pairs.keys[0]), minlength=len(sums))
+    best = _best(sums, top)
+    rows = zip(sums.keys[0, best], sums.values[:, best].T, number_of[best], strict=True)
+    named = tuple(
+        ClientStats(int(client), int(records), int(size), int(many), int(low), int(high))
+        for client, (records, size, low, high), many in rows
+    )
+    return named, _ranking(total.clients, len(sums))
+
+
+def headers_of(total: Aggregate, top: int) -> tuple[tuple[HeaderStats, ...], Ranking]:
+    """The header values that most records have."""
+    table = total.headers.table
+    best = _best(table, top)
+    named = tuple(
+        HeaderStats(int(header), int(records), int(size))
+        for header, (records, size) in zip(table.keys[0, best], table.values[:, best].T, strict=True)
+    )
+    return named, _ranking(total.headers, len(table))
+
+
+def _best(table: Table, top: int) -> Ints:
+    """Rows with most records, then most bytes, then the smallest key."""
+    return np.lexsort((table.keys[0], -table.values[1], -table.values[0]))[:top]
+
+
+def _ranking(ranked: Ranked, known: int) -> Ranking:
+    return Ranking(known, ranked.exact, ranked.missed_records, ranked.missed_bytes)
+
+
+def size_classes_of(total: Aggregate) -> tuple[SizeClassStats, ...]:
+    """Every class that has records, small to large."""
+    sums = grouped(total.classes.keys[1:], total.classes.values)
+    return tuple(SizeClassStats(int(number), int(r), int(b)) for number, (r, b) in _rows(sums.keys[0], sums))
+
+
+def time_buckets_of(total: Aggregate, clients: Sequence[ClientStats]) -> Iterator[TimeBucket]:
+    """The series of every partition, of the clients that are named and of every size class; each by rising time."""
+    named = {one.client: rank for rank, one in enumerate(clients)}
+    by_client = total.time_clients.table
+    wanted = np.isin(by_client.keys[1], np.array(sorted(named), np.int64))
+    by_client = Table(by_client.keys[:, wanted], by_client.values[:, wanted])
+    for by, table in (("partition", total.time_places), ("client", by_client), ("size-class", total.time_classes)):
+        rows = [
+            TimeBucket(by, which, bucket * total.width, records, size)
+            for (bucket, which), (records, size) in zip(table.keys.T.tolist(), table.values.T.tolist(), strict=True)
+        ]
+        rows.sort(key=lambda one: (named[one.which] if one.by == "client" else one.which, one.start))
+        yield from rows
+
+
+def id_buckets_of(total: Aggregate) -> Iterator[IdBucket]:
+    """The series of every partition by rising transaction id."""
+    shifts = shifts_of(total.id_extents)
+    for (place, bucket), (records, size) in zip(total.ids.keys.T.tolist(), total.ids.values.T.tolist(), strict=True):
+        shift = shifts[place]
+        yield IdBucket(place, bucket << shift, ((bucket + 1) << shift) - 1, records, size)
+
+
+def _rows(keys: Ints, table: Table) -> Iterator[tuple[int, tuple[int, int]]]:
+    yield from zip(keys.tolist(), table.values.T.tolist(), strict=True)
+
+
+def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole: bool) -> list[Gap]:
+    """Ids of a partition that no record has.  `whole`: it should begin with transaction 0."""
+    causes: dict[int, str] = {}
+    for finding in findings:
+        if finding.transaction_id is not None and finding.code is not Code.DATA_CHECKSUM:
+            causes.setdefault(finding.transaction_id, finding.code.value)
+    gaps: list[Gap] = []
+    expected: int | None = 0 if whole else None
+    for first, last in total.runs.of(place):
+        if expected is not None and expected < first:
+            cause = Code.SEGMENT_GAP.value if expected == 0 else None
+            gaps.append(Gap(place, expected, first - 1, causes.get(expected, cause)))
+        expected = last + 1
+    return gaps
+
+
+def repeated_in(total: Aggregate, place: int, records: int) -> int:
+    """How many of a partition's records have an id that another one has as well."""
+    return records - sum(last - first + 1 for first, last in total.runs.of(place))

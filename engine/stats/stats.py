@@ -1,0 +1,278 @@
+"""stats: count every record once, by partition, client, size, time and transaction id.
+
+The way of verify and dump up to the records: what the paths name (`engine.inspect.targets`), the partitions, their segments.
+Each segment, or part of a large one, is a task for a crew (`engine.crew`), whose results are merged as they come.  A damaged
+place is a finding, as dump has it, and a gap; it never ends the counting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from engine.crew import Crew
+from engine.findings import Code, Finding
+from engine.inspect.limits import Limits
+from engine.inspect.live import states
+from engine.inspect.outcome import Tally
+from engine.inspect.partition_runs import PartitionRun, runs
+from engine.inspect.targets import look_around, plan
+from engine.stats.aggregate import Aggregate, Collector
+from engine.stats.axes import Clock, Interval, Scale
+from engine.stats.gathering import Gathered, StatsTask, gather
+from engine.stats.options import StatsOptions
+from engine.stats.report import (
+    GAPS_LISTED,
+    Gap,
+    PartitionStats,
+    StatsReport,
+    Untimed,
+    clients_of,
+    gaps_of,
+    headers_of,
+    id_buckets_of,
+    repeated_in,
+    size_classes_of,
+    time_buckets_of,
+)
+from engine.storage.view import FileState
+
+__all__ = ["StatsOptions", "StatsReport", "stats"]
+
+WHAT = "stats"
+NO_CLOCK = Clock(None, "it is gone")
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A segment under way: its tasks' results until these are known to join, and then what they mean together."""
+
+    task: StatsTask
+    parts: list[Gathered] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    headers: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    begins: int | None = None
+    next_id: int | None = None
+    clock: Clock = NO_CLOCK
+    states: tuple[FileState | None, ...] = ()
+    gone: bool = False
+
+    def joins(self) -> bool:
+        """Whether each part ends where the next one begins, in the same file."""
+        if len(self.parts) == 1:
+            return True
+        read = [part for part in self.parts if part.start is not None]
+        if self.parts[0].start is None or any(part.gone or part.end is None for part in read):
+            return False
+        if any(one.end != behind.start for one, behind in pairwise(read)):
+            return False
+        return len({None if not part.states or part.states[0] is None else part.states[0].inode for part in read}) == 1
+
+    def settle(self) -> None:
+        """Take over what the parts found, and let go of them."""
+        parts, self.parts = self.parts, []
+        self.records = sum(part.records for part in parts)
+        self.bytes = sum(part.bytes for part in parts)
+        self.headers = tuple(finding for part in parts for finding in part.headers)
+        self.findings = tuple(finding for part in parts for finding in part.findings)
+        first = parts[0]
+        self.begins, self.clock, self.states, self.gone = first.begins, first.clock, first.states, first.gone
+        self.next_id = [part for part in parts if part.start is not None or part is first][-1].next_id
+
+    def changed(self) -> bool:
+        """Whether the files differ from when they were opened."""
+        return states(self.task.job.data_path, self.task.job.index_path) != self.states
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition under way; `segments` are in order.  `whole`: all of it was asked for."""
+
+    place: int
+    run: PartitionRun
+    whole: bool
+    segments: list[_Segment]
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.run.context.path
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong with it, in the order of dump."""
+        yield from self.run.begin()
+        before: _Segment | None = None
+        for segment in self.segments:
+            yield from segment.headers
+            if before is not None:
+                yield from _join(before, segment)
+            yield from segment.findings
+            before = segment
+
+
+def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
+    """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
+    expected, begins = before.next_id, behind.begins
+    if expected is None or begins is None or expected == begins or before.changed() or behind.changed():
+        return
+    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
+    low, high = sorted((expected, begins))
+    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
+    yield behind.task.job.finding(
+        code,
+        f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}",
+        transaction_id=low,
+    )
+
+
+def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsReport:
+    """Count every record of everything that `paths` name; what several paths name counts once.
+
+    Nothing is written or locked, and a directory that a node is writing is no difficulty.  Memory does not grow with the number
+    of records, but with the numbers of segments, of damaged places and, up to a bound, of clients.
+
+    Raises NotWaltzError, InvalidRequestError and DiskReadError for paths and options.
+    """
+    options.check()
+    began = time.monotonic()
+    scale = Scale(None if options.bucket is None else round(options.bucket * 1000))
+    partitions = list(_partitions(paths, options, scale))
+    segments = [segment for partition in partitions for segment in partition.segments]
+    collector = Collector(scale)
+    again = [one for one in _count(segments, crew, collector, options.part) if not one.parts[0].gone]
+    for segment in again:
+        segment.parts.clear()
+    left = _count(again, crew, collector, None)
+    assert not left, "a segment that is read as a whole joins"
+    return _report(partitions, collector.result(), options, time.monotonic() - began)
+
+
+def _count(segments: list[_Segment], crew: Crew, collector: Collector, part: int | None) -> list[_Segment]:
+    """Read segments in parts of `part` bytes (None: as a whole); those whose parts do not join are not counted."""
+    tasks: list[StatsTask] = []
+    owners: list[_Segment] = []
+    for segment in segments:
+        parts = 1 if part is None else max(1, -(-segment.task.job.bytes // part))
+        tasks += [replace(segment.task, number=number, parts=parts) for number in range(parts)]
+        owners += [segment] * parts
+    weights = [task.job.bytes // task.parts for task in tasks]
+    left: list[_Segment] = []
+    results = crew.map(gather, tasks, weights=weights, what=WHAT) if tasks else iter(())
+    for segment, task, gathered in zip(owners, tasks, results, strict=True):
+        segment.parts.append(gathered)
+        if len(segment.parts) < task.parts:
+            continue
+        if not segment.joins():
+            left.append(segment)
+            continue
+        for one in segment.parts:
+            collector.add(one.aggregate)
+        segment.settle()
+    return left
+
+
+def _partitions(paths: Iterable[Path], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
+    """What is to be counted; no data file is opened."""
+    scopes = plan(paths, options.partitions)
+    volume = sum(scope.data_bytes() for scope in scopes)
+    limits = Limits()
+    place = 0
+    for scope in scopes:
+        around = look_around(scope, options.partitions)
+        whole = {str(one.path) for one in scope.partitions.values() if one.whole}
+        for run in runs(scope, around, limits, options.partitions):
+            view = run.view
+            files = [] if view is None else [one.data for one in view.data_segments if one.data is not None]
+            behind = {one.path: after for one, after in pairwise(files)}
+            known = {one.path: one for one in files}
+            segments = []
+            for job in run.jobs:
+                following = behind.get(job.data_path)
+                state = known.get(job.data_path) or FileState.of(job.data_path)
+                task = StatsTask(
+                    job,
+                    place,
+                    scale,
+                    None if following is None else following.path,
+                    None if state is None else state.modified_ns // 1_000_000,
+                    volume,
+                )
+                segments.append(_Segment(task))
+            yield _Partition(place, run, str(run.context.path) in whole, segments)
+            place += 1
+
+
+def _report(partitions: list[_Partition], total: Aggregate, options: StatsOptions, elapsed: float) -> StatsReport:
+    tally = Tally()
+    findings: list[Finding] = []
+    gaps: list[Gap] = []
+    counted: list[PartitionStats] = []
+    for partition in partitions:
+        found = list(partition.findings())
+        findings += found
+        own = gaps_of(total, partition.place, found, whole=partition.whole)
+        gaps += own[: max(0, GAPS_LISTED - len(gaps))]
+        counted.append(_partition_stats(partition, total, own))
+    for finding in findings:
+        tally.add(finding)
+    numbers = {one.place: one.place if one.run.context.number is None else one.run.context.number for one in partitions}
+    clients, client_ranking = clients_of(total, numbers, options.top)
+    headers, header_ranking = headers_of(total, options.top)
+    segments = [(partition.place, one) for partition in partitions for one in partition.segments]
+    return StatsReport(
+        tally.status,
+        tally.exit_status_name,
+        sum(not one.gone for _, one in segments),
+        sum(one.records for one in counted),
+        sum(one.bytes for one in counted),
+        elapsed,
+        total.extent,
+        total.width,
+        tuple(counted),
+        clients,
+        client_ranking,
+        headers,
+        header_ranking,
+        size_classes_of(total),
+        tuple(time_buckets_of(total, clients)),
+        tuple(id_buckets_of(total)),
+        tuple(gaps),
+        tuple(
+            Untimed(place, one.task.job.data_path, one.task.job.first, one.records, one.bytes, one.clock.reason)
+            for place, one in segments
+            if one.records and one.clock.reason is not None
+        ),
+        tuple(findings),
+    )
+
+
+def _partition_stats(partition: _Partition, total: Aggregate, gaps: list[Gap]) -> PartitionStats:
+    place = partition.place
+    seen = list(total.runs.of(place))
+    records = sum(one.records for one in partition.segments)
+    timed = [(one, one.clock.interval) for one in partition.segments if one.records and one.clock.interval is not None]
+    covered: Interval | None = None
+    for _, interval in timed:
+        covered = interval.joined(covered)
+    return PartitionStats(
+        place,
+        partition.path,
+        partition.run.context.number,
+        sum(not one.gone for one in partition.segments),
+        records,
+        sum(one.bytes for one in partition.segments),
+        seen[0][0] if seen else None,
+        seen[-1][1] if seen else None,
+        len(gaps),
+        sum(gap.transactions for gap in gaps),
+        repeated_in(total, place, records),
+        covered,
+        sum(interval.end - interval.start for _, interval in timed) / 1000,
+        sum(one.records for one, _ in timed),
+        sum(one.bytes for one, _ in timed),
+    )
