@@ -1,0 +1,272 @@
+"""A stream of what is written to a storage directory, by a live node or in one go.
+
+Only whole, believable records count.  A torn tail is not there yet; damage in front of believable records is a row of its own,
+with the code of its finding, in the one batch that owns the first id that it cost.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from engine.errors import StalePlanError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.header_checks import short_header
+from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from engine.scan.columns import Damage, DamageCause, RecordBatch
+from engine.scan.scanner import scan_records
+from engine.spark.offsets import BEGINNING, Anchor
+from engine.spark.record_arrays import Constants, rows_of
+from engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
+from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, stream_options
+from engine.spark.stream_rows import RowMaker
+from engine.storage.view import FileState, StorageView, view_partition, view_storage
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+_TRIES = 8
+"""Looks at a partition whose files are truncated and removed all the time."""
+
+
+def directory_stream(path: Path, options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
+    """The stream of a storage directory; `schema` says which columns.  Raises InvalidRequestError for the options."""
+    return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), stream_options(options))
+
+
+class DirectoryHistory:
+    """See `engine.spark.stream_reader.History`."""
+
+    def __init__(self, path: Path, rows: RowMaker) -> None:
+        self._path = path
+        self._rows = rows
+        self._view: StorageView | None = None
+        self._places: dict[int, PartitionPlaces] = {}
+        self._seen: dict[int, tuple[tuple[FileState | None, ...], Anchor]] = {}
+        """The last record of each partition, and the files in which it was found."""
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self._path)
+
+    def look(self) -> uuid.UUID | None:
+        """See `History.look`.  Raises NotWaltzError, DiskReadError."""
+        self._view = view_storage(self._path)
+        self._places = {number: PartitionPlaces(one) for number, one in self._view.partitions.items()}
+        control = self._view.control
+        return None if control is None else control.header.cluster_key
+
+    def _patiently(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
+        """Do something with a partition's files; again, with a new listing, when a truncation removed one of them."""
+        for _ in range(_TRIES):
+            try:
+                return work(self._places[partition])
+            except FilesChangedError:
+                self._places[partition] = PartitionPlaces(view_partition(self._path / str(partition), partition))
+        raise StalePlanError(
+            f"{self._path}, partition {partition}: its files change faster than they can be read",
+            advice="is it being truncated again and again? start the query when that is over",
+        )
+
+    def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
+        """See `History.latest`."""
+        found = {}
+        for number in self._places:
+            if partitions is not None and number not in partitions:
+                continue
+            last = self._patiently(number, lambda places: self._last(places, known))
+            if up_to == LOW_WATER_MARK:
+                mark = self._mark(number)
+                if mark < last.transaction_id:
+                    last = self.at_or_before(number, mark, known.get(number, BEGINNING))
+            found[number] = last
+        return found
+
+    def _last(self, places: PartitionPlaces, known: Mapping[int, Anchor]) -> Anchor:
+        number, states = places.partition, places.last_states
+        before, anchor = self._seen.get(number, ((), BEGINNING))
+        if not states or before != states:
+            earlier = max(anchor, known.get(number, BEGINNING), key=lambda one: one.transaction_id)
+            anchor = places.at_or_before(None, earlier) or BEGINNING
+            self._seen[number] = states, anchor
+        return anchor
+
+    def _mark(self, partition: int) -> int:
+        """What no recovery takes back: both marks, of which either may be the higher one.  -1 where nothing tells."""
+        control = None if self._view is None else self._view.control
+        if control is None or partition >= len(control.partitions):
+            return -1
+        current = control.partitions[partition].current_struct
+        return -1 if current is None else min(current.low_water_mark, current.local_low_water_mark)
+
+    def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
+        """See `History.at_or_before`."""
+        if transaction_id < 0:
+            return BEGINNING
+        return self._patiently(partition, lambda places: places.at_or_before(transaction_id, known)) or BEGINNING
+
+    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
+        """See `History.again`."""
+        if partition not in self._places:
+            return None
+        return self._patiently(partition, lambda places: places.again(anchor))
+
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
+        """See `History.parts`."""
+        assert self._view is not None
+        control = self._view.control
+        mark = None
+        if control is not None and partition < len(control.partitions):
+            current = control.partitions[partition].current_struct
+            mark = None if current is None else current.local_low_water_mark
+        template = SegmentRange(
+            node=str(self._path),
+            directory=self._path / str(partition),
+            partition=partition,
+            segment=0,
+            first=0,
+            last=-1,
+            start=HEADER_SIZE,
+            start_id=0,
+            cluster_key=None if control is None else control.header.cluster_key,
+            local_low_water_mark=mark,
+            storage=self._path,
+        )
+        yield from self._patiently(partition, lambda places: list(places.ranges(start, end, template)))
+
+    def read(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+        """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
+        constants = Constants(part.node, part.partition, part.segment)
+        for item in read_range(part, data=self._rows.data):
+            if isinstance(item, Finding):
+                yield self._rows.finding(item, part.node)
+            else:
+                yield self._rows.records(item, constants)
+
+    def close(self) -> None:
+        """See `History.close`."""
+        self._places = {}
+
+
+def read_range(part: SegmentRange, *, data: bool) -> Iterator[RecordBatch | Finding]:
+    """The records of a range in order, and a finding where there are none to believe.
+
+    Raises StalePlanError when the file is not what it was when the range was planned, DiskReadError.
+    """
+    if part.before:
+        if part.first == 0:
+            yield part.job.finding(
+                Code.SEGMENT_GAP,
+                f"transactions 0 to {part.segment - 1} are missing: the partition's first segment begins at {part.segment}",
+                transaction_id=0,
+            )
+        return
+    try:
+        with open_segment(part.job) as opened:
+            yield from _Reading(part, opened).run(data)
+    except FilesChangedError:
+        raise _changed(part, "its file is gone") from None
+
+
+def _changed(part: SegmentRange, what: str) -> StalePlanError:
+    return StalePlanError(
+        f"{part.job.data_path}: transactions {part.first} to {part.last} were to be read, and {what}: it was truncated or"
+        " replaced meanwhile",
+        advice="Spark tries again; if it stays so, see what happened to the partition (waltzctl verify)",
+    )
+
+
+class _Reading:
+    """One walk over a range.  `next`: the id that is to come."""
+
+    def __init__(self, part: SegmentRange, opened: SegmentCheck) -> None:
+        self._part = part
+        self._opened = opened
+        self._next = part.start_id
+        self._last: Anchor = BEGINNING
+
+    def run(self, data: bool) -> Iterator[RecordBatch | Finding]:
+        part, opened = self._part, self._opened
+        job = part.job
+        if part.first == part.segment:
+            for finding in opened.header_findings:
+                if finding.severity is not Severity.NOTE and finding.path == job.data_path:
+                    yield finding
+        if opened.short:
+            if part.ends_at is not None:
+                raise _changed(part, "its file is shorter than a header")
+            entries = 0 if opened.reader is None else opened.reader.count()
+            yield short_header(job, opened.size, entries)
+            return
+        if part.stop is not None and part.stop > opened.size:
+            raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
+        items = scan_records(
+            opened.data,
+            first_transaction_id=part.start_id,
+            start=part.start,
+            stop=part.stop,
+            index=None if opened.reader is None else opened.reader.source,
+            data=data,
+            max_record=MAX_DATA_LENGTH,
+        )
+        explained = False
+        for item in items:
+            if isinstance(item, RecordBatch):
+                yield from self._records(item)
+            else:
+                yield from self._damage(item)
+                explained = explained or item.next_transaction_id is None
+            if self._next > part.last and part.following is None:
+                break
+            if part.following is not None and self._next > part.following:
+                break
+        yield from self._end(explained)
+
+    def _records(self, batch: RecordBatch) -> Iterator[RecordBatch]:
+        part = self._part
+        begin = int(batch.transaction_id.searchsorted(part.first))
+        end = int(batch.transaction_id.searchsorted(part.last, side="right"))
+        self._next = int(batch.transaction_id[-1]) + 1
+        if begin < end:
+            self._last = anchor_of_row(batch, end - 1, part.segment)
+            found = rows_of(batch, begin, end)
+            assert found is not None
+            yield found
+
+    def _damage(self, damage: Damage) -> Iterator[Finding]:
+        part = self._part
+        if damage.next_transaction_id is not None:
+            self._next = damage.next_transaction_id
+        if not part.first <= damage.transaction_id <= part.last:
+            return
+        if damage.cause is not DamageCause.TORN_TAIL:
+            yield damage_finding(part.job, damage)
+        elif part.stop is None:
+            yield tail_finding(part.job, damage)
+
+    def _end(self, explained: bool) -> Iterator[Finding]:
+        """What the walk means as a whole: the promised last record, and the join with the next segment."""
+        part, following = self._part, self._part.following
+        if part.ends_at is not None and not self._last.is_record(part.ends_at):
+            raise _changed(part, f"transaction {part.last} is another one, or is not there")
+        if following is not None and not explained and self._next != following:
+            low, high = sorted((self._next, following))
+            gap = self._next < following
+            if gap and not part.first <= low:
+                return
+            what = "are missing" if gap else "may stand twice"
+            yield part.job.finding(
+                Code.SEGMENT_GAP if gap else Code.SEGMENT_OVERLAP,
+                f"transactions {low} to {high - 1} {what}: one segment leads to {self._next}, the next begins at"
+                f" {following}",
+                transaction_id=low,
+            )
+        elif self._next <= part.last and not explained and following is None:
+            raise _changed(part, f"the records end with {self._next - 1}")

@@ -1,0 +1,296 @@
+"""Places in the segments of a partition: its last record, the record of an id, and the ranges that a batch is made of.
+
+What is known of a partition is its data files and what their indexes prove: an entry counts when the record that it leads to
+has the id and a right checksum.  So the last record is found by a look at the end of the last index and a scan of what lies
+behind it, which is nothing, or what is being written at this moment; a whole segment is read only where it has no usable index.
+
+A segment is the owner of the ids from that in its name to the one in front of the next segment's, so that every id is somebody's,
+and each finding stands in one batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.inspect.limits import Limits
+from engine.inspect.record_checks import prove
+from engine.inspect.segment_checks import SegmentCheck
+from engine.inspect.segment_job import SegmentJob
+from engine.scan.columns import Damage, RecordBatch, RecordView
+from engine.scan.scanner import read_record_at, scan_records
+from engine.spark.offsets import BEGINNING, Anchor
+from engine.storage.view import FileState, PartitionView, SegmentView
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+
+SPLIT_BYTES = 128 << 20
+"""Bytes of one segment that one range covers, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """A part of a batch: the ids from `first` to `last` of one segment, which own them.
+
+    The scan begins at `start`, where the record `start_id` is, and goes no further than `stop` (None: the end of a file that
+    nobody writes any more).  `following`: first id of the next segment, where the range reaches up to it.  `before`: the ids
+    are in front of the partition's first segment, `segment`; nothing can be read.  `ends_at`: the record that must be the last.
+    """
+
+    node: str
+    directory: Path
+    partition: int
+    segment: int
+    first: int
+    last: int
+    start: int
+    start_id: int
+    stop: int | None = None
+    following: int | None = None
+    before: bool = False
+    ends_at: Anchor | None = None
+    cluster_key: uuid.UUID | None = None
+    local_low_water_mark: int | None = None
+    storage: Path | None = None
+    bytes: int = 0
+
+    @property
+    def job(self) -> SegmentJob:
+        """The segment, for the code that inspects it."""
+        return SegmentJob(
+            self.directory,
+            self.segment,
+            self.partition,
+            last=self.stop is not None,
+            storage=self.storage,
+            cluster_key=self.cluster_key,
+            local_low_water_mark=self.local_low_water_mark,
+        )
+
+
+def open_segment(job: SegmentJob) -> SegmentCheck:
+    """A segment to be read by the ids that its name gives it.  Raises FilesChangedError (when entered), DiskReadError."""
+    return _Opened(job, Limits())
+
+
+class _Opened(SegmentCheck):
+    def _open(self) -> None:
+        super()._open()
+        self.begins = self.job.first
+        if self.reader is not None:
+            self.reader.begins = self.begins
+
+
+def anchor_of_view(view: RecordView, segment: int) -> Anchor:
+    """The anchor of a record that was read alone."""
+    request_id = RequestId.from_words(view.request_id_high, view.request_id_low)
+    return Anchor(view.transaction_id, request_id, view.record_checksum, segment, view.offset, len(view.record))
+
+
+def anchor_of_row(batch: RecordBatch, row: int, segment: int) -> Anchor:
+    """The anchor of a row of a scan."""
+    return Anchor(
+        int(batch.transaction_id[row]),
+        RequestId.from_words(int(batch.request_id_high[row]), int(batch.request_id_low[row])),
+        int(batch.record_checksum[row]),
+        segment,
+        int(batch.offset[row]),
+        RECORD_OVERHEAD + int(batch.data_length[row]),
+    )
+
+
+class PartitionPlaces:
+    """The segments of a partition as they were listed.
+
+    Every call raises FilesChangedError when a file is gone since, and DiskReadError.
+    """
+
+    def __init__(self, view: PartitionView) -> None:
+        assert view.partition is not None
+        self.partition: int = view.partition
+        self._directory = view.path
+        self._segments: Sequence[SegmentView] = view.data_segments
+
+    @property
+    def first(self) -> int | None:
+        """The id with which the first segment begins; None without segments."""
+        return self._segments[0].first_transaction_id if self._segments else None
+
+    @property
+    def last_states(self) -> tuple[FileState | None, ...]:
+        """The files of the last segment, which change whenever anything is written."""
+        return (self._segments[-1].data, self._segments[-1].index) if self._segments else ()
+
+    def _owned_up_to(self, place: int) -> int | None:
+        """The last id that a segment owns; None: without end."""
+        return self._segments[place + 1].first_transaction_id - 1 if place + 1 < len(self._segments) else None
+
+    def at_or_before(self, transaction_id: int | None, known: Anchor = BEGINNING) -> Anchor | None:
+        """The intact record of the highest id up to this one (None: of all); None when there is none.
+
+        `known`: a record that was read earlier; it spares a scan where there is no index.
+        """
+        for place in range(len(self._segments) - 1, -1, -1):
+            first, bound = self._segments[place].first_transaction_id, self._owned_up_to(place)
+            if transaction_id is not None:
+                bound = transaction_id if bound is None else min(bound, transaction_id)
+            if bound is not None and first > bound:
+                continue
+            found = self._in_segment(first, bound, known)
+            if found is not None:
+                return found
+        return None
+
+    def _in_segment(self, first: int, bound: int | None, known: Anchor) -> Anchor | None:
+        with open_segment(SegmentJob(self._directory, first, self.partition)) as opened:
+            if opened.short:
+                return None
+            found = _proven(opened, bound)
+            if (
+                known.segment == first
+                and known.transaction_id > (-1 if found is None else found.transaction_id)
+                and (bound is None or known.transaction_id <= bound)
+            ):
+                seen = _look(opened, known)
+                found = seen if seen is not None and seen.is_record(known) else found
+            if found is not None and found.transaction_id == bound:
+                return found
+            return _scan_up_to(opened, found, bound)
+
+    def again(self, anchor: Anchor) -> Anchor | None:
+        """The record that has the id of an anchor now, wherever it stands; None when there is no intact one."""
+        if any(one.first_transaction_id == anchor.segment for one in self._segments):
+            assert anchor.segment is not None
+            owner = self._owner(anchor.transaction_id)
+            if owner is not None and self._segments[owner].first_transaction_id == anchor.segment:
+                with open_segment(SegmentJob(self._directory, anchor.segment, self.partition)) as opened:
+                    seen = None if opened.short else _look(opened, anchor)
+                if seen is not None:
+                    return seen
+        found = self.at_or_before(anchor.transaction_id)
+        return found if found is not None and found.transaction_id == anchor.transaction_id else None
+
+    def _owner(self, transaction_id: int) -> int | None:
+        owners = [n for n, one in enumerate(self._segments) if one.first_transaction_id <= transaction_id]
+        return owners[-1] if owners else None
+
+    def ranges(self, start: Anchor, end: Anchor, template: SegmentRange) -> Iterator[SegmentRange]:
+        """The ids behind `start` up to `end`, cut into ranges; both were found here just now (`start` may have no place).
+
+        `template` says what is the same for all of them.
+        """
+        low, high = start.transaction_id + 1, end.transaction_id
+        head = self.first
+        if head is None:
+            return
+        if low < head:
+            yield replace(template, segment=head, first=low, last=min(head - 1, high), before=True)
+            low = head
+        for place, segment in enumerate(self._segments):
+            first, bound = segment.first_transaction_id, self._owned_up_to(place)
+            if first > high or (bound is not None and bound < low):
+                continue
+            last = high if bound is None else min(bound, high)
+            stop = end.end if end.segment == first else None
+            whole = replace(
+                template,
+                segment=first,
+                first=max(low, first),
+                last=last,
+                start=HEADER_SIZE,
+                start_id=first,
+                stop=stop,
+                following=None if bound is None or last < bound or stop is not None else bound + 1,
+                ends_at=end if end.segment == first else None,
+            )
+            yield from self._split(whole, start, segment)
+
+    def _split(self, whole: SegmentRange, start: Anchor, segment: SegmentView) -> Iterator[SegmentRange]:
+        """Cut one segment's part of a batch where its index proves a record to begin."""
+        with open_segment(whole.job) as opened:
+            if opened.short:
+                yield whole
+                return
+            stop = opened.size if whole.stop is None else whole.stop
+            if start.segment == whole.segment and start.end is not None and start.transaction_id + 1 == whole.first:
+                whole = replace(whole, start=start.end, start_id=whole.first)
+            elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:
+                whole = replace(whole, start=found.offset, start_id=found.transaction_id)
+            parts, ids = -(-(stop - whole.start) // SPLIT_BYTES), whole.last + 1 - whole.first
+            cuts: list[RecordView] = []
+            for number in range(1, min(parts, ids)):
+                wanted = whole.first + ids * number // parts
+                cut = None if opened.reader is None else prove(opened.data, opened.reader, wanted, stop)
+                if cut is not None and cut.transaction_id > whole.first and (not cuts or cut.offset > cuts[-1].offset):
+                    cuts.append(cut)
+        begins = [(whole.first, whole.start, whole.start_id)]
+        begins += [(cut.transaction_id, cut.offset, cut.transaction_id) for cut in cuts]
+        for number, (first, offset, start_id) in enumerate(begins):
+            final = number == len(begins) - 1
+            end = stop if final else begins[number + 1][1]
+            yield replace(
+                whole,
+                first=first,
+                last=whole.last if final else begins[number + 1][0] - 1,
+                start=offset,
+                start_id=start_id,
+                following=whole.following if final else None,
+                ends_at=whole.ends_at if final else None,
+                bytes=max(0, end - offset),
+            )
+
+
+def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:
+    """The record of the highest id up to `bound` that the index proves without much searching; None: begin at the beginning."""
+    reader = opened.reader
+    if reader is None:
+        return None
+    wanted, back = reader.begins + reader.count() - 1, 0
+    if bound is not None:
+        wanted = min(wanted, bound)
+    while wanted - back >= opened.begins:
+        found = prove(opened.data, reader, wanted - back, opened.size)
+        if found is not None:
+            return anchor_of_view(found, opened.job.first)
+        back = back * 2 + 1
+    return None
+
+
+def _look(opened: SegmentCheck, anchor: Anchor) -> Anchor | None:
+    """The intact record of the anchor's id where the anchor says that it stood."""
+    if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:
+        return None
+    found = read_record_at(
+        opened.data, anchor.offset, expected_id=anchor.transaction_id, limit=opened.size, max_record=MAX_DATA_LENGTH
+    )
+    return None if isinstance(found, Damage) else anchor_of_view(found, opened.job.first)
+
+
+def _scan_up_to(opened: SegmentCheck, found: Anchor | None, bound: int | None) -> Anchor | None:
+    """Go on from a record to the last one of an id up to `bound`."""
+    place, following = HEADER_SIZE, opened.begins
+    if found is not None and found.end is not None:
+        place, following = found.end, found.transaction_id + 1
+    if place >= opened.size:
+        return found
+    items = scan_records(
+        opened.data,
+        first_transaction_id=following,
+        start=place,
+        stop=opened.size,
+        index=None if opened.reader is None else opened.reader.source,
+        max_record=MAX_DATA_LENGTH,
+    )
+    for item in items:
+        if isinstance(item, Damage):
+            if bound is not None and item.next_transaction_id is not None and item.next_transaction_id > bound:
+                break
+            continue
+        rows = len(item) if bound is None else int(item.transaction_id.searchsorted(bound, side="right"))
+        if rows:
+            found = anchor_of_row(item, rows - 1, opened.job.first)
+        if rows < len(item):
+            break
+    return found

@@ -1,0 +1,310 @@
+"""The stream of a storage, as Spark's micro-batches ask for it, whatever the storage is.
+
+A `History` knows what is there; the reader turns that into offsets and batches.  A batch is what lies between two offsets and
+nothing else, so that Spark may ask for it again after a failure and gets the same rows; both ends are looked at before each
+batch, and the last record of each of its parts while it is read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from engine.errors import InvalidRequestError
+from engine.spark.offsets import (
+    BEGINNING,
+    EARLIEST,
+    LATEST,
+    Anchor,
+    Starting,
+    StreamOffset,
+    check_same_cluster,
+    history_changed,
+    only_wanted,
+    parse_starting,
+    share,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:  # Spark 4.2 and later
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+    ADMISSION = True
+except ImportError:  # Spark 4.1 takes what `latestOffset` says
+    ADMISSION = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for Spark's class of the same name."""
+
+
+TASK_WEIGHT = 64 << 20
+"""Bytes, about, that ranges are packed together to, for one task."""
+
+INTACT = "intact"
+LOW_WATER_MARK = "low-water-mark"
+UP_TO = (INTACT, LOW_WATER_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the options of a stream say.
+
+    `limit`: transactions of one batch at most, None without a limit.  `up_to`: `INTACT`, or `LOW_WATER_MARK`.  `partitions`:
+    only these, None for all.
+    """
+
+    starting: Starting = Starting()  # noqa: RUF009  # frozen
+    limit: int | None = None
+    up_to: str = INTACT
+    partitions: frozenset[int] | None = None
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
+    said = options.get("maxrecordspertrigger")
+    limit = None
+    if said is not None:
+        if not said.strip().isdecimal() or int(said) < 1:
+            raise InvalidRequestError(f"maxRecordsPerTrigger {said!r}: must be a number of transactions from 1 on")
+        limit = int(said)
+    up_to = options.get("upto", INTACT).strip().lower()
+    if up_to not in UP_TO:
+        raise InvalidRequestError(f"upTo {up_to!r}: must be {' or '.join(UP_TO)}")
+    wanted = options.get("partitions", options.get("partition"))
+    partitions = None if wanted is None else frozenset(parse_partitions(wanted))
+    return StreamOptions(parse_starting(options.get("startingtransactions")), limit, up_to, partitions)
+
+
+def parse_partitions(text: str) -> Iterator[int]:
+    """``0-3,7``.  Raises InvalidRequestError."""
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < 2**31):
+            raise InvalidRequestError(f"partitions {text!r}: write numbers and ranges, for instance 0-3,7")
+        yield from range(int(first), int(last) + 1)
+
+
+class Part(Protocol):
+    """A piece of a batch that one task reads; can be pickled.  `bytes`: how much that is, about."""
+
+    @property
+    def bytes(self) -> int:
+        """About as many as are read."""
+
+
+class History(Protocol):
+    """The transactions of a storage's partitions, as they are now.  Can be pickled before it was used."""
+
+    @property
+    def place(self) -> str:
+        """Path or address, for messages."""
+
+    def look(self) -> uuid.UUID | None:
+        """Look at what is there now; the calls below answer from that.  Returns the cluster's key where it is known."""
+
+    def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
+        """The last transaction of each partition that may be read; `BEGINNING` where there is none."""
+
+    def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
+        """The intact record of the highest id up to this one; `BEGINNING` when there is none."""
+
+    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
+        """The record that has an anchor's id now."""
+
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[Part]:
+        """What lies behind `start` up to `end`, in order."""
+
+    def read(self, part: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a part.  Called on executors, without a `look`."""
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
+
+
+class TaskParts(InputPartition):
+    """The parts that one task reads, in order."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(None)
+        self.parts = tuple(parts)
+
+    def __repr__(self) -> str:
+        return f"{len(self.parts)} parts, {sum(part.bytes for part in self.parts)} bytes"
+
+
+class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module.  Spark makes one for the driver and one more for the executors."""
+
+    def __init__(self, history: History, options: StreamOptions) -> None:
+        self._history = history
+        self._options = options
+        self._target: StreamOffset | None = None
+        self._reached: StreamOffset | None = None
+        """As far as this reader knows what was read: Spark 4.1 does not tell it where a batch begins."""
+
+    # ---- where to begin, and how far one could go ------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins."""
+        key = self._history.look()
+        latest = self._latest(StreamOffset())
+        starting = self._options.starting
+        unknown = sorted(set(starting.partitions) - set(latest))
+        if unknown:
+            raise InvalidRequestError(
+                f"{self._history.place}: startingTransactions names partition {unknown[0]}, and the query reads"
+                f" {', '.join(map(str, sorted(latest))) or 'none'}"
+            )
+        places = {number: self._begin(number, starting.of(number), last) for number, last in latest.items()}
+        self._reached = StreamOffset(places, key)
+        return self._reached.to_json()
+
+    def _begin(self, partition: int, where: int | str, last: Anchor) -> Anchor:
+        if where == EARLIEST or where == 0:
+            return BEGINNING
+        if where == LATEST:
+            return last
+        assert isinstance(where, int)
+        wanted = Anchor(where - 1)
+        if last.transaction_id < wanted.transaction_id:
+            return wanted
+        found = self._history.at_or_before(partition, wanted.transaction_id, BEGINNING)
+        return found if found.transaction_id == wanted.transaction_id else wanted
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends: as far as there is anything, and as the limit allows."""
+        begin = self._reached if start is None else StreamOffset.from_json(start)
+        key = self._history.look()
+        if begin is None:
+            begin, rows = StreamOffset({}, key), None
+        else:
+            rows = self._rows(limit)
+        check_same_cluster(begin, key, self._history.place)
+        if self._target is not None:
+            latest = self._capped(begin)
+        else:
+            latest = self._latest(begin)
+            self._check_present(begin, latest)
+        ends = latest if rows is None else self._admitted(begin, latest, rows)
+        kept = {number: one for number, one in begin.partitions.items() if number not in ends}
+        return StreamOffset({**kept, **ends}, begin.cluster_key or key).to_json()
+
+    def _rows(self, limit: ReadLimit | None) -> int | None:
+        if ADMISSION and isinstance(limit, ReadMaxRows):
+            return limit.max_rows
+        if ADMISSION and isinstance(limit, ReadAllAvailable):
+            return None
+        return self._options.limit
+
+    def _latest(self, known: StreamOffset) -> dict[int, Anchor]:
+        options = self._options
+        return self._history.latest(options.partitions, known.partitions, options.up_to)
+
+    def _check_present(self, begin: StreamOffset, latest: dict[int, Anchor]) -> None:
+        """Nothing that was read may be gone; what is not there yet but was asked for is no difference."""
+        place = self._history.place
+        for number, anchor in only_wanted(begin, self._options.partitions).items():
+            last = latest.get(number)
+            behind = last is None or last.transaction_id < anchor.transaction_id
+            if behind and anchor.identified and self._options.up_to != INTACT and last is not None:
+                self._confirm(number, anchor)  # the mark may be below what was read without one
+            elif behind and anchor.identified:
+                raise history_changed(place, number, anchor, None, -1 if last is None else last.transaction_id)
+            if behind:
+                latest[number] = anchor
+
+    def _confirm(self, partition: int, anchor: Anchor) -> Anchor:
+        """The record of an anchor where it stands now.  Raises StalePlanError when it is another one, or none."""
+        if not anchor.identified:
+            return anchor
+        found = self._history.again(partition, anchor)
+        if found is None or not found.is_record(anchor):
+            last = None
+            if found is None:
+                last = self._history.latest({partition}, {}, INTACT).get(partition, BEGINNING).transaction_id
+            raise history_changed(self._history.place, partition, anchor, found, last)
+        return found
+
+    def _admitted(self, begin: StreamOffset, latest: dict[int, Anchor], rows: int) -> dict[int, Anchor]:
+        queued = {number: last.transaction_id - begin.at(number).transaction_id for number, last in latest.items()}
+        ends = {}
+        for number, count in share(queued, rows).items():
+            start, last = begin.at(number), latest[number]
+            end = start if count == 0 else last
+            reach = count
+            while start.transaction_id + reach < last.transaction_id and count:
+                found = self._history.at_or_before(number, start.transaction_id + reach, start)
+                if found.transaction_id > start.transaction_id:
+                    end = found
+                    break
+                reach *= 2  # nothing intact among them: they belong to the batch of what follows
+            ends[number] = end
+        return ends
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option ``maxRecordsPerTrigger``."""
+        return ReadAllAvailable() if self._options.limit is None else ReadMaxRows(self._options.limit)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """How far one could go without a limit; for the progress report."""
+        key = self._history.look()
+        return StreamOffset(self._latest(self._reached or StreamOffset()), key).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that will be read."""
+        key = self._history.look()
+        self._target = StreamOffset(self._latest(StreamOffset()), key)
+
+    def _capped(self, begin: StreamOffset) -> dict[int, Anchor]:
+        assert self._target is not None
+        latest = dict(self._target.partitions)
+        self._check_present(begin, latest)
+        return latest
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a batch."""
+        begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._reached = finish
+        key = self._history.look()
+        for one in (begin, finish):
+            check_same_cluster(one, key, self._history.place)
+        tasks: list[InputPartition] = []
+        packed: list[Part] = []
+        weight = 0
+        for number in sorted(finish.partitions):
+            low, high = begin.at(number), finish.partitions[number]
+            if high.transaction_id <= low.transaction_id:
+                if high.transaction_id < low.transaction_id:
+                    raise history_changed(self._history.place, number, low, None, high.transaction_id)
+                continue
+            low, high = self._confirm(number, low), self._confirm(number, high)
+            for part in self._history.parts(number, low, high):
+                if packed and weight + part.bytes > TASK_WEIGHT:
+                    tasks.append(TaskParts(packed))
+                    packed, weight = [], 0
+                packed.append(part)
+                weight += part.bytes
+        return [*tasks, TaskParts(packed)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        assert isinstance(partition, TaskParts)
+        for part in partition.parts:
+            yield from self._history.read(part)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything up to here; nothing is kept, and so nothing is let go of."""
+        self._reached = StreamOffset.from_json(end)
+
+    def stop(self) -> None:
+        """The query ends."""
+        self._history.close()

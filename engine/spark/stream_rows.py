@@ -1,0 +1,83 @@
+"""Rows of a stream: the columns of the records view, out of scans, findings and what a node sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from engine.findings import Code, Finding
+from engine.scan.columns import RecordBatch
+from engine.spark.columns import Column, arrow_schema, columns_of
+from engine.spark.record_arrays import Constants, arrow_batch, finding_batch
+from formats.segment import RECORD_OVERHEAD
+from formats.wire.records import WireRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Makes rows with the columns of the records view that a schema names; can be pickled."""
+
+    schema: StructType
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError for columns that records do not have."""
+        self._columns  # noqa: B018
+
+    @cached_property
+    def _columns(self) -> tuple[Column, ...]:
+        return columns_of("records", self.schema)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self._columns)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        made = arrow_schema(self._columns)
+        return pa.schema([field.with_name(name) for field, name in zip(made, self.schema.names, strict=True)])
+
+    @property
+    def data(self) -> bool:
+        """Whether the records' data is wanted."""
+        return "data" in self._names
+
+    def records(self, batch: RecordBatch, constants: Constants) -> pa.RecordBatch:
+        """Rows of intact records."""
+        return arrow_batch(batch, self._names, constants, self._arrow)
+
+    def finding(self, finding: Finding, node: str) -> pa.RecordBatch:
+        """A row that tells of damage: only its place and its code."""
+        return finding_batch([finding], self._names, node, self._arrow)
+
+    def sent(self, records: Sequence[WireRecord], node: str, partition: int) -> pa.RecordBatch:
+        """Rows of records as a node sends them: where they stand in which file, and their checksum there, are not seen."""
+        columns: dict[str, list[Any]] = {
+            "node": [node] * len(records),
+            "partition": [partition] * len(records),
+            "transaction_id": [one.transaction_id for one in records],
+            "size": [RECORD_OVERHEAD + len(one.data) for one in records],
+            "request_id": [_request_id(one) for one in records],
+            "header": [one.header for one in records],
+            "data_length": [len(one.data) for one in records],
+            "data_checksum": [f"{one.data_checksum:08x}" for one in records],
+            "data": [one.data for one in records],
+            "finding": [None if one.data_ok else Code.DATA_CHECKSUM.value for one in records],
+        }
+        nothing: list[Any] = [None] * len(records)
+        arrays = [
+            pa.array(columns.get(name, nothing), field.type)
+            for name, field in zip(self._names, self._arrow, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _request_id(record: WireRecord) -> dict[str, int]:
+    i = record.request_id
+    return {"client": i.client, "generation": i.generation, "partition": i.partition, "sequence": i.sequence}
