@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.crew import Crew
 from engine.errors import DamageError, InvalidRequestError
 from engine.findings import Finding, Severity, worst
 from engine.inspect import partition_runs
+from engine.inspect.crew_checks import check_all
 from engine.inspect.limits import Limits
 from engine.inspect.outcome import VerifyOptions
 from engine.inspect.partition_runs import PartitionRun
@@ -68,8 +70,8 @@ class StorageStatus:
     findings: tuple[Finding, ...] = ()
 
 
-def storage_status(path: Path, partitions: Collection[int] | None = None) -> StorageStatus:
-    """Look at a storage directory: headers, index lengths, both ends of each segment.
+def storage_status(path: Path, partitions: Collection[int] | None = None, crew: Crew | None = None) -> StorageStatus:
+    """Look at a storage directory: headers, index lengths, both ends of each segment; with a `crew` its workers look.
 
     Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;
     DiskReadError.
@@ -88,10 +90,17 @@ def storage_status(path: Path, partitions: Collection[int] | None = None) -> Sto
             availability = {}  # the marks cannot be understood: unknown, and no reason to say nothing else
     limits = Limits()
     described: dict[int, PartitionStatus] = {}
-    for run in partition_runs.runs(scope, around, limits, partitions):
+    every = list(partition_runs.runs(scope, around, limits, partitions))
+    jobs = [job for run in every for job in run.jobs]
+    reports = iter(check_all(jobs, _OPTIONS, limits, crew, deadline=None) if crew is not None else ())
+
+    def check(job: SegmentJob) -> SegmentReport:
+        return check_segment(job, _OPTIONS, limits) if crew is None else next(reports)
+
+    for run in every:
         number = run.context.number
         if number is not None:
-            described[number] = _describe(run, number, around, availability.get(number), limits)
+            described[number] = _describe(run, number, around, availability.get(number), limits, check)
     for info in () if control is None else control.partitions:
         number = info.partition
         if number not in described and (partitions is None or number in partitions):
@@ -109,16 +118,21 @@ def storage_status(path: Path, partitions: Collection[int] | None = None) -> Sto
 
 
 def _describe(
-    run: PartitionRun, number: int, around: Surroundings, availability: Availability | None, limits: Limits
+    run: PartitionRun,
+    number: int,
+    around: Surroundings,
+    availability: Availability | None,
+    limits: Limits,
+    check: Callable[[SegmentJob], SegmentReport],
 ) -> PartitionStatus:
-    def check(job: SegmentJob) -> SegmentReport:
+    def again(job: SegmentJob) -> SegmentReport:
         return check_segment(job, _OPTIONS, limits)
 
     findings = [one for one in around.findings if one.partition == number]
     findings += run.begin()
     for job in run.jobs:
         findings += run.add(check(job))
-    findings += run.finish(check)
+    findings += run.finish(again)
     reports = [report for report in run.reports if not report.gone]
     held = [report for report in reports if report.last_id is not None]
     return _partition(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.crew import Crew, LocalCrew
 from engine.errors import DamageError, DiskReadError, RefusedError
 from engine.findings import Code, Finding, make_finding
 from engine.repair.content import Content
@@ -159,11 +160,38 @@ def index_header(
     return SegmentHeader(FORMAT_VERSION, data.created, key, number, begins).encode()
 
 
-def plan_rebuild_index(path: Path, *, partitions: Collection[int] | None = None, everything: bool = False) -> Repair:
+@dataclass(frozen=True, slots=True)
+class _SegmentTask:
+    """A segment whose index is to be looked at."""
+
+    storage: Path
+    partition: int
+    segment: SegmentView
+    control: ControlFile | None
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentPlan:
+    """What became of it: an index to write and why, or what a person has to decide, or neither."""
+
+    partition: int
+    wanted: IndexPlan | None = None
+    why: str | None = None
+    undecided: Finding | None = None
+
+
+def plan_rebuild_index(
+    path: Path,
+    *,
+    partitions: Collection[int] | None = None,
+    everything: bool = False,
+    crew: Crew | None = None,
+) -> Repair:
     """Plan to rebuild the indexes of a storage directory, of one of its partitions or of one segment.
 
     Only indexes that differ from what the data gives are replaced, or all with `everything`.  What cannot be read is left,
-    and stands in `undecided`.  Read-only.
+    and stands in `undecided`.  Read-only.  The workers of `crew`, by default this thread alone, read the segments.
 
     Raises NotWaltzError, RefusedError outside of a storage directory or when a repair was interrupted, InvalidRequestError
     for a partition that cannot be, DiskReadError.
@@ -181,48 +209,52 @@ def plan_rebuild_index(path: Path, *, partitions: Collection[int] | None = None,
         check_partitions(view.control, partitions)
     draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
+    tasks: list[_SegmentTask] = []
     for number, partition in view.partitions.items():
         draft.partitions.add(number)
-        for segment in partition.data_segments:
-            if only is None or segment.data_path.stem == only:
-                _plan_segment(draft, number, segment, view.control, everything=everything)
+        tasks += [
+            _SegmentTask(target.storage, number, segment, view.control, everything)
+            for segment in partition.data_segments
+            if only is None or segment.data_path.stem == only
+        ]
+    weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
+    for found in (crew or LocalCrew(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
+        if found.undecided is not None:
+            draft.undecided.append(found.undecided)
+        elif found.wanted is not None and found.why is not None:
+            draft.step("rebuild-index", found.wanted.path, found.partition, found.why)
+            draft.edits.append(found.wanted.replacement())
     return draft.finish()
 
 
-def _plan_segment(
-    draft: Draft, partition: int, segment: SegmentView, control: ControlFile | None, *, everything: bool
-) -> None:
+def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
+    partition, segment, control = task.partition, task.segment, task.control
     name = segment.first_transaction_id
     try:
         header = read_segment_header(segment.data)
         if header is None or segment.data is None:
             said = "the data file is shorter than its header: nothing tells what its index should be"
-            draft.undecided.append(_finding(draft, Code.SEGMENT_HEADER_SHORT, segment, said))
-            return
+            return _SegmentPlan(partition, undecided=_finding(task, Code.SEGMENT_HEADER_SHORT, said))
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
         wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path)
         why = wanted.differs(segment.index)
     except DiskReadError as error:
-        draft.undecided.append(_finding(draft, Code.READ_ERROR, segment, str(error)))
-        return
+        return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
     except DamageError as error:
-        draft.undecided.append(_finding(draft, Code.RECORD_ORDER, segment, str(error)))
-        return
-    if why is None and everything:
+        return _SegmentPlan(partition, undecided=_finding(task, Code.RECORD_ORDER, str(error)))
+    if why is None and task.everything:
         why = "it is as it should be; rebuilt because all are"
-    if why is not None:
-        draft.step("rebuild-index", segment.index_path, partition, why)
-        draft.edits.append(wanted.replacement())
+    return _SegmentPlan(partition, wanted, why)
 
 
-def _finding(draft: Draft, code: Code, segment: SegmentView, message: str) -> Finding:
+def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:
     return make_finding(
         code,
-        segment.data_path,
+        task.segment.data_path,
         message,
-        storage_directory=draft.storage,
-        partition=segment.partition,
-        segment=segment.first_transaction_id,
+        storage_directory=task.storage,
+        partition=task.segment.partition,
+        segment=task.segment.first_transaction_id,
     )

@@ -25,6 +25,7 @@ from pathlib import Path
 from uuid import UUID
 
 from engine import disk
+from engine.crew import Crew
 from engine.errors import InvalidRequestError, NotWaltzError
 from engine.findings import Code, Finding, make_finding
 from engine.progress import SILENT, Progress
@@ -182,12 +183,13 @@ def salvage(
     layout: Layout = Layout.DOCUMENTED,
     progress: Progress = SILENT,
     segment_size_threshold: int = SEGMENT_SIZE_THRESHOLD,
+    crew: Crew | None = None,
 ) -> SalvageReport:
     """Carve the records of one cluster, of one partition or of all, out of `sources` and write them to `to`.
 
     `cluster_key` may be left out when the sources hold headers of a single cluster; `num_partitions` when a control file's
     header tells it, or when the highest partition found will do.  `to` must not exist, or be empty; it is written whole or
-    not at all.  Sources are opened for reading only.
+    not at all.  Sources are opened for reading only; with a `crew` its workers look for the records in them.
 
     Raises InvalidRequestError (several clusters and none named, no key at all, `to` not usable or inside a source),
     NotWaltzError (no record found), DiskReadError, DiskFullError, DiskWriteError, DamageError (what was written does not
@@ -202,8 +204,11 @@ def salvage(
         for source in opened:
             stack.callback(source.close)
         stack.callback(offsets_of.cache_clear)
-        progress.start("carving records", sum(source.size() for source in opened))
-        runs, headers = _read(opened)
+        if crew is None:
+            progress.start("carving records", sum(source.size() for source in opened))
+            runs, headers = _read(opened)
+        else:
+            runs, headers = _read_by(crew, opened)
         outcome = _attribute(opened, runs, headers, cluster_key, partition)
         wanted = outcome.wanted
         number = _count_partitions(outcome, num_partitions)
@@ -270,6 +275,35 @@ def _read(opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]
         found = list(find_runs(source, number))
         runs += found
         headers += find_headers(source, number, found)
+    return runs, headers
+
+
+@dataclass(frozen=True, slots=True)
+class _Carved:
+    """What a worker found in a source, and the places that it could not read, by offset."""
+
+    runs: tuple[Run, ...]
+    headers: tuple[FoundHeader, ...]
+    unreadable: dict[int, int]
+
+
+def _carve(task: tuple[Path, int]) -> _Carved:
+    path, number = task
+    with contextlib.closing(SalvageSource(path, OpenFiles(), SILENT)) as source:
+        runs = tuple(find_runs(source, number))
+        return _Carved(runs, tuple(find_headers(source, number, runs)), source.unreadable)
+
+
+def _read_by(crew: Crew, opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]]:
+    """As `_read`, each source by a worker of a crew."""
+    runs: list[Run] = []
+    headers: list[FoundHeader] = []
+    tasks = [(source.path, number) for number, source in enumerate(opened)]
+    found = crew.map(_carve, tasks, weights=[source.size() for source in opened], what="carving records")
+    for source, carved in zip(opened, found, strict=True):
+        runs += carved.runs
+        headers += carved.headers
+        source.unreadable.update(carved.unreadable)
     return runs, headers
 
 

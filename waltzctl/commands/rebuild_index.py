@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.options import (
@@ -21,7 +22,11 @@ from waltzctl.options import (
     partitions_of,
     path_of,
 )
+from waltzctl.render.progress import progress
 from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+
+if TYPE_CHECKING:
+    from engine.repair.plan import Repair
 
 MANUAL = Manual(
     name="rebuild-index",
@@ -31,6 +36,7 @@ MANUAL = Manual(
             "Reads every segment and writes the index that belongs to it, the same bytes as the release writes. Only indexes"
             " that differ are replaced, unless --all is given. Data files are not touched, and no data can be lost."
         ),
+        "With Spark its workers find out which indexes differ; the writing is done here, under the directory's lock.",
         "Each index is built beside the old one, synced and renamed over it.",
     ),
     examples=(
@@ -39,10 +45,11 @@ MANUAL = Manual(
     ),
     statuses=STATUSES,
     objects=("plan", "result"),
-    sections=(SAFETY,),
+    sections=(ENGINE, SAFETY),
 )
 
 
+@with_engine
 def run(
     path: StorageArgument,
     everything: Annotated[bool, typer.Option("--all", help="Also replace indexes that are right.")] = False,
@@ -53,6 +60,7 @@ def run(
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Plan, confirm, rebuild."""
     storage = path_of(path)
@@ -60,16 +68,20 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
+    from engine.crew import LocalCrew
     from engine.repair.plan import Arguments
     from engine.repair.rebuild_index import plan_rebuild_index
 
     given = Arguments.of(partitions, everything=everything)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        repair = planned(
-            switches,
-            MANUAL.name,
-            storage,
-            given,
-            lambda: plan_rebuild_index(storage, partitions=partitions, everything=everything),
-        )
+
+        def make() -> Repair:
+            with (
+                progress(quiet=quiet, verbose=verbose) as listener,
+                computing.crew([storage], listener, quiet=quiet) as crew,
+            ):
+                crew = crew or LocalCrew(progress=listener)
+                return plan_rebuild_index(storage, partitions=partitions, everything=everything, crew=crew)
+
+        repair = planned(switches, MANUAL.name, storage, given, make)
         return carry_out(console, repair, switches)

@@ -8,6 +8,7 @@ import typer
 
 from waltzctl.commands.create_cluster import cluster_key_of
 from waltzctl.console import Console
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
@@ -50,6 +51,7 @@ MANUAL = Manual(
     ),
     objects=("salvage-report",),
     sections=(
+        ENGINE,
         Section(
             "TRUST",
             (
@@ -68,6 +70,7 @@ MANUAL = Manual(
 )
 
 
+@with_engine
 def run(
     sources: Annotated[
         list[str], typer.Argument(metavar="SOURCE", help="Files, devices or directories.", show_default=False)
@@ -89,6 +92,7 @@ def run(
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Carve, write and report."""
     wanted = [path_of(text, name="SOURCE") for text in sources]
@@ -100,7 +104,10 @@ def run(
     from waltzctl.render.objects import salvage_report_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        with progress(quiet=quiet, verbose=verbose) as listener:
+        with (
+            progress(quiet=quiet, verbose=verbose) as listener,
+            computing.crew((), listener, quiet=quiet) as crew,  # auto: here, since an image has no names to plan from
+        ):
             report = salvage(
                 wanted,
                 to=target,
@@ -109,6 +116,7 @@ def run(
                 num_partitions=partitions,
                 layout=Layout(layout.value),
                 progress=listener,
+                crew=crew,
             )
         status = ExitStatus.from_label(report.exit_status_name)
         if not (quiet and console.for_people and status is ExitStatus.CLEAN):

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.connecting import SECURITY, Connecting, nodes_of, refuse_without_node, with_connection
+from waltzctl.connecting import (
+    SECURITY,
+    Connecting,
+    nodes_of,
+    refuse_with_node,
+    refuse_without_node,
+    with_connection,
+)
 from waltzctl.console import Console
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
@@ -18,6 +26,7 @@ from waltzctl.options import (
     partitions_of,
     path_of,
 )
+from waltzctl.render.progress import progress
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -62,11 +71,13 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        ENGINE,
         SECURITY,
     ),
 )
 
 
+@with_engine
 @with_connection
 def run(
     path: Annotated[
@@ -77,19 +88,26 @@ def run(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Look and report."""
     partitions = partitions_of(partition)
     nodes = nodes_of([path], name="PATH")
     if nodes is None:
         refuse_without_node(connection)
+    else:
+        refuse_with_node(**computing.given)
 
     from engine.inspect.status import storage_status
     from waltzctl.render.objects import status_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         if nodes is None:
-            found = storage_status(path_of(path, remote=True), partitions)
+            with (
+                progress(quiet=quiet, verbose=verbose) as listener,
+                computing.crew((), listener, quiet=quiet) as crew,  # both ends of each segment: never a minute
+            ):
+                found = storage_status(path_of(path, remote=True), partitions, crew)
         else:
             from waltzctl.node_verifying import status_of_node
 

@@ -16,6 +16,7 @@ from waltzctl.connecting import (
     with_connection,
 )
 from waltzctl.console import Console
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
@@ -66,6 +67,9 @@ MANUAL = Manual(
             "A part each night; finished segments are remembered.",
         ),
         Example("waltzctl verify /data/waltz --format ndjson | jq -r .code", "For scripts."),
+        Example(
+            "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
+        ),
         Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
@@ -90,11 +94,13 @@ MANUAL = Manual(
             "FINDINGS",
             ("Every code is explained in waltzctl-findings(7).",),
         ),
+        ENGINE,
         SECURITY,
     ),
 )
 
 
+@with_engine
 @with_connection
 def run(
     paths: Annotated[
@@ -124,6 +130,7 @@ def run(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Verify and report."""
     partitions = partitions_of(partition)
@@ -133,7 +140,7 @@ def run(
 
     nodes = nodes_of(paths, name="PATH")
     if nodes is not None:
-        refuse_with_node(quick=quick, sample=share, resume=resume)
+        refuse_with_node(quick=quick, sample=share, resume=resume, **computing.given)
         with (
             Console(output_format, quiet=quiet, verbose=verbose) as console,
             progress(quiet=quiet, verbose=verbose, noun="records") as listener,
@@ -157,9 +164,10 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
+        computing.crew(wanted, listener, quiet=quiet) as crew,
     ):
         report = _Report(console)
-        stream = verify(wanted, options, listener)
+        stream = verify(wanted, options, listener, crew)
         try:
             for seen in stream:
                 with showing() as interrupt, listener.paused():

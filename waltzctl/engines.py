@@ -1,0 +1,187 @@
+"""Who does the reading of a long command: this machine's threads, or Spark.  The options, and how `auto` decides."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from waltzctl.manual import Section
+from waltzctl.outcome import say
+from waltzctl.values import human_bytes, human_duration
+
+if TYPE_CHECKING:
+    from engine.crew import Crew
+    from engine.progress import Progress
+    from engine.spark.session import SparkOptions
+
+Result = TypeVar("Result")
+
+PANEL = "Engine"
+"""Heading in ``--help`` under which these options stand."""
+ONE_MINUTE = 60.0
+"""Seconds that one machine may take before `auto` asks Spark."""
+_TRIAL = 0.25
+"""Seconds that the speed of this machine is tried for."""
+
+ENGINE = Section(
+    "ENGINE",
+    (
+        (
+            "--engine local reads with this machine's processors. --engine spark gives the reading to Spark: embedded on this"
+            " machine unless --master names a cluster (spark://HOST:PORT, yarn, k8s://..., or sc://HOST:PORT for Spark"
+            " Connect). What is found is the same. Executors must see the same paths, so a cluster needs a shared file system"
+            " or URLs such as s3://BUCKET/NODE, and Python with waltzctl's libraries; waltzctl's own code is sent to them."
+        ),
+        (
+            "--engine auto, the default, tries for a quarter of a second how fast this machine reads, and takes Spark only"
+            " for what would take longer than a minute; with --master it takes Spark. Spark needs the extra:"
+            " pip install 'waltzctl[spark]'. Ctrl-C cancels the job."
+        ),
+    ),
+)
+
+
+class EngineName(enum.StrEnum):
+    """Who reads."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """The options as they were given."""
+
+    engine: Annotated[
+        EngineName,
+        typer.Option("--engine", help="Who reads; auto asks Spark for more than a minute.", rich_help_panel=PANEL),
+    ] = EngineName.AUTO
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", help="Spark's master; this machine unless given.", rich_help_panel=PANEL
+        ),
+    ] = None
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable.", rich_help_panel=PANEL),
+    ] = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """Options that were given, by name, for commands that must refuse them."""
+        engine = None if self.engine is EngineName.AUTO else self.engine
+        return {"engine": engine, "master": self.master, "conf": self.conf or None}
+
+    def check(self) -> None:
+        """Raises typer.BadParameter for what cannot be meant."""
+        self.spark_options()
+        if self.engine is EngineName.LOCAL:
+            for option, given in (("--master", self.master), ("--conf", self.conf)):
+                if given:
+                    raise typer.BadParameter("is about Spark, and the engine is local", param_hint=f"'{option}'")
+
+    def spark_options(self) -> SparkOptions:
+        """Where Spark runs.  Raises typer.BadParameter."""
+        from engine.spark.session import SparkOptions
+
+        pairs = []
+        for text in self.conf or ():
+            key, equals, value = text.partition("=")
+            if not equals or not key.startswith("spark."):
+                raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
+            pairs.append((key.strip(), value.strip()))
+        if self.master is not None and not self.master.strip():
+            raise typer.BadParameter("the master is empty", param_hint="'--master'")
+        return SparkOptions(self.master, tuple(pairs))
+
+    @contextlib.contextmanager
+    def crew(self, paths: Iterable[Path], listener: Progress, *, quiet: bool = False) -> Iterator[Crew | None]:
+        """Who is to read `paths`: None for this process's own threads.  Raises what opening a session raises."""
+        if not self.wants_spark(paths, quiet=quiet):
+            yield None
+            return
+        from engine.spark.crew import SparkCrew
+        from engine.spark.session import open_session
+
+        listener.start("start Spark", 0)
+        with open_session(self.spark_options()) as session:
+            yield SparkCrew(session, listener)
+
+    def wants_spark(self, paths: Iterable[Path], *, quiet: bool = False) -> bool:
+        """Whether Spark is to do it; says so on stderr where that was not asked for in so many words."""
+        self.check()
+        if self.engine is not EngineName.AUTO:
+            return self.engine is EngineName.SPARK
+        if self.master is not None or self.conf:
+            return True
+        seconds, size = _estimate(list(paths))
+        if seconds <= ONE_MINUTE:
+            return False
+        about = f"{human_bytes(size)} would take this machine about {human_duration(seconds)}"
+        import importlib.util
+
+        if importlib.util.find_spec("pyspark") is None:
+            if not quiet:
+                say(f"waltzctl: {about}; with the extra 'spark' a cluster could do it")
+            return False
+        if not quiet:
+            say(f"waltzctl: {about}: taking Spark; --engine local keeps it here")
+        return True
+
+
+def _estimate(paths: list[Path]) -> tuple[float, int]:
+    """Seconds that this machine will take for `paths`, and how many bytes they are, from a trial with the first of them."""
+    import os
+
+    from engine.inspect.targets import plan
+    from engine.scan.columns import Damage
+    from engine.scan.scanner import summarise_records
+    from engine.storage.places import open_source
+
+    scopes = plan(paths, None)
+    size = sum(scope.data_bytes() for scope in scopes)
+    if size < 256 << 20:
+        return 0.0, size  # seconds at the speed of a network drive: not worth a trial
+    files = [
+        segment.data
+        for scope in scopes
+        for part in scope.partitions.values()
+        for segment in (() if part.view is None else part.view.data_segments)
+    ]
+    largest = max((file for file in files if file is not None), key=lambda file: file.size)
+    begun, read = time.monotonic(), 0
+    with open_source(largest.path) as source:
+        for item in summarise_records(source, first_transaction_id=int(largest.path.stem)):
+            read = item.end
+            if isinstance(item, Damage) or time.monotonic() - begun > _TRIAL:
+                break
+    rate = max(read, 1) / max(time.monotonic() - begun, 1e-6)
+    return size / (rate * (os.cpu_count() or 1)), size
+
+
+def with_engine(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the options of its engine; it gets them as one argument, `computing`."""
+    names = [field.name for field in fields(Computing)]
+
+    def wrapped(**given: Any) -> Result:
+        computing = Computing(**{name: given.pop(name) for name in names})
+        computing.check()
+        return run(**given, computing=computing)
+
+    own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != "computing"]
+    shared = inspect.signature(Computing, eval_str=True).parameters.values()
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
+    wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    return wrapped
