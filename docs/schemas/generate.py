@@ -138,6 +138,48 @@ SALVAGED_PARTITION = keys(
         "witnesses": listed(keys({"witness": STRING, "records": COUNT})),
     }
 )
+AGREED = keys(
+    {
+        "partition": COUNT,
+        "clean_to": INT64,
+        "cut_after": or_null(INT64),
+        "outvoted": listed({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
+    }
+)
+RANGE_KEYS = {"first_transaction_id": COUNT, "last_transaction_id": COUNT}
+REPLICA_COMPARISON = keys(
+    {
+        "path": PATH,
+        "session_id": or_null(INT64),
+        "low_water_mark": or_null(INT64),
+        "local_low_water_mark": or_null(INT64),
+        "last_transaction_id": or_null({**COUNT, "description": "The last intact one."}),
+        "state": {"enum": ["equal", "behind", "ahead", "diverged", "damaged", "missing"]},
+        "cut_after": or_null({**INT64, "description": "-1: everything is cut."}),
+        "damaged": {**listed(COUNT), "description": "The first 10000 of damaged_records."},
+        "restore_from": or_null(PATH),
+        "damaged_records": COUNT,
+        "votes": BOOLEAN,
+        "outvoted": {**listed(keys(RANGE_KEYS)), "description": "Where other records are kept than those here."},
+        "restore": listed(keys({**RANGE_KEYS, "from": or_null(PATH)})),
+    }
+)
+DIVERGENT_RECORD = keys(
+    {
+        "transaction_id": COUNT,
+        "paths": {**listed(PATH), "description": "The replicas that hold these very bytes."},
+        "segment": COUNT,
+        "offset": COUNT,
+        "size": COUNT,
+        "request_id": REQUEST_ID,
+        "header": INT32,
+        "data_length": COUNT,
+        "data_checksum": CHECKSUM,
+        "record_checksum": CHECKSUM,
+        "data_b64": or_null({**BASE64, "description": "The first 64 KiB of the data."}),
+    }
+)
+VERDICT: Schema = {"enum": ["equal", "recoverable", "undecidable", "lost"]}
 
 OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
     "record": (
@@ -255,8 +297,72 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                     "after": or_null(INT64),
                     "replicas": listed(PATH),
                     "allow_data_loss": BOOLEAN,
+                    "agreed": {
+                        **listed(AGREED),
+                        "description": "What compare found; left out where the plan does not come from there.",
+                    },
+                },
+                ("agreed",),
+            ),
+        },
+        (),
+    ),
+    "partition-comparison": (
+        "How the replicas of a partition stand to each other, and what recovery would keep (compare).",
+        {
+            "partition": COUNT,
+            "verdict": VERDICT,
+            "clean_to": or_null(
+                {
+                    **COUNT,
+                    "description": "The highest transaction that is kept; more may be, where that is undecidable.",
                 }
             ),
+            "first_divergence": or_null(COUNT),
+            "replicas": listed(REPLICA_COMPARISON),
+            "reason": STRING,
+            "last_replicas": COUNT,
+            "quorum": COUNT,
+            "caught_up": {"type": "boolean", "description": "Something is kept that no quorum holds yet."},
+            "undecided": listed(keys(RANGE_KEYS)),
+            "lost": listed(keys(RANGE_KEYS)),
+            "divergence": {**listed(DIVERGENT_RECORD), "description": "The versions of first_divergence."},
+            "complete": BOOLEAN,
+        },
+        (),
+    ),
+    "compare-summary": (
+        "The last object of compare; the verdicts count partitions.",
+        {
+            "status": VERDICT,
+            "exit_status": EXIT_STATUS,
+            "equal": COUNT,
+            "recoverable": COUNT,
+            "undecidable": COUNT,
+            "lost": COUNT,
+            "partitions": COUNT,
+            "replicas": listed(PATH),
+            "unassigned": {**listed(COUNT), "description": "Partitions that none of the directories has."},
+            "records": COUNT,
+            "bytes": COUNT,
+            "findings": COUNT,
+            "elapsed_seconds": {"type": "number", "minimum": 0},
+            "modified": {"const": False},
+            "complete": BOOLEAN,
+            "plans": listed(
+                keys(
+                    {
+                        "path": PATH,
+                        "file": PATH,
+                        "hash": STRING,
+                        "steps": COUNT,
+                        "loses_data": BOOLEAN,
+                        "undecided": COUNT,
+                    }
+                )
+            ),
+            "differences": or_null(PATH),
+            "in_use": listed(PATH),
         },
         (),
     ),

@@ -80,11 +80,13 @@ class _Gathered:
     def all_runs(self) -> tuple[Run, ...]:
         """With what is missing at or below a replica's local low-water mark: it held that, and has lost it."""
         marks = [one.ballot.local_low_water_mark if one.replica is not None else None for one in self.members]
-        borders = sorted({mark + 1 for mark in marks if mark is not None})
+        highest = max((mark + 1 for mark in marks if mark is not None), default=0)
         end = self.runs[-1].stop if self.runs else 0
         runs = [*self.runs]
-        if borders and borders[-1] > end:
-            runs.append(Run(end, borders[-1], (ABSENT,) * len(self.members)))
+        if highest > end:
+            runs.append(Run(end, highest, (ABSENT,) * len(self.members)))
+        marks_of_all = (one.ballot.low_water_mark for one in self.members)
+        borders = sorted({mark + 1 for mark in (*marks, *marks_of_all) if mark is not None})
         return tuple(_with_losses(piece, marks) for run in runs for piece in run.cut(borders))
 
     def end_of(self, number: int) -> int:
@@ -164,15 +166,22 @@ class _Comparison:
 
     def _summary(self) -> CompareSummary:
         status = max((one for one in ORDER if self._verdicts[one]), key=ORDER.index, default=Verdict.EQUAL)
+        name = _STATUS[status]
+        if (
+            status is Verdict.EQUAL and self._findings
+        ):  # the records are the same, but something beside them is not well
+            name = "repairable"
+        views, held = self._directories.views, self._directories.held
         return CompareSummary(
             status,
-            _STATUS[status],
+            name,
             {one: self._verdicts[one] for one in ORDER},
-            tuple(view.path for view in self._directories.views),
+            tuple(view.path for view in views),
             self._records,
             self._bytes,
             self._findings,
             self._unassigned,
+            tuple(view.path for view, one in zip(views, held, strict=True) if one),
             time.monotonic() - self._began,
             self._complete,
         )

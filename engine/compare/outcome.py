@@ -127,7 +127,7 @@ class PartitionComparison:
 class CompareSummary:
     """All partitions.  `status` is the gravest verdict; `partitions` counts them by verdict.
 
-    `unassigned`: partitions of which no directory that was given is a replica.
+    `unassigned`: partitions of which no directory that was given is a replica.  `held`: directories that a process holds.
     """
 
     status: Verdict
@@ -138,6 +138,7 @@ class CompareSummary:
     bytes: int
     findings: int
     unassigned: tuple[int, ...]
+    held: tuple[Path, ...]
     elapsed_seconds: float
     complete: bool
 

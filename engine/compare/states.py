@@ -22,6 +22,12 @@ def replicas_of(
     )
 
 
+def replaced_ranges(replica: ReplicaComparison) -> tuple[Range, ...]:
+    """The outvoted records that are replaced one by one: all of them, unless the replica is cut in front of them."""
+    cut = replica.cut_after
+    return tuple(one for one in replica.outvoted if cut is None or one[1] - 1 <= cut)
+
+
 class _Replica:
     def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[Path]) -> None:
         self.number = number
@@ -79,21 +85,23 @@ class _Replica:
     def mended(self) -> tuple[tuple[Range, ...], int | None]:
         """Which records are replaced by the kept version, and after which one it is cut.
 
-        Where it goes on like the others behind what differs, only that is replaced; otherwise it is a fork, and is cut in front
-        of it.
+        Where it goes on like the others behind what differs, only that is replaced; where it does not, it is cut in front of it.
         """
         decision = self.decision
         if decision.verdict is Verdict.UNDECIDABLE:
             return (), None
+        if any(one.version is None and self.differs(one) for one in decision.kept):
+            return (), None  # which version is right cannot be told
         kept = decision.clean_to + 1
         beyond = decision.clean_to if self.end > kept else None
         if not self.outvoted:
             return (), beyond
         agreed = [one.run for one in decision.kept if one.run.versions[self.number] == one.version]
-        rejoins = bool(agreed) and agreed[-1].first > self.outvoted[-1][0]
-        if rejoins and len(self.outvoted) <= MOST_REPLACED:
-            return self.outvoted, beyond
-        return (), self.outvoted[0][0] - 1
+        fork = not agreed or agreed[-1].first < self.outvoted[-1][0]
+        replaced = self.outvoted[:-1] if fork else self.outvoted
+        if len(replaced) > MOST_REPLACED:
+            return (), self.outvoted[0][0] - 1
+        return replaced, self.outvoted[-1][0] - 1 if fork else beyond
 
     def sources(self, ranges: Iterable[Range]) -> Iterator[Source]:
         """From whom each range can be restored, where one replica holds the kept version of it."""

@@ -11,9 +11,9 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, RefusedError, StalePlanError
@@ -22,6 +22,9 @@ from engine.repair.edits import Cut, Edit, Overwrite, Replace
 from engine.repair.restore import stamp
 from engine.storage.view import FileState
 from formats.control import CONTROL_FILE_NAME
+
+if TYPE_CHECKING:
+    from engine.repair.reconcile import Agreed
 
 SCHEMA = "waltzctl.plan/1"
 TYPE = "plan"
@@ -49,18 +52,29 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a planner was asked for; those that a command does not have keep their defaults."""
+    """What a planner was asked for; those that a command does not have keep their defaults.
+
+    `agreed`: what a comparison of all replicas found, for recover.
+    """
 
     partitions: tuple[int, ...] | None = None
     everything: bool = False
     after: int | None = None
     replicas: tuple[str, ...] = ()
     allow_data_loss: bool = False
+    agreed: tuple[Agreed, ...] = ()
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
         """With the partitions in order."""
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
+
+    def keys(self) -> dict[str, Any]:
+        """As an object.  `agreed` is left out where there is nothing, as in the plans made before there was any."""
+        found = asdict(self)
+        if not self.agreed:
+            del found["agreed"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +224,7 @@ class Draft:
         body = {
             "command": self.command,
             "storage": str(self.storage.resolve()),
-            "arguments": asdict(self.arguments),
+            "arguments": self.arguments.keys(),
             "steps": steps,
             "edits": [_edit_key(self.storage, edit) for edit in self.edits],
             "binding": asdict(binding),
@@ -228,14 +242,13 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         {**asdict(finding), "code": finding.code.value, "severity": finding.severity.value, "path": str(finding.path)}
         for finding in plan.undecided
     ]
-    arguments = asdict(plan.arguments)
     return {
         "schema": SCHEMA,
         "type": TYPE,
         "hash": plan.hash,
         "command": plan.command,
         "path": str(plan.path),
-        "arguments": arguments,
+        "arguments": plan.arguments.keys(),
         "steps": steps,
         "undecided": undecided,
     }
@@ -280,7 +293,23 @@ def _arguments(value: Any) -> Arguments:
         raise TypeError("arguments of the wrong kind")
     partitions = None if known.partitions is None else tuple(known.partitions)
     flags = bool(known.everything), bool(known.allow_data_loss)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1])
+    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], _agreed(known.agreed))
+
+
+def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
+    """What a plan file says that the replicas agreed on.  Raises TypeError, ValueError."""
+    if not value:
+        return ()
+    from engine.repair.reconcile import Agreed
+
+    found = [Agreed(**one) for one in value]
+    for one in found:
+        numbers = [one.partition, one.clean_to, *(() if one.cut_after is None else (one.cut_after,))]
+        for first, last in one.outvoted:
+            numbers += [first, last]
+        if any(type(number) is not int for number in numbers):
+            raise TypeError("agreements of the wrong kind")
+    return tuple(replace(one, outvoted=tuple((first, last) for first, last in one.outvoted)) for one in found)
 
 
 def make(command: str, path: Path, arguments: Arguments) -> Repair:
@@ -303,5 +332,6 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
             partitions=arguments.partitions,
             replicas=tuple(map(Path, arguments.replicas)),
             allow_data_loss=arguments.allow_data_loss,
+            agreed=arguments.agreed,
         )
     raise InvalidRequestError(f"{command!r} is not a command that makes plans")

@@ -16,6 +16,7 @@ from engine.errors import DiskReadError, NotWaltzError
 from engine.findings import Code, make_finding
 from engine.repair.plan import Arguments, Draft, Repair
 from engine.repair.quarantine import interrupted
+from engine.repair.reconcile import Agreed
 from engine.repair.recover_control import plan_control
 from engine.repair.recover_partition import plan_partition
 from engine.repair.replicas import open_replicas
@@ -31,11 +32,13 @@ def plan_recover(
     partitions: Collection[int] | None = None,
     replicas: Sequence[Path] = (),
     allow_data_loss: bool = False,
+    agreed: Sequence[Agreed] = (),
 ) -> Repair:
     """Plan the recovery of a storage directory, or of one of its partitions.  Read-only.
 
     `replicas`: storage directories of other replicas, from which damaged and missing records are restored.
-    `allow_data_loss`: split segments around what is lost, give up what cannot be decided.
+    `allow_data_loss`: split segments around what is lost, give up what cannot be decided.  `agreed`: what a comparison of all
+    replicas of a partition found to be kept, and what it found to be cut or replaced here.
 
     Raises NotWaltzError, InvalidRequestError for a partition that cannot be, MismatchError for a replica of another
     cluster, DiskReadError.
@@ -47,7 +50,12 @@ def plan_recover(
         )
     if target.partition is not None:
         partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
-    arguments = Arguments.of(partitions, replicas=tuple(str(one) for one in replicas), allow_data_loss=allow_data_loss)
+    arguments = Arguments.of(
+        partitions,
+        replicas=tuple(str(one) for one in replicas),
+        allow_data_loss=allow_data_loss,
+        agreed=tuple(agreed),
+    )
     draft = Draft(COMMAND, path, target.storage, arguments)
     if left := interrupted(target.storage):
         return _roll_back(draft, [entry.id for entry in left], [file.path for entry in left for file in entry.files])
@@ -58,12 +66,14 @@ def plan_recover(
     if partitions is not None:
         check_partitions(control, partitions)
     others = open_replicas(replicas, target.storage, control)
+    kept = {one.partition: one for one in agreed}
     for number in _numbers(view, control, partitions):
         found = view.partitions.get(number)
         try:
             plan_partition(
                 draft, control, found, number,
                 assigned=_assigned(view, control, number), replicas=others, allow_data_loss=allow_data_loss,
+                agreed=kept.get(number),
             )  # fmt: skip
         except DiskReadError as error:
             where = draft.storage / str(number)

@@ -75,6 +75,7 @@ class LossPlanner:
             "restore-record", part.data_path, self.ground.partition,
             f"{loss.cause}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
             ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
+            loses_data=loss.cause is Code.REPLICA_DIFFERS,
         )  # fmt: skip
 
     def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
@@ -123,6 +124,8 @@ class LossPlanner:
         said = f"transaction {loss.first} {many} lost ({loss.cause}): {why}"
         if loss.stop == loss.first:
             said = f"{loss.end - loss.offset} bytes in front of transaction {loss.first} do not belong there: {why}"
+        elif loss.cause is Code.REPLICA_DIFFERS:
+            said = f"transaction {loss.first}: the record is intact, the replicas keep another one under this id: {why}"
         elif loss.record_ok:
             said = f"transaction {loss.first}: the record is intact, its data is not what was sent: {why}"
         self.ground.find(

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.findings import Code, Severity
 from engine.repair.edits import Remove
 from engine.repair.plan import Draft
+from engine.repair.reconcile import Agreed, Reconciliation
 from engine.repair.recover_losses import LossPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
 from engine.repair.replicas import Replica
@@ -24,8 +25,12 @@ def plan_partition(
     assigned: bool,
     replicas: Sequence[Replica],
     allow_data_loss: bool,
+    agreed: Agreed | None = None,
 ) -> None:
-    """Add what can be done for a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError."""
+    """Add what can be done for a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError.
+
+    `agreed`: what a comparison of all replicas has found.
+    """
     directory = draft.storage / str(partition) if view is None else view.path
     ground = Ground(draft, control, partition, directory, allow_data_loss)
     draft.partitions.add(partition)
@@ -33,7 +38,12 @@ def plan_partition(
         return
     before = len(draft.undecided)
     ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
-    walk = _Walk(ground, LossPlanner(ground, replicas), _mark(control, partition))
+    mark = _mark(control, partition)
+    reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
+    if reconciliation is not None:
+        reconciliation.prepare()
+    end = None if agreed is None else agreed.clean_to + 1
+    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end)
     walk.run()
     if view is None and len(ground.parts) == 0:
         del draft.undecided[before:]
@@ -43,7 +53,9 @@ def plan_partition(
         )  # fmt: skip
     for part in sorted(ground.parts, key=lambda part: part.first):
         plan_files(ground, part)
-    _leftovers(ground, walk.expected)
+    _leftovers(ground, walk.expected, end)
+    if reconciliation is not None:
+        reconciliation.finish()
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
@@ -55,12 +67,16 @@ def _mark(control: ControlFile, partition: int) -> int | None:
 
 
 class _Walk:
-    """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it)."""
+    """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it).
 
-    def __init__(self, ground: Ground, losses: LossPlanner, mark: int | None) -> None:
+    `end`: the id behind the last one that is kept, where that is known; nothing is restored from there on.
+    """
+
+    def __init__(self, ground: Ground, losses: LossPlanner, mark: int | None, end: int | None) -> None:
         self.ground = ground
         self.losses = losses
         self.mark = mark
+        self.end = end
         self.expected: int | None = 0
 
     def run(self) -> None:
@@ -116,15 +132,21 @@ class _Walk:
         if self.expected is None:
             return
         evidence = [part.first + part.index_entries for part in parts if part.data is None or part.short]
-        self.expected = self.losses.end(last, self.expected, self.mark, max(evidence, default=0))
+        highest = max(evidence, default=0)
+        if self.end is not None:
+            highest = min(highest, self.end)
+        self.expected = self.losses.end(last, self.expected, self.mark, highest)
 
 
-def _leftovers(ground: Ground, expected: int | None) -> None:
-    """Indexes without data and data files that end inside their header, unless something took their place."""
+def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
+    """Indexes without data and data files that end inside their header, unless something took their place.
+
+    What an index says about ids from `end` on (None: not known) is not kept by any replica, and no loss.
+    """
     for part in list(ground.parts):
         if part.content is not None or (part.data is not None and not part.short):
             continue
-        entries = part.index_entries
+        entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
             harmless = part.data is None and _covered(ground, part.first, part.first + entries)
         else:

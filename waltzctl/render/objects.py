@@ -122,9 +122,24 @@ def plan_object(plan: Plan) -> Object:
                 "after": plan.arguments.after,
                 "replicas": list(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
+                **_agreed_keys(plan),
             },
         },
     )
+
+
+def _agreed_keys(plan: Plan) -> Object:
+    """What a comparison of all replicas found; left out where there was none."""
+    agreed = [
+        {
+            "partition": one.partition,
+            "clean_to": one.clean_to,
+            "cut_after": one.cut_after,
+            "outvoted": [list(span) for span in one.outvoted],
+        }
+        for one in plan.arguments.agreed
+    ]
+    return {"agreed": agreed} if agreed else {}
 
 
 def result_object(

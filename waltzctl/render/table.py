@@ -454,6 +454,12 @@ def _bench_result(writer: TableWriter, shown: Object) -> None:
     bench_view(writer, shown)
 
 
+def _partition_comparison(writer: TableWriter, shown: Object) -> None:
+    from waltzctl.render.compared import comparison_view
+
+    comparison_view(writer, shown)
+
+
 _VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "finding": TableWriter.finding,
     "status": _status,
@@ -464,5 +470,6 @@ _VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "append-result": _append_result,
     "salvage-report": _salvage_report,
     "bench-result": _bench_result,
+    "partition-comparison": _partition_comparison,
 }
-"""Everything that is no row; a verify-summary is told by the sentence that follows it."""
+"""Everything that is no row; a verify-summary or compare-summary is told by the sentence that follows it."""

@@ -1,0 +1,136 @@
+"""The differences between replicas as a Parquet table: a row for each replica and range that is not the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from engine.compare.outcome import PartitionComparison
+from engine.compare.side_by_side import Side
+from engine.compare.vote import ABSENT, DAMAGED, Kept, Run
+from engine.errors import UnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH = 10_000
+
+
+def load_arrow() -> Any:
+    """The module pyarrow.  Raises UnavailableError where it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UnavailableError(
+            "a Parquet table is written by pyarrow, which is not installed", advice="pip install 'waltzctl[spark]'"
+        ) from error
+    return pyarrow
+
+
+def schema() -> pa.Schema:
+    """The table's columns.
+
+    A row says how one replica (`node`) stands to transactions `first_transaction_id` to `last_transaction_id`: `state` is kept,
+    outvoted, damaged, missing, beyond (intact, and behind what is kept) or open (which version is kept cannot be told).
+    Replicas with the same `version` hold the same bytes.  What follows describes the record of the first transaction where the
+    versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
+    """
+    pa = load_arrow()
+    request_id = pa.struct([(name, pa.int32()) for name in ("client", "generation", "partition", "sequence")])
+    return pa.schema(
+        [
+            ("partition", pa.int32()),
+            ("first_transaction_id", pa.int64()),
+            ("last_transaction_id", pa.int64()),
+            ("node", pa.string()),
+            ("state", pa.string()),
+            ("version", pa.int32()),
+            ("restore_from", pa.string()),
+            ("segment", pa.int64()),
+            ("offset", pa.int64()),
+            ("size", pa.int64()),
+            ("request_id", request_id),
+            ("header", pa.int32()),
+            ("data_length", pa.int32()),
+            ("data_checksum", pa.string()),
+            ("record_checksum", pa.string()),
+            ("data", pa.binary()),
+        ]
+    )
+
+
+def rows(comparison: PartitionComparison) -> Iterator[dict[str, Any]]:
+    """The rows of one partition, in the order of transactions and replicas."""
+    chosen = {one.run.first: one for one in comparison.decision.kept}
+    sides = {one.transaction_id: one.sides for one in comparison.differences}
+    paths = [one.path for one in comparison.replicas]
+    for run in comparison.runs:
+        kept = chosen.get(run.first)
+        if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:
+            continue
+        holder = kept.run.versions.index(kept.version) if kept and kept.version in run.versions else None
+        for number, version in enumerate(run.versions):
+            state = _state(version, run, kept)
+            mended = state in ("damaged", "outvoted") and holder is not None
+            yield {
+                "partition": comparison.partition,
+                "first_transaction_id": run.first,
+                "last_transaction_id": run.stop - 1,
+                "node": str(paths[number]),
+                "state": state,
+                "version": version if version >= 0 else None,
+                "restore_from": str(paths[holder]) if mended and holder is not None else None,
+                **_record(next((one for one in sides.get(run.first, ()) if one.replica == version), None)),
+            }
+
+
+def _state(version: int, run: Run, kept: Kept | None) -> str:
+    if version in (ABSENT, DAMAGED):
+        return "missing" if version == ABSENT else "damaged"
+    if kept is None:
+        return "beyond"
+    if kept.version is None:
+        return "open"
+    return "kept" if version == kept.version else "outvoted"
+
+
+def _record(side: Side | None) -> dict[str, Any]:
+    if side is None:
+        return {}
+    number = side.request_id
+    return {
+        "segment": side.segment,
+        "offset": side.offset,
+        "size": side.size,
+        "request_id": {
+            "client": number.client,
+            "generation": number.generation,
+            "partition": number.partition,
+            "sequence": number.sequence,
+        },
+        "header": side.header,
+        "data_length": side.data_length,
+        "data_checksum": f"{side.data_checksum:08x}",
+        "record_checksum": f"{side.record_checksum:08x}",
+        "data": side.data,
+    }
+
+
+def write_table(comparisons: Iterable[PartitionComparison], target: BinaryIO) -> int:
+    """Write the table; the number of rows.  Raises UnavailableError, and what writing to `target` raises."""
+    pa = load_arrow()
+    from pyarrow import parquet
+
+    columns = schema()
+    count = 0
+    with parquet.ParquetWriter(target, columns) as writer:
+        held: list[dict[str, Any]] = []
+        for comparison in comparisons:
+            for row in rows(comparison):
+                held.append(row)
+                count += 1
+                if len(held) >= _BATCH:
+                    writer.write_table(pa.Table.from_pylist(held, columns))
+                    held = []
+        writer.write_table(pa.Table.from_pylist(held, columns))
+    return count

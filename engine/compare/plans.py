@@ -1,0 +1,89 @@
+"""From a comparison to a plan for each replica that needs something: ``recover`` with what all replicas have agreed on.
+
+A plan cuts what recovery would cut, restores damaged records from replicas that prove them, and rebuilds indexes.  What a replica
+lacks at its end is left to the cluster, which brings it up to date, but for what it promised to hold (its local low-water mark).
+
+Partitions about which nothing can be decided are left out.  Sources are replicas that need no plan themselves where there are
+such: carrying out a plan changes a replica, and makes plans stale that read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.compare.outcome import PartitionComparison, ReplicaComparison, State
+from engine.compare.states import replaced_ranges
+from engine.compare.vote import Verdict
+from engine.errors import InvalidRequestError, NotWaltzError
+from engine.repair.plan import Repair
+from engine.repair.reconcile import Agreed
+from engine.repair.recover import plan_recover
+from engine.storage import places
+
+
+def plans(
+    comparisons: Sequence[PartitionComparison], directories: Sequence[Path], *, allow_data_loss: bool = False
+) -> list[Repair]:
+    """The plans that have something to do, or something to decide, in the order of `directories`.  Read-only.
+
+    `directories` are those that were compared.  `allow_data_loss`: plans may cut and replace what is at or below a local
+    low-water mark, and give up what cannot be restored.
+
+    Raises InvalidRequestError for a URL, DiskReadError.
+    """
+    for path in directories:
+        if isinstance(path, places.UrlPath):
+            raise InvalidRequestError(
+                f"{path}: plans are made for files of this machine",
+                advice="copy the storage directory here, or mount it",
+            )
+    decided = [one for one in comparisons if one.verdict is not Verdict.UNDECIDABLE]
+    found: list[Repair] = []
+    for path in directories:
+        repair = _plan(path, decided, directories, allow_data_loss=allow_data_loss)
+        if repair is not None and (repair.plan.steps or repair.plan.undecided):
+            found.append(repair)
+    return found
+
+
+def _plan(
+    path: Path, decided: Sequence[PartitionComparison], directories: Sequence[Path], *, allow_data_loss: bool
+) -> Repair | None:
+    agreed: list[Agreed] = []
+    wrong: set[Path] = set()
+    for one in decided:
+        for own in one.replicas:
+            if own.path == path:
+                ranges = tuple((first, stop - 1) for first, stop in replaced_ranges(own))
+                agreed.append(Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges))
+                wrong |= _not_to_be_trusted(one, own)
+    if not agreed:
+        return None
+    troubled = {own.path for one in decided for own in one.replicas if own.state not in (State.EQUAL, State.BEHIND)}
+    sources = [one for one in directories if one != path and one not in wrong]
+    sources.sort(key=lambda one: one in troubled)
+    try:
+        return plan_recover(
+            places.absolute(path),
+            partitions=[one.partition for one in agreed],
+            replicas=[places.absolute(one) for one in sources if _usable(one)],
+            allow_data_loss=allow_data_loss,
+            agreed=agreed,
+        )
+    except NotWaltzError:  # nothing there that could be repaired; the findings say so
+        return None
+
+
+def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[Path]:
+    """Replicas that hold other versions of a partition in which this one has something to restore."""
+    if own.state in (State.EQUAL, State.BEHIND, State.AHEAD):
+        return set()
+    return {other.path for other in one.replicas if other.state is State.DIVERGED and other.path != own.path}
+
+
+def _usable(path: Path) -> bool:
+    """Whether a directory can prove which cluster it belongs to."""
+    from engine.storage.view import view_storage
+
+    return view_storage(path, ()).control is not None

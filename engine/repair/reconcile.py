@@ -1,0 +1,194 @@
+"""What the replicas of a cluster have agreed on about a partition, as a part of its recovery on one of them.
+
+Recovery looks at one replica and takes from others what is lost.  A comparison of all replicas (`engine.compare`) knows more: up
+to which transaction they are kept, behind which one this replica goes on with what no quorum ever held, and which of its records
+are intact but not those that a quorum holds.  Here that knowledge becomes cuts and losses, before anything else is planned; what
+was cut is then restored, as far as it was promised here, like anything that is lost.
+
+Nothing at or below the local low-water mark is cut or replaced without the explicit wish to lose data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.findings import Code
+from engine.repair.edits import Remove
+from engine.repair.recover_parts import Ground, Part
+from engine.repair.survey import Loss, open_hint
+from engine.scan.columns import Damage
+from engine.scan.scanner import summarise_records
+from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What is kept of a partition: transactions up to `clean_to` (-1: none).
+
+    `cut_after`: what stands behind it here goes; None: nothing.  `outvoted`: transactions (first, last) whose records here are
+    to be replaced by those of the other replicas.
+    """
+
+    partition: int
+    clean_to: int
+    cut_after: int | None = None
+    outvoted: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Reconciliation:
+    """Prepares the parts of one partition.  `removed`: segments that go unless something is restored into their place."""
+
+    ground: Ground
+    agreed: Agreed
+    mark: int | None
+    removed: list[Part]
+
+    def prepare(self) -> None:
+        """Cut, and turn outvoted records into losses.  Raises DiskReadError."""
+        if self.agreed.cut_after is not None and self.allowed(self.agreed.cut_after + 1, None):
+            self.cut(self.agreed.cut_after)
+        for first, last in self.agreed.outvoted:
+            if self.allowed(first, last):
+                self.outvote(first, last)
+
+    def allowed(self, first: int, last: int | None) -> bool:
+        """Whether intact records from `first` on may be touched; a finding where not."""
+        ground, mark = self.ground, self.mark
+        if ground.allow_data_loss or (mark is not None and first > mark):
+            return True
+        what = f"transaction {first}" if last == first else f"transactions from {first} on"
+        why = "the local low-water mark is unknown" if mark is None else f"at or below the local low-water mark {mark}"
+        ground.find(
+            Code.REPLICA_DIFFERS, ground.directory,
+            f"{what}: the records here are not those that the other replicas keep; {why}, so they are only replaced or cut with"
+            " --allow-data-loss", transaction_id=first,
+        )  # fmt: skip
+        return False
+
+    def cut(self, after: int) -> None:
+        """Take away what stands behind a transaction."""
+        ground = self.ground
+        parts = sorted(ground.parts, key=lambda part: part.first)
+        staying = [part for part in parts if part.first <= after + 1]
+        last = next((part for part in reversed(staying) if part.data is not None and not part.short), None)
+        if last is not None and not self._cut_inside(last, after):
+            ground.find(
+                Code.REPLICA_DIFFERS, last.data_path,
+                f"transaction {after} is in a damaged place, so that nothing tells where what follows it begins",
+                segment=last.first, transaction_id=after + 1,
+            )  # fmt: skip
+            return
+        self.removed += [part for part in parts if part not in staying]
+        ground.parts = staying
+
+    def _cut_inside(self, part: Part, after: int) -> bool:
+        found, content = part.survey, part.original
+        if found is None or content is None:
+            return False
+        tail = found.tail
+        if after + 1 >= found.next_id and (tail is None or tail.first <= after):
+            return True
+        places = offsets(part, (after, after + 1))
+        offset = HEADER_SIZE if after + 1 == part.first else places.get(after + 1)
+        if offset is None:
+            return False
+        self.ground.draft.step(
+            "cut-segment", part.data_path, self.ground.partition,
+            f"transaction {after} becomes the last one: no quorum of the replicas holds what follows it here",
+            ids=(after + 1, max(after + 1, found.next_id - 1)), offset=offset, length=content.size() - offset,
+            loses_data=self.loses(after + 1),
+        )  # fmt: skip
+        losses = tuple(loss for loss in found.losses if loss.offset < offset)
+        before = places.get(after)
+        ends_damaged = bool(losses) and losses[-1].end == offset
+        part.survey = replace(
+            found, next_id=after + 1, end=offset, size=offset, losses=losses, last=None if ends_damaged else before
+        )
+        part.original = part.content = content.spliced(offset, content.size(), ())
+        return True
+
+    def loses(self, first: int) -> bool:
+        """Whether what goes was promised to somebody."""
+        return self.mark is None or first <= self.mark
+
+    def outvote(self, first: int, last: int) -> None:
+        """Make a loss of intact records that are to be replaced."""
+        parts = sorted((part for part in self.ground.parts if part.survey is not None), key=lambda part: part.first)
+        stops = [*(part.first for part in parts[1:]), last + 1]
+        for part, stop in zip(parts, stops, strict=True):
+            low, high = max(first, part.first), min(last + 1, stop)
+            if low < high:
+                self._outvote(part, low, high)
+
+    def _outvote(self, part: Part, first: int, stop: int) -> None:
+        assert part.survey is not None
+        places = offsets(part, (first - 1, first, stop))
+        if first not in places or stop not in places:
+            self.ground.find(
+                Code.REPLICA_DIFFERS, part.data_path, "the place of the records that are to be replaced is damaged",
+                segment=part.first, transaction_id=first,
+            )  # fmt: skip
+            return
+        before = places.get(first - 1) if first > part.first else None
+        loss = Loss(Code.REPLICA_DIFFERS, places[first], places[stop], first, stop, before, record_ok=True)
+        part.survey = replace(part.survey, losses=_merged(part.survey.losses, loss))
+
+    def finish(self) -> None:
+        """Remove the segments behind the cut; those into whose place something was restored are written anew already."""
+        ground = self.ground
+        restored = {part.first for part in ground.parts if part.content is not None}
+        for part in reversed(self.removed):
+            if part.first in restored:
+                continue
+            for action, state in (("remove-segment", part.data), ("remove-index", part.index)):
+                if state is not None:
+                    data = state is part.data and state.size > HEADER_SIZE
+                    ground.draft.step(
+                        action, state.path, ground.partition, f"begins behind transaction {self.agreed.cut_after}",
+                        ids=(part.first, part.first), offset=0, length=state.size,
+                        loses_data=data and self.loses(part.first),
+                    )  # fmt: skip
+                    ground.draft.edits.append(Remove(state.path))
+
+
+def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
+    """With one more, in the order of the file; neighbours without an intact record between them become one."""
+    merged: list[Loss] = []
+    for loss in sorted((*losses, new), key=lambda one: one.offset):
+        before = merged[-1] if merged else None
+        touches = before is not None and before.stop == loss.first and before.end == loss.offset
+        if before is not None and touches and loss.stop is not None and not (before.unread or loss.unread):
+            merged[-1] = replace(before, end=loss.end, stop=loss.stop, record_ok=before.record_ok and loss.record_ok)
+        else:
+            merged.append(loss)
+    return tuple(merged)
+
+
+def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
+    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
+
+    Raises DiskReadError.
+    """
+    assert part.original is not None
+    wanted = set(ids)
+    found: dict[int, int] = {}
+    hint = open_hint(part.index_path)
+    try:
+        for item in summarise_records(
+            part.original, first_transaction_id=part.first, index=hint, max_record=MAX_DATA_LENGTH
+        ):
+            if isinstance(item, Damage):
+                found.setdefault(item.transaction_id, item.offset)
+            else:
+                for number in wanted:
+                    place = number - item.first_transaction_id
+                    if 0 <= place < len(item):
+                        found[number] = int(item.offset[place])
+                    elif place == len(item):
+                        found[number] = item.end
+    finally:
+        if hint is not None:
+            hint.close()
+    return {number: found[number] for number in wanted if number in found}

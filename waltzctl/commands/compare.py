@@ -1,0 +1,257 @@
+"""compare: reconcile the replicas of a cluster offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, path_of
+from waltzctl.render.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.render.compared import PlanFile
+    from waltzctl.render.progress import NoProgress, TerminalProgress
+
+MANUAL = Manual(
+    name="compare",
+    summary="Reconcile the replicas of a cluster, and change nothing",
+    description=(
+        (
+            "Reads the storage directories of several nodes side by side. For each partition: the highest transaction that"
+            " recovery would keep, the first one that differs with the bytes of each version, which replica is behind, ahead,"
+            " diverged, damaged or missing, what would be cut, and from which replica each damaged record can be restored."
+        ),
+        (
+            "A record counts for a replica when its checksums are right, and two replicas agree when every byte is the same."
+            " What is kept follows the rule of Waltz: a quorum of the replicas has it, or may have acknowledged it."
+        ),
+    ),
+    examples=(
+        Example("waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3", "Do the replicas agree?"),
+        Example(
+            "waltzctl compare /mnt/node-1 /mnt/node-2 --replicas 3",
+            "The third replica cannot be had: what can still be said?",
+        ),
+        Example(
+            "waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3 --plan-dir /var/tmp/plans",
+            "A plan for each replica; waltzctl recover /mnt/node-1 --plan FILE carries one out.",
+        ),
+        Example(
+            "waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3 --differences differences.parquet",
+            "Every difference as a row of a table.",
+        ),
+    ),
+    statuses=(
+        ExitStatus.CLEAN,
+        ExitStatus.USAGE,
+        ExitStatus.REPAIRABLE,
+        ExitStatus.DAMAGED,
+        ExitStatus.NOT_WALTZ,
+        ExitStatus.MISMATCH,
+        ExitStatus.REFUSED,
+        ExitStatus.IO_ERROR,
+        ExitStatus.INTERRUPTED,
+    ),
+    objects=("finding", "partition-comparison", "compare-summary"),
+    sections=(
+        Section(
+            "VERDICTS",
+            (
+                "equal: every replica holds the same. Exit status 0, or 3 when something beside the records is damaged.",
+                (
+                    "recoverable: they differ, and recovery makes them equal without losing what may have been acknowledged."
+                    " Exit status 3."
+                ),
+                (
+                    "undecidable: what is kept depends on what cannot be seen: a replica that was not given, that is missing or"
+                    " damaged, or two versions of a transaction of which neither has a quorum. lost: no replica has an intact"
+                    " copy of a transaction that was, or may have been, acknowledged. Exit status 4."
+                ),
+            ),
+        ),
+        Section(
+            "WHAT IS ASSUMED",
+            (
+                (
+                    "Who belongs to the last replica set stands in the cluster's metadata, which is not read. The directories"
+                    " that have a partition assigned are taken for all of its replicas; --replicas N says that there are more,"
+                    " and those that were not given might then hold anything. A replica whose session is older than that of a"
+                    " quorum does not vote. docs/compare.md has the whole rule."
+                ),
+                "It is meant for nodes that do not run. A directory in use is read as it is, and named.",
+            ),
+        ),
+        Section(
+            "PLANS",
+            (
+                (
+                    "--plan-dir writes one file for each replica that needs something, as recover --dry-run --format json does:"
+                    " what recovery would cut is cut, damaged records are restored from a replica that proves them, indexes are"
+                    " rebuilt. recover DIR --plan FILE shows and applies it, undo takes it back. A replica that is only behind"
+                    " needs no plan: the cluster brings it up to date. What is undecidable is left out of the plans."
+                ),
+                (
+                    "What stands at or below a replica's local low-water mark is cut or replaced only with --allow-data-loss."
+                    " Applying a plan changes a replica, so a plan that takes records from it may be refused afterwards (13);"
+                    " compare again then."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def run(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR", help="Storage directories, one of each node.", show_default=False),
+    ],
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", metavar="N", min=1, help="Replicas of each partition, those not given included."),
+    ] = None,
+    plan_dir: Annotated[
+        str | None, typer.Option("--plan-dir", metavar="DIR", help="Write a plan for each replica there.")
+    ] = None,
+    allow_data_loss: Annotated[
+        bool,
+        typer.Option("--allow-data-loss", help="Let plans change what is at or below a local low-water mark."),
+    ] = False,
+    differences: Annotated[
+        str | None,
+        typer.Option("--differences", metavar="FILE", help="Write every difference as a row of a Parquet table."),
+    ] = None,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Compare and report."""
+    wanted = [path_of(text, name="DIR") for text in paths]
+    plans = None if plan_dir is None else path_of(plan_dir, name="--plan-dir")
+    table = None if differences is None else path_of(differences, name="--differences")
+    if allow_data_loss and plans is None:
+        raise typer.BadParameter("nothing is changed without a plan; add --plan-dir", param_hint="'--allow-data-loss'")
+
+    from engine.compare.compare import compare
+    from engine.compare.outcome import CompareOptions
+    from engine.crew import LocalCrew
+    from waltzctl.output_file import check_outside
+
+    for path in wanted:
+        for target in (plans, table):
+            if target is not None:
+                check_outside(target, path)
+    if table is not None:
+        from engine.compare.differences import load_arrow
+
+        load_arrow()
+    options = CompareOptions(partitions_of(partition), replicas)
+    with (
+        Console(output_format, quiet=quiet, verbose=verbose) as console,
+        progress(quiet=quiet, verbose=verbose) as listener,
+    ):
+        keep = plans is not None or table is not None
+        report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
+        for seen in compare(wanted, options, LocalCrew(progress=listener)):
+            report.show(seen)
+        listener.close()
+        return report.finish(plans, table, allow_data_loss=allow_data_loss)
+
+
+class _Report:
+    """Shows findings and comparisons as they come; at the end come the plans, the table, and the conclusion."""
+
+    def __init__(
+        self,
+        console: Console,
+        listener: TerminalProgress | NoProgress,
+        paths: Sequence[Path],
+        *,
+        assumed: bool,
+        keep: bool,
+    ) -> None:
+        self._console = console
+        self._listener = listener
+        self._paths = paths
+        self._assumed = assumed
+        self._keep = keep
+        self._comparisons: list[PartitionComparison] = []
+        self._summary: CompareSummary | None = None
+
+    def show(self, seen: object) -> None:
+        """Show one item; the summary is kept for the end."""
+        from engine.compare.outcome import CompareSummary, PartitionComparison
+        from engine.findings import Finding
+        from waltzctl.render.compared import comparison_object
+        from waltzctl.render.objects import finding_object
+
+        silent = self._console.quiet and self._console.for_people
+        with self._listener.paused():
+            if isinstance(seen, Finding):
+                if not (silent and seen.severity == "note"):
+                    self._console.emit(finding_object(seen), flush=True)
+            elif isinstance(seen, PartitionComparison):
+                if self._keep:
+                    self._comparisons.append(seen)
+                if not (silent and seen.verdict == "equal"):
+                    self._console.emit(comparison_object(seen), flush=True)
+            elif isinstance(seen, CompareSummary):
+                self._summary = seen
+
+    def finish(self, plan_directory: Path | None, table: Path | None, *, allow_data_loss: bool) -> ExitStatus:
+        """Write what was asked for, then conclude."""
+        from waltzctl.render.compared import conclusion, summary_object
+
+        summary = self._summary
+        assert summary is not None
+        if table is not None:
+            from engine.compare.differences import write_table
+            from waltzctl.output_file import replacing_binary
+
+            with replacing_binary(table) as target:
+                write_table(self._comparisons, target)
+        files = [] if plan_directory is None else self._write_plans(plan_directory, allow_data_loss=allow_data_loss)
+        status = ExitStatus.from_label(summary.exit_status_name)
+        if status is not ExitStatus.CLEAN or files or not (self._console.quiet and self._console.for_people):
+            self._console.emit(summary_object(summary, files, table), flush=True)
+            self._console.sentence(
+                conclusion(
+                    summary,
+                    files,
+                    assumed=self._assumed,
+                    plans_wanted=plan_directory is not None,
+                )
+            )
+        return status
+
+    def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
+        from engine import disk
+        from engine.compare.plans import plans
+        from waltzctl.output_file import replacing_text
+        from waltzctl.render.compared import PlanFile
+        from waltzctl.render.json import JsonWriter
+        from waltzctl.render.objects import plan_object
+
+        found = plans(self._comparisons, self._paths, allow_data_loss=allow_data_loss)
+        if found and not directory.is_dir():
+            disk.make_directory(directory)
+        files: list[PlanFile] = []
+        for repair in found:
+            number = next(n for n, path in enumerate(self._paths, 1) if path.absolute() == repair.plan.path.absolute())
+            replica = self._paths[number - 1]
+            file = directory / f"{number}-{replica.absolute().name or 'replica'}.json"
+            with replacing_text(file) as target:
+                writer = JsonWriter(target, single=True)
+                writer.write(plan_object(repair.plan))
+                writer.close()
+            files.append(PlanFile(replica, file, repair.plan))
+        return files

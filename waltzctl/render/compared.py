@@ -1,0 +1,270 @@
+"""What compare shows: its objects, and how a person reads them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltzctl.exit_status import ExitStatus
+from waltzctl.render.objects import Object, base64_text, hex32, named, path_text
+from waltzctl.values import counted, human_bytes, human_duration, printable
+
+if TYPE_CHECKING:
+    from engine.compare.outcome import CompareSummary, PartitionComparison, ReplicaComparison
+    from engine.compare.side_by_side import Side
+    from engine.repair.plan import Plan
+    from waltzctl.render.table import TableWriter
+
+_STATE_STYLE = {
+    "equal": "green",
+    "behind": "yellow",
+    "ahead": "yellow",
+    "damaged": "yellow",
+    "missing": "red",
+    "diverged": "red",
+}
+_VERDICT_STYLE = {"equal": "green", "recoverable": "yellow", "undecidable": "red", "lost": "red"}
+_PREVIEW = 32
+"""Bytes of a differing record's data that a person is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan for a replica, and the file that it was written to."""
+
+    replica: Path
+    file: Path
+    plan: Plan
+
+
+def _ranges(ranges: Iterable[tuple[int, int]]) -> list[Object]:
+    return [{"first_transaction_id": first, "last_transaction_id": stop - 1} for first, stop in ranges]
+
+
+def _replica_keys(one: ReplicaComparison) -> Object:
+    return {
+        "path": path_text(one.path),
+        "session_id": one.session_id,
+        "low_water_mark": one.low_water_mark,
+        "local_low_water_mark": one.local_low_water_mark,
+        "last_transaction_id": one.last_transaction_id,
+        "state": one.state.value,
+        "cut_after": one.cut_after,
+        "damaged": one.damaged_ids(),
+        "restore_from": path_text(one.restore_from),
+        "damaged_records": one.damaged_records,
+        "votes": one.votes,
+        "outvoted": _ranges(one.outvoted),
+        "restore": [
+            {
+                "first_transaction_id": source.first,
+                "last_transaction_id": source.stop - 1,
+                "from": path_text(source.path),
+            }
+            for source in one.sources
+        ],
+    }
+
+
+def _side_keys(side: Side, holders: Sequence[Path]) -> Object:
+    number = side.request_id
+    return {
+        "transaction_id": side.transaction_id,
+        "paths": [path_text(path) for path in holders],
+        "segment": side.segment,
+        "offset": side.offset,
+        "size": side.size,
+        "request_id": {
+            "client": number.client,
+            "generation": number.generation,
+            "partition": number.partition,
+            "sequence": number.sequence,
+        },
+        "header": side.header,
+        "data_length": side.data_length,
+        "data_checksum": hex32(side.data_checksum),
+        "record_checksum": hex32(side.record_checksum),
+        "data_b64": None if side.data is None else base64_text(side.data),
+    }
+
+
+def _divergence(one: PartitionComparison) -> list[Object]:
+    found = one.divergence
+    if found is None:
+        return []
+    versions = next(run.versions for run in one.runs if run.first <= found.transaction_id < run.stop)
+    paths = [replica.path for replica in one.replicas]
+    return [
+        _side_keys(side, [path for path, version in zip(paths, versions, strict=True) if version == side.replica])
+        for side in found.sides
+    ]
+
+
+def comparison_object(one: PartitionComparison) -> Object:
+    """**partition-comparison**.  `divergence`: a record for each version of the first transaction that differs."""
+    decision = one.decision
+    return named(
+        "partition-comparison",
+        {
+            "partition": one.partition,
+            "verdict": one.verdict.value,
+            "clean_to": one.clean_to,
+            "first_divergence": one.first_divergence,
+            "replicas": [_replica_keys(replica) for replica in one.replicas],
+            "reason": decision.reason,
+            "last_replicas": decision.last_replicas,
+            "quorum": decision.quorum,
+            "caught_up": decision.caught_up,
+            "undecided": _ranges(decision.undecided),
+            "lost": _ranges(decision.lost),
+            "divergence": _divergence(one),
+            "complete": one.complete,
+        },
+    )
+
+
+def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differences: Path | None) -> Object:
+    """**compare-summary**.  `plans` and `differences`: what was written beside."""
+    return named(
+        "compare-summary",
+        {
+            "status": summary.status.value,
+            "exit_status": int(ExitStatus.from_label(summary.exit_status_name)),
+            **{verdict.value: count for verdict, count in summary.partitions.items()},
+            "partitions": sum(summary.partitions.values()),
+            "replicas": [path_text(path) for path in summary.replicas],
+            "unassigned": list(summary.unassigned),
+            "records": summary.records,
+            "bytes": summary.bytes,
+            "findings": summary.findings,
+            "elapsed_seconds": round(summary.elapsed_seconds, 6),
+            "modified": False,
+            "complete": summary.complete,
+            "plans": [
+                {
+                    "path": path_text(one.replica),
+                    "file": path_text(one.file),
+                    "hash": one.plan.hash,
+                    "steps": len(one.plan.steps),
+                    "loses_data": one.plan.loses_data,
+                    "undecided": len(one.plan.undecided),
+                }
+                for one in plans
+            ],
+            "differences": path_text(differences),
+            "in_use": [path_text(path) for path in summary.held],
+        },
+    )
+
+
+def comparison_view(writer: TableWriter, shown: Object) -> None:
+    """A partition for a person: one line where all is well, otherwise a line for each replica and what comes of it."""
+    verdict = shown["verdict"]
+    label = writer.paint(_VERDICT_STYLE[verdict], verdict.upper())
+    where = writer.paint("bold", f"partition {shown['partition']}")
+    last = "no transaction" if shown["clean_to"] is None else f"transactions up to {shown['clean_to']}"
+    if verdict == "equal":
+        writer.line(f"{where}  {label}  {len(shown['replicas'])} replicas hold {last}")
+        return
+    writer.line(f"{where}  {label}")
+    writer.wrapped(f"kept: {last}. {shown['reason'][:1].upper()}{shown['reason'][1:]}.", "  ")
+    width = max(len(printable(one["path"])) for one in shown["replicas"])
+    for one in shown["replicas"]:
+        state = writer.paint(_STATE_STYLE[one["state"]], one["state"].upper().ljust(8))
+        end = "empty" if one["last_transaction_id"] is None else f"to {one['last_transaction_id']}"
+        marks = "/".join("?" if one[key] is None else str(one[key]) for key in _MARKS)
+        vote = "" if one["votes"] or one["state"] == "missing" else ", no vote"
+        writer.line(f"  {state}  {printable(one['path']).ljust(width)}  {end}  (session/marks {marks}{vote})")
+        for text in _needs(one):
+            writer.wrapped(text, " " * 12)
+    for side in shown["divergence"]:
+        _show_side(writer, side)
+
+
+_MARKS = ("session_id", "low_water_mark", "local_low_water_mark")
+
+
+def _needs(one: Object) -> Iterable[str]:
+    if one["cut_after"] is not None:
+        yield f"cut after {one['cut_after']}" if one["cut_after"] >= 0 else "cut everything"
+    if one["outvoted"]:
+        yield f"other records than those kept: {_words(one['outvoted'])}"
+    if one["damaged_records"]:
+        many = one["damaged_records"]
+        lost = [source for source in one["restore"] if source["from"] is None]
+        held = [source for source in one["restore"] if source["from"] is not None]
+        froms = list(dict.fromkeys(printable(source["from"]) for source in held))
+        spans = _words(source for source in one["restore"] if not _within(source, one["outvoted"]))
+        yield f"{counted(many, 'record')} damaged or missing: {spans}"
+        if froms:
+            yield f"restore from {', '.join(froms)}"
+        if lost:
+            yield f"no replica holds {_words(lost)}"
+
+
+def _within(source: Object, ranges: Iterable[Object]) -> bool:
+    first = source["first_transaction_id"]
+    return any(one["first_transaction_id"] <= first <= one["last_transaction_id"] for one in ranges)
+
+
+def _words(ranges: Iterable[Object], most: int = 5) -> str:
+    joined: list[list[int]] = []
+    for one in ranges:
+        first, last = one["first_transaction_id"], one["last_transaction_id"]
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1][1] = last
+        else:
+            joined.append([first, last])
+    parts = [str(first) if first == last else f"{first}..{last}" for first, last in joined[:most]]
+    return ", ".join(parts) + (f" and {len(joined) - most} more places" if len(joined) > most else "")
+
+
+def _show_side(writer: TableWriter, side: Object) -> None:
+    import base64
+
+    request = ".".join(str(part) for part in side["request_id"].values())
+    paths = ", ".join(printable(path) for path in side["paths"])
+    writer.wrapped(
+        f"transaction {side['transaction_id']} in {paths}: request {request}, header {side['header']},"
+        f" {side['data_length']} bytes, sums {side['data_checksum']} {side['record_checksum']},"
+        f" offset {side['offset']} of segment {side['segment']}", "  ",
+    )  # fmt: skip
+    data = base64.b64decode(side["data_b64"] or "")[:_PREVIEW]
+    if data:
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+        writer.line(f"    {data.hex()}  {text}")
+
+
+def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: bool, plans_wanted: bool) -> str:
+    """What it comes to, at the end.  `assumed`: nobody said how many replicas there are."""
+    lines: list[str] = []
+    if plans:
+        lines.append("What brings each replica there, after a look at it (--dry-run shows it again):")
+        for one in plans:
+            lines.append("  " + shlex.join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file))))
+            if one.plan.undecided:
+                lines.append(f"    leaves {counted(len(one.plan.undecided), 'finding')} for a person to decide")
+    elif plans_wanted:
+        lines.append("No replica needs a plan, or nothing could be decided.")
+    lines += [f"{path} is in use: its end may have moved while it was read." for path in summary.held]
+    if assumed and summary.status != "equal":
+        lines.append(
+            "Assumed: the directories given are all replicas of their partitions. If there are more, say so: --replicas N."
+        )
+    counts = [f"{count} {verdict.value}" for verdict, count in summary.partitions.items() if count]
+    if summary.unassigned:
+        counts.append(f"{len(summary.unassigned)} not held by any of them")
+    word = {"equal": "EQUAL", "recoverable": "RECOVERABLE"}.get(summary.status, "FAILED")
+    seen = counted(summary.findings, "finding")
+    read = (
+        f"{counted(summary.records, 'record')}, {human_bytes(summary.bytes)}, {human_duration(summary.elapsed_seconds)}"
+    )
+    partly = "" if summary.complete else " There are more differences than were told apart."
+    lines.append(
+        f"{word}  {counted(len(summary.replicas), 'directory', 'directories')}; partitions: {', '.join(counts) or 'none'};"
+        f" {seen} ({read}).{partly} Nothing was modified."
+    )
+    return "\n".join(lines)
