@@ -34,6 +34,7 @@ __all__ = [
     "dump_control",
     "dump_index",
     "dump_records",
+    "dump_segment",
     "dump_segments",
 ]
 
@@ -117,6 +118,13 @@ def dump_segments(path: Path, partitions: Collection[int] | None = None) -> Iter
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
     return _segments(plan([path], partitions)[0], partitions)
+
+
+def dump_segment(job: SegmentJob, limits: Limits) -> SegmentDump | None:
+    """One segment, from a quick check of it; None when it went away.  What is damaged shows in it, never as an error."""
+    report = check_segment(job, _ENDS, limits)
+    excess = () if report.index_excess is None else (report.index_excess,)
+    return None if report.gone else _describe(report, [*report.findings, *excess])
 
 
 def _segments(scope: Scope, partitions: Collection[int] | None) -> Iterator[SegmentDump | Finding]:

@@ -48,11 +48,21 @@ class PartitionContext:
 def join_findings(context: PartitionContext, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
     """Gaps and overlaps between neighbouring segments, indexes that are too long, and acknowledged transactions that miss.
 
-    `reports`: of every segment that has a data file.  An index that lists exactly the transactions of the gap behind its
-    segment is no finding of its own: the data file lost its end.
+    `reports`: of every segment that has a data file.
     """
     ordered = sorted(reports, key=lambda report: report.begins)
-    expected: int | None = 0
+    yield from neighbour_findings(context, ordered, 0)
+    yield from acknowledged_findings(context, ordered)
+
+
+def neighbour_findings(
+    context: PartitionContext, ordered: Sequence[SegmentReport], expected: int | None
+) -> Iterator[Finding]:
+    """Gaps, overlaps and indexes that are too long among reports of segments that stand side by side, ordered by `begins`.
+
+    `expected`: the id that the first one must begin with; None where the one in front of it is not looked at here.  An index
+    that lists exactly the transactions of the gap behind its segment is no finding of its own: the data file lost its end.
+    """
     before: SegmentReport | None = None
     for report in ordered:
         gap = expected is not None and report.begins > expected
@@ -78,7 +88,6 @@ def join_findings(context: PartitionContext, reports: Sequence[SegmentReport]) -
         before = report
     if before is not None and before.index_excess is not None:
         yield before.index_excess
-    yield from _acknowledged(context, ordered)
 
 
 def _gap(context: PartitionContext, before: SegmentReport | None, report: SegmentReport, expected: int) -> Finding:
@@ -99,7 +108,8 @@ def _gap(context: PartitionContext, before: SegmentReport | None, report: Segmen
     )
 
 
-def _acknowledged(context: PartitionContext, ordered: Sequence[SegmentReport]) -> Iterator[Finding]:
+def acknowledged_findings(context: PartitionContext, ordered: Sequence[SegmentReport]) -> Iterator[Finding]:
+    """Whether the partition reaches its local low-water mark; the last of `ordered` is the partition's last segment."""
     mark = context.local_low_water_mark
     if mark is None or any(report.gone or report.uncertain or not report.finished for report in ordered[-1:]):
         return

@@ -1,0 +1,101 @@
+"""Batch reads: from options and a schema to tasks, and what each task yields."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from engine.spark.columns import Column, arrow_schema, columns_of
+from engine.spark.read_options import ReadOptions, parse
+from engine.spark.selection import Selection, pushed
+from engine.spark.splits import Item, pack, record_parts, survey
+from engine.spark.views import VIEW_PLANS, read_view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program that Spark runs to plan a read with filters, and only when its pushdown is on."""
+
+
+class Packet(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__(len(items))
+        self.items = tuple(items)
+
+
+class WaltzReader(DataSourceReader):
+    """A batch read.  It is sent to every task, so it holds options and no listing."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises InvalidRequestError for a schema that the view does not have."""
+        self._options = options
+        self._columns: tuple[Column, ...] = columns_of(options.view, schema)
+        self._names = [field.name for field in schema.fields]
+        self._required = [not field.nullable for field in schema.fields]
+        self._selection = Selection(options.partitions).with_ids(options.first, options.last)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The packets, planned from names and sizes.
+
+        Raises NotWaltzError, InvalidRequestError, DiskReadError for what was named; never for what is damaged.
+        """
+        if self._selection.empty:
+            return []
+        options = self._options
+        surveyed = survey(options.paths, self._selection)
+        items: Iterable[Item | Any]
+        if options.view == "records":
+            items = (part for one in surveyed for part in record_parts(one, self._selection, options.split_size))
+        else:
+            items = VIEW_PLANS[options.view](surveyed, self._selection, options.split_size)
+        return [Packet(packet) for packet in pack(items, options.split_size)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow batches with exactly the schema that Spark was told.  What is damaged comes as rows."""
+        if not isinstance(partition, Packet):  # Spark makes one of its own where there is none of ours
+            return iter(())
+        schema = self._arrow_schema()
+        names = [column.name for column in self._columns]
+        if self._options.view == "records":
+            from engine.spark.record_rows import read_packet
+
+            return read_packet(partition.items, names, schema)
+        return read_view(partition.items, self._columns, schema)
+
+    def _arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        fields = arrow_schema(self._columns)
+        return pa.schema(
+            [
+                field.with_name(name).with_nullable(not required)
+                for field, name, required in zip(fields, self._names, self._required, strict=True)
+            ]
+        )
+
+
+class PushingReader(WaltzReader):
+    """A batch read that looks at the filters of the query.  Spark refuses such a reader unless its pushdown is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        """Leave out what filters on partition and transaction_id would remove; Spark applies all of them again."""
+        self._selection = pushed(self._selection, filters)
+        return filters
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> WaltzReader:
+    """The reader of a batch.  Raises InvalidRequestError."""
+    read = parse(options)
+    pushing = _PUSHING_WORKER in sys.modules if read.pushdown is None else read.pushdown
+    kind: Callable[[ReadOptions, StructType], WaltzReader] = PushingReader if pushing else WaltzReader
+    return kind(read, schema)

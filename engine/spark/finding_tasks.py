@@ -1,0 +1,189 @@
+"""Tasks that find what verify finds: a partition as a whole, or a row of its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from engine.errors import DiskReadError
+from engine.findings import Finding
+from engine.inspect.control_checks import ControlState
+from engine.inspect.limits import Limits
+from engine.inspect.live import Watch, states
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.partition_checks import (
+    PartitionContext,
+    acknowledged_findings,
+    neighbour_findings,
+    stray_files,
+)
+from engine.inspect.partition_runs import PartitionRun
+from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.targets import PartitionScope, Scope, Surroundings
+from engine.spark.splits import FLAT, Surveyed, parts_for
+from engine.storage import places
+from engine.storage.view import FileState, read_segment_header
+from formats.segment import RECORD_OVERHEAD
+
+_OPTIONS = VerifyOptions()
+_ATTEMPTS = 3
+_SLACK = 4096
+"""Ids by which those of a damaged segment may be ahead of what fits into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """A partition with all its segments."""
+
+    node: str
+    scope: Scope
+    partition: PartitionScope
+    context: PartitionContext
+    around: Surroundings
+    bytes: int
+    segments: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
+        return self.bytes + self.segments * FLAT
+
+    def opened(self, limits: Limits) -> PartitionRun:
+        """The run through this partition."""
+        return PartitionRun(self.scope, self.partition, self.context, self.around, limits)
+
+    def run(self, limits: Limits) -> Iterator[Finding]:
+        """Everything that is wrong in it, but with its directory's place."""
+        run = self.opened(limits)
+        for job in run.jobs:
+            yield from run.add(check_segment(job, _OPTIONS, limits))
+        yield from run.finish(lambda job: check_segment(job, _OPTIONS, limits))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """Segments side by side of a partition that is too large for one task, in the order of their first records.
+
+    `behind`: the segment that follows the last of them, and the id that it begins with.  `first`: they are the partition's first.
+    `whole`: with the last ones, for what concerns the partition; `jobs_before` are then all the others.
+    """
+
+    node: str
+    context: PartitionContext
+    jobs: tuple[SegmentJob, ...]
+    first: bool
+    behind: tuple[SegmentJob, int] | None
+    whole: PartitionTask | None
+    jobs_before: tuple[SegmentJob, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
+        return sum(job.bytes + FLAT for job in self.jobs)
+
+    def run(self, limits: Limits) -> Iterator[Finding]:
+        """What is wrong in the segments, between them and the next one, and at the end with the partition."""
+        seen: set[Finding] = set()
+        for attempt in range(_ATTEMPTS + 1):
+            reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
+            fresh = [one for report in reports for one in report.findings if one not in seen]
+            seen.update(fresh)
+            yield from fresh
+            joins = list(self._joins(reports, limits))
+            if not joins or all(_unchanged(report) for report in reports):
+                yield from joins
+                break
+            if attempt == _ATTEMPTS:
+                break
+        if self.whole is not None:
+            run = self.whole.opened(limits)
+            yield from run.orphans()
+            view = run.view
+            if view is not None:
+                held = self.whole.around.held
+                temporary, unknown = (
+                    [path for path in paths if places.still_named(path) and Watch((path,), held, limits).quiet_now()]
+                    for paths in (view.temporary, view.unknown)
+                )
+                yield from stray_files(self.context, temporary, unknown)
+
+    def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
+        row = sorted(reports, key=lambda report: report.begins)
+        if self.behind is not None:
+            row.append(SegmentReport(*self.behind, gone=True))
+        yield from neighbour_findings(self.context, row, 0 if self.first else None)
+        if self.whole is not None:
+            yield from self._acknowledged(reports, limits)
+
+    def _acknowledged(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
+        """Segments in front of these are only looked at when these do not reach the mark, and they might."""
+        mark = self.context.local_low_water_mark
+        ordered = sorted(reports, key=lambda report: report.begins)
+        found = list(acknowledged_findings(self.context, ordered))
+        if found and mark is not None:
+            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= mark]
+            also = [check_segment(job, _OPTIONS, limits) for job in able]
+            found = list(acknowledged_findings(self.context, [*also, *ordered]))
+        yield from found
+
+
+def _unchanged(report: SegmentReport) -> bool:
+    if report.gone:
+        return False
+    now = states(report.job.data_path, report.job.index_path)
+    return report.job.last or report.states in ((None, None), now)
+
+
+def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> PartitionTask | None:
+    """The task for a partition; None where there is no directory.  It carries what its checks need, and no more."""
+    path = run.context.path
+    scope = surveyed.scope
+    found = next((item for item in scope.partitions.items() if item[1].path == path), None)
+    if found is None:
+        return None
+    key, partition = found
+    own = replace(scope, partitions={key: partition}, temporary=(), unknown=())
+    around = Surroundings(ControlState(None), surveyed.around.held, surveyed.around.cluster_key, ())
+    size = sum(job.bytes for job in run.jobs)
+    return PartitionTask(node, own, partition, run.context, around, size, len(run.jobs))
+
+
+def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) -> Iterator[ChunkTask]:
+    """A partition's segments in rows of about `split_size` bytes; for their order the header of each is read."""
+    begun = sorted(((_begins(job), job) for job in jobs), key=lambda pair: pair[0])
+    count = parts_for(whole.cost, split_size)
+    share = -(-whole.cost // count)
+    rows: list[list[SegmentJob]] = [[]]
+    cost = 0
+    for _, job in begun:
+        if rows[-1] and cost + job.bytes > share:
+            rows.append([])
+            cost = 0
+        rows[-1].append(job)
+        cost += job.bytes + FLAT
+    done = 0
+    for number, row in enumerate(rows):
+        last = number == len(rows) - 1
+        done += len(row)
+        yield ChunkTask(
+            whole.node,
+            whole.context,
+            tuple(row),
+            number == 0,
+            None if last else (begun[done][1], begun[done][0]),
+            whole if last else None,
+            tuple(job for _, job in begun[: done - len(row)]) if last else (),
+        )
+
+
+def _begins(job: SegmentJob) -> int:
+    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees."""
+    try:
+        header = read_segment_header(FileState.of(job.data_path))
+        if header is None or header.first_transaction_id == job.first:
+            return job.first
+        with SegmentCheck(job, Limits()) as check:
+            return check.begins
+    except (DiskReadError, FilesChangedError):
+        return job.first

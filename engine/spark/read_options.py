@@ -1,0 +1,163 @@
+"""The options of a read, as Spark hands them over: texts, with names in lower case."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.amounts import parse_ranges, parse_size
+from engine.errors import InvalidRequestError
+from engine.spark.columns import VIEWS
+from engine.storage import places
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of data files that one task reads, about."""
+STORAGE_PREFIX = "storage."
+KNOWN = {
+    "path": "what load() was given",
+    "paths": "what load([...]) was given",
+    "view": "records, control, segments, index or findings",
+    "data": "true: the records' data as well",
+    "columns": "names, separated by commas, instead of a schema",
+    "partitions": "only these, for instance 0-3,7",
+    "minTransactionId": "only records from this id on",
+    "maxTransactionId": "only records up to this id",
+    "splitSize": "bytes for one task, for instance 128MiB",
+    "pushdown": "auto, true or false: whether filters are looked at in planning",
+    f"{STORAGE_PREFIX}NAME": "option NAME of the fsspec file system that reads the URL",
+}
+"""Every option of a batch read, as documented."""
+_NAMES = {name.lower() for name in KNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is read.  `first` and `last` bound transaction ids, both inclusive; None is no bound.
+
+    `pushdown` None: as Spark is set.  `columns` None: all of the view that need not be asked for.
+    """
+
+    paths: tuple[Path, ...]
+    view: str = "records"
+    columns: tuple[str, ...] | None = None
+    data: bool = False
+    partitions: frozenset[int] | None = None
+    first: int | None = None
+    last: int | None = None
+    split_size: int = SPLIT_SIZE
+    pushdown: bool | None = None
+
+
+def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | None, bool]:
+    """View, columns and data: what the schema depends on.  Raises InvalidRequestError."""
+    view = options.get("view", "records").strip().lower()
+    if view not in VIEWS:
+        raise InvalidRequestError(f"option view: there is no view {view!r}", advice=f"it is one of {', '.join(VIEWS)}")
+    text = options.get("columns")
+    columns = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    return view, columns, bool(_truth(options, "data"))
+
+
+def parse(options: Mapping[str, str]) -> ReadOptions:
+    """All options of a batch read.  Raises InvalidRequestError for what is unknown or cannot be meant."""
+    unknown = sorted(name for name in map(str.lower, options) if name not in _NAMES and not _is_storage(name))
+    if unknown:
+        raise InvalidRequestError(
+            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(KNOWN)}"
+        )
+    view, columns, data = view_options(options)
+    pushdown = None if options.get("pushdown", "auto").strip().lower() == "auto" else _truth(options, "pushdown")
+    return ReadOptions(
+        paths=paths(options),
+        view=view,
+        columns=columns,
+        data=data,
+        partitions=_partitions(options),
+        first=_number(options, "minTransactionId"),
+        last=_number(options, "maxTransactionId"),
+        split_size=_size(options, "splitSize"),
+        pushdown=pushdown,
+    )
+
+
+def paths(options: Mapping[str, str]) -> tuple[Path, ...]:
+    """What load() was given.  Raises InvalidRequestError when that is nothing."""
+    texts: list[str] = []
+    if options.get("paths"):
+        texts += json.loads(options["paths"])
+    if options.get("path"):
+        texts.append(options["path"])
+    if not texts:
+        raise InvalidRequestError(
+            "format waltz reads nothing without a path", advice='name storage directories: load("/data/node-1")'
+        )
+    for text in texts:
+        if text.lower().startswith("waltz://"):
+            raise InvalidRequestError(
+                f"{text} is a node; a batch is read from its files",
+                advice="spark.readStream reads from nodes; waltzctl node copies a partition into a directory",
+            )
+    opening = storage_options(options)
+    return tuple(places.place(text, opening) for text in texts)
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """What the fsspec file system is opened with.  Values that are JSON objects, lists or truth values are taken as such."""
+    return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if _is_storage(name)}
+
+
+def _is_storage(name: str) -> bool:
+    return name.lower().startswith(STORAGE_PREFIX) and len(name) > len(STORAGE_PREFIX)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _truth(options: Mapping[str, str], name: str) -> bool | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.strip().lower() not in ("true", "false"):
+        raise InvalidRequestError(f"option {name} is true or false, not {text!r}")
+    return text.strip().lower() == "true"
+
+
+def _partitions(options: Mapping[str, str]) -> frozenset[int] | None:
+    text = options.get("partitions")
+    if text is None:
+        return None
+    try:
+        return frozenset(parse_ranges(text))
+    except ValueError as error:
+        raise InvalidRequestError(f"option partitions: {error}") from error
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"option {name} is a transaction id, not {text!r}") from error
+
+
+def _size(options: Mapping[str, str], name: str) -> int:
+    text = options.get(name)
+    if text is None:
+        return SPLIT_SIZE
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"option {name}: {error}") from error

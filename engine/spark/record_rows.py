@@ -1,0 +1,151 @@
+"""The records view: what a packet of parts yields, in Arrow batches.
+
+The rows are those of ``waltzctl dump``: intact records, and damage in its place (what stands at no believable record, torn tails,
+headers that are wrong, segments that do not join), each with its code in `finding`.  A record whose data disagrees with the
+data's checksum is one row.  Nothing that is wrong with a file ends the reading of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from engine.errors import DiskReadError
+from engine.findings import Code, Finding, Severity
+from engine.inspect.dump_chunks import SegmentReader
+from engine.inspect.dump_records import settled
+from engine.inspect.limits import Limits
+from engine.inspect.live import states
+from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
+from engine.inspect.segment_job import SegmentJob
+from engine.scan import kernels
+from engine.scan.columns import Damage, DamageCause, RecordBatch
+from engine.spark.record_arrays import Gathering, finding_batch, rows_between
+from engine.spark.segment_parts import items_of, range_of
+from engine.spark.splits import Item, Notice, Part, total
+from engine.storage.view import FileState
+
+_End = tuple[SegmentJob, int, tuple[FileState | None, ...]]
+"""A segment that was read to its end: the id that must come next, and how its files were."""
+
+
+def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a packet with the columns `wanted`, in the order of its parts; the schema is exactly `schema`."""
+    kernels.choose(total(packet))  # many small segments are worth compiled code as much as a large one
+    gathering = Gathering(wanted, schema)
+    limits = Limits()
+    before: _End | None = None
+    for place, item in enumerate(packet):
+        if isinstance(item, Notice):
+            before = None
+            yield finding_batch(item.findings, wanted, item.node, schema)
+            continue
+        yield from gathering.begin(item.node, item.job.partition, item.job.first)
+        reading = _PartReading(item, limits, gathering, before)
+        yield from reading.run()
+        before = None
+        if reading.end is not None and item.follower is not None:
+            behind = packet[place + 1] if place + 1 < len(packet) else None
+            if isinstance(behind, Part) and behind.job == item.follower:
+                before = reading.end
+            else:
+                yield from gathering.tell(_look_behind(reading.end, item, limits))
+    yield from gathering.flush()
+
+
+class _PartReading:
+    """The reading of one part.  `end` is set when the end of its segment was seen."""
+
+    def __init__(self, part: Part, limits: Limits, gathering: Gathering, before: _End | None) -> None:
+        self._part = part
+        self._limits = limits
+        self._gathering = gathering
+        self._before = before
+        self.end: _End | None = None
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """The rows.  Files that went away, or were cut since they were listed, have none."""
+        part = self._part
+        with contextlib.ExitStack() as stack:
+            try:
+                reader = stack.enter_context(SegmentReader(part.job, self._limits, data=self._gathering.keep_data))
+                if part.number == 0:
+                    yield from self._gathering.tell(self._of_file(reader))
+                if reader.short:
+                    return
+                yield from self._items(reader)
+            except FilesChangedError:
+                return
+            except DiskReadError as error:
+                yield from self._gathering.tell(unreadable(part.job, error).findings)
+
+    def _of_file(self, reader: SegmentReader) -> list[Finding]:
+        """What is wrong with the file as a whole, and between it and the segment in front of it."""
+        job = self._part.job
+        found = [
+            one for one in reader.header_findings if one.severity is not Severity.NOTE and one.path == job.data_path
+        ]
+        if reader.short:
+            return [*found, *reader.finish_short().findings]
+        if self._before is not None:
+            found += join_findings(self._before, reader, self._part)
+        return found
+
+    def _items(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
+        part, gathering = self._part, self._gathering
+        wanted = range_of(reader, part)
+        if wanted is None:
+            return
+        for item in items_of(reader, part, wanted, data=gathering.keep_data):
+            if isinstance(item, RecordBatch):
+                batch = rows_between(item, part.first, part.last)
+                if batch is not None:
+                    yield from gathering.add(batch)
+            elif _overlaps(part, item.transaction_id, item.next_transaction_id):
+                yield from gathering.tell(_damage(reader, item))
+        if wanted.to_end and reader.next_id is not None:
+            self.end = part.job, reader.next_id, (reader.data_state, reader.index_state)
+
+
+def _damage(reader: SegmentReader, damage: Damage) -> Sequence[Finding]:
+    """Damage, unless a node is only just writing there."""
+    if damage.cause is DamageCause.TORN_TAIL:
+        return (tail_finding(reader.job, damage),) if settled(reader) else ()
+    return (damage_finding(reader.job, damage),) if reader.confirmed(damage) else ()
+
+
+def _overlaps(part: Part, first: int, following: int | None) -> bool:
+    """Whether ids from `first` to the one before `following` (None: without end) are wanted."""
+    return (part.last is None or first <= part.last) and (
+        part.first is None or following is None or following > part.first
+    )
+
+
+def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Finding]:
+    """A gap or an overlap between a segment that was read and the one behind it, unless either was changed meanwhile."""
+    job, expected, seen = before
+    begins = reader.begins
+    low, high = sorted((expected, begins))
+    if low == high or not _overlaps(part, low, high):
+        return
+    now = states(job.data_path, job.index_path)
+    behind = states(reader.job.data_path, reader.job.index_path)
+    if now != seen or behind != (reader.data_state, reader.index_state):
+        return
+    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
+    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
+    message = f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
+    yield reader.job.finding(code, message, transaction_id=low)
+
+
+def _look_behind(before: _End, part: Part, limits: Limits) -> list[Finding]:
+    """As `join_findings`, where the segment behind is another task's: only its header is read."""
+    assert part.follower is not None
+    try:
+        with SegmentCheck(part.follower, limits) as behind:
+            return [] if behind.short else list(join_findings(before, behind, part))
+    except (FilesChangedError, DiskReadError):
+        return []  # whoever reads it says so

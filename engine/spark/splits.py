@@ -1,0 +1,212 @@
+"""How a read is cut into tasks: segments or parts of large ones, small ones packed together; nothing of them is read for that.
+
+A plan knows names and sizes only.  A part is "the third of five"; where exactly it begins is for its task to find out (see
+`engine.spark.segment_parts`), in a way that the task of the part in front of it finds as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.errors import NotWaltzError
+from engine.findings import Finding
+from engine.inspect.limits import Limits
+from engine.inspect.partition_runs import PartitionRun, runs
+from engine.inspect.segment_job import SegmentJob
+from engine.inspect.targets import Scope, Surroundings, look_around, plan
+from engine.spark.selection import Selection
+from engine.storage import places
+from engine.storage.view import resolve
+from formats.control import CONTROL_FILE_NAME
+from formats.segment import ENTRY_SIZE, HEADER_SIZE
+
+FLAT = 64 << 10
+"""Bytes that could be read in the time that opening a segment takes."""
+_WILDCARDS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number` of the `count` into which a segment is cut, and what of it is wanted.
+
+    `entries`: index entries when it was planned; None: no index.  `first`, `last`: ids, inclusive; None is no bound.
+    `follower`: the segment behind this one, if it is wanted too; the last part tells whether the two join.
+    """
+
+    node: str
+    job: SegmentJob
+    entries: int | None
+    number: int = 0
+    count: int = 1
+    first: int | None = None
+    last: int | None = None
+    follower: SegmentJob | None = None
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
+        return self.job.bytes // self.count + FLAT
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Findings that were known when the read was planned."""
+
+    node: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def cost(self) -> int:
+        """Next to nothing."""
+        return len(self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A storage directory (or what lies outside any) as it was seen: its surroundings and the partitions that are wanted."""
+
+    scope: Scope
+    around: Surroundings
+    runs: tuple[PartitionRun, ...]
+
+
+def survey(paths: Iterable[Path], selection: Selection) -> Iterator[Surveyed]:
+    """List what is wanted of all `paths`: each file is looked at once, and of its bytes only the control files' are read, and
+    as many headers of data files as it takes to see one with the control file's key.
+
+    Raises NotWaltzError, InvalidRequestError, DiskReadError.
+    """
+    wanted = selection if selection.restricts_partitions else None
+    limits = Limits()
+    for scope in plan([one for path in paths for one in expand(path)], wanted):
+        if not selection.partitions.open:  # a filter on the partition removes what has none
+            scope.partitions = {key: one for key, one in scope.partitions.items() if one.number in selection}
+        around = look_around(scope, wanted)
+        yield Surveyed(scope, around, tuple(runs(scope, around, limits, wanted)))
+
+
+def expand(path: Path) -> list[Path]:
+    """A path that names a storage, or what it stands for: a pattern's matches, or the storages that a directory holds.
+
+    Raises NotWaltzError, DiskReadError.
+    """
+    if not isinstance(path, places.UrlPath) and _WILDCARDS & set(str(path)) and not path.exists():
+        import glob
+
+        matches = [Path(match) for match in sorted(glob.glob(str(path)))]
+        if not matches:
+            raise NotWaltzError(f"{path}: nothing has a name of this pattern")
+        return [one for match in matches for one in expand(match)]
+    try:
+        resolve(path)
+    except NotWaltzError:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            inside = [path / name for name in places.names(path)]
+            held = [one for one in inside if (one / CONTROL_FILE_NAME).is_file()]
+            if held:
+                return held
+        raise
+    return [path]
+
+
+def node_of(scope: Scope, run: PartitionRun | None = None) -> str:
+    """What the column `node` says: the storage as it was named, or the directory of what lies outside any."""
+    if scope.storage is not None:
+        return text(scope.storage)
+    if run is not None:
+        return text(run.context.path)
+    return "" if scope.control_path is None else text(scope.control_path)
+
+
+def text(path: Path | str) -> str:
+    """A path as Spark can hold it: bytes that are no UTF-8 become marks of replacement."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> Iterator[Part | Notice]:
+    """The parts of everything that is wanted, partition by partition, in order."""
+    for run in surveyed.runs:
+        node = node_of(surveyed.scope, run)
+        findings = tuple(run.begin())
+        if findings:
+            yield Notice(node, findings)
+        yield from _parts_of(run, node, selection, split_size)
+
+
+def entries_of(run: PartitionRun) -> dict[int, int]:
+    """Entries of each index of a partition, by the id in its name, from its size."""
+    segments = () if run.view is None else run.view.segments
+    return {
+        one.first_transaction_id: max(0, one.index.size - HEADER_SIZE) // ENTRY_SIZE
+        for one in segments
+        if one.index is not None
+    }
+
+
+def _parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
+    entries = entries_of(run)
+    first, last = selection.ids.span()
+    wanted = [
+        job
+        for job, behind in zip(run.jobs, [*run.jobs[1:], None], strict=False)
+        if _overlaps(job, behind, entries.get(job.first), first, last)
+    ]
+    behind_of = {id(job): behind for job, behind in zip(run.jobs, run.jobs[1:], strict=False)}
+    kept = {id(job) for job in wanted}
+    for job in wanted:
+        behind = behind_of.get(id(job))
+        follower = behind if behind is not None and id(behind) in kept else None
+        count = parts_for(_bytes_of(job, entries.get(job.first), first, last), split_size)
+        whole = Part(node, job, entries.get(job.first), 0, count, first, last)
+        for number in range(count):
+            yield replace(whole, number=number, follower=follower if number == count - 1 else None)
+
+
+def parts_for(size: int, split_size: int) -> int:
+    """How many parts of about `split_size` bytes; one where the second would be less than half of that."""
+    return max(1, (size + split_size // 2) // split_size)
+
+
+def _overlaps(
+    job: SegmentJob, behind: SegmentJob | None, entries: int | None, first: int | None, last: int | None
+) -> bool:
+    """Whether a segment may hold wanted ids: by its name, and by that of the next where the index's size agrees with it."""
+    if last is not None and job.first > last:
+        return False
+    if first is None or behind is None:
+        return True
+    return behind.first > first or entries is None or job.first + entries != behind.first
+
+
+def _bytes_of(job: SegmentJob, entries: int | None, first: int | None, last: int | None) -> int:
+    """About how many bytes of a segment are wanted."""
+    if not entries or (first is None and last is None):
+        return job.bytes
+    low = max(0, (job.first if first is None else first) - job.first)
+    high = min(entries, (job.first + entries if last is None else last + 1) - job.first)
+    return job.bytes * max(1, high - low) // entries if low < entries else job.bytes
+
+
+Item = Part | Notice
+
+
+def pack(items: Iterable[Item], split_size: int) -> Iterator[tuple[Item, ...]]:
+    """Neighbours together, up to about `split_size` bytes."""
+    packet: list[Item] = []
+    cost = 0
+    for item in items:
+        if packet and cost + item.cost > split_size + FLAT:
+            yield tuple(packet)
+            packet, cost = [], 0
+        packet.append(item)
+        cost += item.cost
+    if packet:
+        yield tuple(packet)
+
+
+def total(items: Sequence[Item]) -> int:
+    """Bytes of data that a packet's tasks read, about."""
+    return sum(item.cost for item in items)

@@ -1,0 +1,301 @@
+"""The other views: control files, segments, index entries, and findings as verify reports them.
+
+Findings of segments are found by the tasks, segment by segment; what concerns a partition as a whole (do its segments join, is
+there all that was acknowledged) by the task that has the partition, or, where a partition is too large for one task, between
+neighbours by the task that has the first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.errors import DiskReadError
+from engine.findings import Finding
+from engine.inspect.dump import ControlDump, SegmentDump, dump_control, dump_segment
+from engine.inspect.limits import Limits
+from engine.inspect.partition_runs import PartitionRun, storage_findings
+from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from engine.inspect.segment_job import SegmentJob
+from engine.scan import kernels
+from engine.spark.columns import Column, arrow_type
+from engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
+from engine.spark.record_arrays import Constants
+from engine.spark.selection import Selection
+from engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from formats.segment import ENTRY_SIZE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from formats.control import PartitionInfo, PartitionStruct
+
+_ENTRY_COST = 4 * ENTRY_SIZE
+"""What an entry costs as a row, in bytes of a record's task."""
+_CHUNK = 1 << 16
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTask:
+    """A control file to read."""
+
+    node: str
+    path: Path
+    selection: Selection
+
+    @property
+    def cost(self) -> int:
+        """As for a small segment."""
+        return FLAT
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A segment to look at by both ends; its index is read as well."""
+
+    node: str
+    job: SegmentJob
+    entries: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
+        return FLAT + self.entries * ENTRY_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Entries ``[first, last)`` of an index, counted from 0; `low`, `high`: ids that are wanted."""
+
+    node: str
+    job: SegmentJob
+    first: int
+    last: int
+    low: int | None
+    high: int | None
+
+    @property
+    def cost(self) -> int:
+        """As many bytes of records as take about the same time."""
+        return FLAT + (self.last - self.first) * _ENTRY_COST
+
+
+def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_size: int) -> Iterator[ControlTask]:
+    for one in surveyed:
+        if one.scope.control_path is not None:
+            yield ControlTask(node_of(one.scope), one.scope.control_path, selection)
+
+
+def _plan_segments(surveyed: Iterable[Surveyed], _selection: Selection, _split_size: int) -> Iterator[SegmentTask]:
+    for one in surveyed:
+        for run in one.runs:
+            node, entries = node_of(one.scope, run), entries_of(run)
+            for job in run.jobs:
+                yield SegmentTask(node, job, entries.get(job.first, 0))
+
+
+def _plan_index(surveyed: Iterable[Surveyed], selection: Selection, split_size: int) -> Iterator[IndexTask]:
+    low, high = selection.ids.span()
+    for one in surveyed:
+        for run in one.runs:
+            node, entries = node_of(one.scope, run), entries_of(run)
+            for job in run.jobs:
+                count = entries.get(job.first, 0)
+                parts = parts_for(count * _ENTRY_COST, split_size)
+                for number in range(parts if count else 0):
+                    begin, end = count * number // parts, count * (number + 1) // parts
+                    yield IndexTask(node, job, begin, end, low, high)
+
+
+def _plan_findings(
+    surveyed: Iterable[Surveyed], _selection: Selection, split_size: int
+) -> Iterator[Notice | PartitionTask | ChunkTask]:
+    for one in surveyed:
+        limits = Limits()
+        known = (*one.around.findings, *storage_findings(one.scope, one.around, limits))
+        if known:
+            yield Notice(node_of(one.scope), known)
+        for run in one.runs:
+            node = node_of(one.scope, run)
+            begun = tuple(run.begin())
+            if begun:
+                yield Notice(node, begun)
+            yield from _partition(one, run, node, split_size)
+
+
+def _partition(one: Surveyed, run: PartitionRun, node: str, split_size: int) -> Iterator[PartitionTask | ChunkTask]:
+    whole = whole_partition(one, run, node)
+    if whole is None:
+        return
+    if not whole.partition.whole or len(run.jobs) < 2 or whole.cost <= split_size:
+        yield whole
+    else:
+        yield from chunks(whole, run.jobs, split_size)
+
+
+VIEW_PLANS: dict[str, Callable[[Iterable[Surveyed], Selection, int], Iterator[Any]]] = {
+    "control": _plan_control,
+    "segments": _plan_segments,
+    "index": _plan_index,
+    "findings": _plan_findings,
+}
+"""What a view consists of, to be packed."""
+
+
+def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a packet of any of these views."""
+    if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):
+        kernels.choose(sum(item.cost for item in items))
+    limits = Limits()
+    rows: list[Row] = []
+    for item in items:
+        if isinstance(item, IndexTask):
+            yield from _entries(item, columns, schema, limits)
+            continue
+        rows += _rows(item, limits)
+        if len(rows) >= _CHUNK:
+            yield _batch(rows, columns, schema)
+            rows = []
+    if rows:
+        yield _batch(rows, columns, schema)
+
+
+def _batch(rows: list[Row], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array([row[one.name] for row in rows], arrow_type(one.kind)) for one in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(item: Any, limits: Limits) -> Iterator[Row]:
+    match item:
+        case ControlTask():
+            yield from _control_rows(item)
+        case SegmentTask():
+            found = dump_segment(item.job, limits)
+            if found is not None:
+                yield _segment_row(item.node, found)
+        case Notice():
+            yield from (_finding_row(item.node, one) for one in item.findings)
+        case _:
+            yield from (_finding_row(item.node, one) for one in item.run(limits))
+
+
+def _finding_row(node: str, finding: Finding) -> Row:
+    return {
+        "node": node,
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "path": text(finding.path),
+        "partition": finding.partition,
+        "segment": finding.segment,
+        "transaction_id": finding.transaction_id,
+        "offset": finding.offset,
+        "length": finding.length,
+        "message": text(finding.message),
+        "remedy": None if finding.remedy is None else text(finding.remedy),
+    }
+
+
+def _segment_row(node: str, segment: SegmentDump) -> Row:
+    return {
+        "node": node,
+        "path": text(segment.path),
+        "partition": segment.partition,
+        "segment": segment.segment,
+        "version": segment.version,
+        "created": segment.created,
+        "cluster_key": None if segment.cluster_key is None else str(segment.cluster_key),
+        "first_transaction_id": segment.first_transaction_id,
+        "last_transaction_id": segment.last_transaction_id,
+        "records": segment.records,
+        "data_bytes": segment.data_bytes,
+        "index_bytes": segment.index_bytes,
+        "index": segment.index,
+    }
+
+
+def _control_rows(task: ControlTask) -> Iterator[Row]:
+    """One row for each partition info; a file without any has one row that says what is known of it."""
+    try:
+        control = dump_control(task.path)
+    except DiskReadError:
+        return  # the view of findings says so
+    if control.size == 0 and control.layout is None and not task.path.exists():
+        return
+    shared = _control_row(task.node, control)
+    infos = (
+        [info for info in control.partitions if info.partition in task.selection] if _some(task) else control.partitions
+    )
+    for info in infos:
+        yield {**shared, **_info(info)}
+    if not control.partitions:
+        yield {**shared, **dict.fromkeys(("partition", "stored_partition", "current", "structs"))}
+
+
+def _some(task: ControlTask) -> bool:
+    return task.selection.restricts_partitions
+
+
+def _control_row(node: str, control: ControlDump) -> Row:
+    return {
+        "node": node,
+        "path": text(control.path),
+        "layout": None if control.layout is None else control.layout.value,
+        "version": control.version,
+        "created": control.created,
+        "cluster_key": None if control.cluster_key is None else str(control.cluster_key),
+        "num_partitions": control.num_partitions,
+        "size": control.size,
+    }
+
+
+def _info(info: PartitionInfo) -> Row:
+    return {
+        "partition": info.partition,
+        "stored_partition": info.stored_partition,
+        "current": info.current,
+        "structs": [_struct(one) for one in info.structs],
+    }
+
+
+def _struct(struct: PartitionStruct) -> Row:
+    return {
+        "session_id": struct.session_id,
+        "low_water_mark": struct.low_water_mark,
+        "local_low_water_mark": struct.local_low_water_mark,
+        "available": struct.available,
+        "assigned": struct.assigned,
+        "flags": struct.flags,
+        "sequence": struct.sequence,
+        "checksum": f"{struct.checksum:08x}",
+        "valid": struct.valid,
+    }
+
+
+def _entries(task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The entries as they stand; what is wrong with them is for the view of findings."""
+    constants = Constants(task.node, task.job.partition, task.job.first)
+    try:
+        with SegmentCheck(task.job, limits) as segment:
+            index = segment.reader
+            if index is None:
+                return
+            begin, end = index.begins + task.first, index.begins + task.last
+            begin = begin if task.low is None else max(begin, task.low)
+            end = end if task.high is None else min(end, task.high + 1)
+            for first in range(begin, end, _CHUNK):
+                offsets = index.entries(first, min(_CHUNK, end - first))
+                if not len(offsets):
+                    return
+                values = {"transaction_id": np.arange(first, first + len(offsets)), "offset": offsets}
+                arrays = [
+                    pa.array(values[one.name]) if one.name in values else constants.array(one.name, len(offsets))
+                    for one in columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (FilesChangedError, DiskReadError):
+        return
