@@ -1,8 +1,8 @@
 """The columns of the Spark data source: one table for each view, from which the schemas of Spark and of Arrow follow.
 
 Names and meanings are those of the objects that the commands print, with `node` (the storage, as it was named) in front.
-Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times RFC 3339 in UTC.  Every column may be null:
-it is where nothing is known, for instance everything but the place in a row that tells of damage.
+Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times RFC 3339 in UTC.  Every column may
+be null: it is where nothing is known, for instance everything but the place in a row that tells of damage.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 _CONNECT = "sc://"
+_TRACE = "Traceback (most recent call last):"
 _QUIET_LOG = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -128,11 +129,12 @@ def open_session(options: SparkOptions) -> Session:
 
 def first_line(error: BaseException) -> str:
     """What a Java or Spark error says, without the trace that follows."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in reversed(lines):  # the cause of a job's end stands at the bottom of the Python trace inside
-        if line.startswith("Caused by:"):
-            return line
-    return lines[0] if lines else type(error).__name__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if _TRACE in lines:  # of a worker's Python: what it raised stands below the indented lines
+        below = lines[lines.index(_TRACE) + 1 :]
+        return next((line for line in below if not line[0].isspace()), lines[0])
+    cause = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
+    return cause[-1] if cause else lines[0].strip() if lines else type(error).__name__
 
 
 def _prepare_environment(options: SparkOptions) -> None:
@@ -163,7 +165,7 @@ def _settings(options: SparkOptions, directory: Path) -> Iterator[tuple[str, str
     if options.local:
         yield "spark.driver.host", "127.0.0.1"
         yield "spark.driver.bindAddress", "127.0.0.1"
-    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "0"
+    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "2147483647"  # 0, "no bound", ends Python data sources
     yield from given.items()
 
 
