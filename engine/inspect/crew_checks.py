@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from engine.crew import Crew
-from engine.errors import DiskReadError
+from engine.errors import ClusterError, DiskReadError
 from engine.inspect.index_checks import WrongEntries
 from engine.inspect.limits import CutShort, Limits
 from engine.inspect.outcome import VerifyOptions
@@ -21,6 +21,7 @@ from engine.inspect.record_checks import RangeScan
 from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.split_segments import PART
+from engine.storage.view import FileState
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,30 @@ def check_all(
         for number, answer in zip(again, whole, strict=True):
             limits.bytes_read += answer.bytes
             reports[number] = answer.report
-    return [report for report in reports if report is not None]
+    done = [report for report in reports if report is not None]
+    for report in done:
+        _same_files(report)
+    return done
+
+
+def _same_files(report: SegmentReport) -> None:
+    """Raises ClusterError where a worker looked at another file than the one that stands here, or at none.
+
+    Workers of a cluster may have a directory of the same name, with something else in it.
+    """
+    here = FileState.of(report.job.data_path)
+    there = report.states[0]
+    if here is None or here.size != report.job.bytes:
+        return  # it changed here as well
+    missing, other = report.gone, there is not None and there.size != here.size and not report.job.last
+    if missing or other:
+        what = (
+            "does not see this file" if missing else f"sees another file of this name, of {there and there.size} bytes"
+        )
+        raise ClusterError(
+            f"{report.job.data_path}: a worker {what}; here it has {here.size} bytes",
+            advice="put the files where all workers see them under this path (a shared file system, or a URL)",
+        )
 
 
 def _weight(task: CheckTask, options: VerifyOptions) -> int:

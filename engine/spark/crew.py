@@ -8,6 +8,7 @@ held at once.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import threading
 import uuid
@@ -32,6 +33,8 @@ FLAT = 256 << 10
 """Bytes that could be read in the time that a task of ours costs beside its bytes."""
 WAVE = 8192
 """Packets in one job."""
+_GOOD_BYE = 10.0
+"""Seconds that a cancelled job may take to end."""
 _LOOK = 0.2
 """Seconds between two looks at how far a job is."""
 
@@ -66,7 +69,7 @@ class SparkCrew:
             payloads = [pickle.dumps([tasks[number] for number in packet]) for packet in wave]
             sizes = [sum(weights[number] for number in packet) for packet in wave]
             answers: dict[int, tuple[bool, bytes]] = {}
-            for batch in self._run(partial(do_packets, work, payloads), len(wave), sizes):
+            for batch in self._run(partial(do_packets, work, payloads, os.getcwd()), len(wave), sizes):
                 for row in batch.to_pylist():
                     answers[row["packet"]] = row["failed"], row["result"]
             for number in range(len(wave)):
@@ -82,7 +85,7 @@ class SparkCrew:
 
         def job() -> None:
             try:
-                spark.addTag(tag)
+                self._name(tag)
                 frame = spark.range(0, count, 1, count).mapInArrow(work, _SCHEMA)
                 found.append(frame.toArrow().to_batches())
             except BaseException as error:  # handed to the thread that waits
@@ -97,8 +100,8 @@ class SparkCrew:
                 told = self._tell(told, tag, count, sizes)
         except BaseException:
             with contextlib.suppress(Exception):  # the interrupt is what matters
-                spark.interruptTag(tag)
-            thread.join(10)
+                self._cancel(tag)
+            thread.join(_GOOD_BYE)
             raise
         (result,) = found
         if isinstance(result, BaseException):
@@ -106,6 +109,19 @@ class SparkCrew:
         self._progress.advance(sum(sizes) - told)
         batches: list[pa.RecordBatch] = result
         return batches
+
+    def _name(self, tag: str) -> None:
+        """Name the jobs of this thread, so that they can be cancelled, and their tasks with them."""
+        if self._session.options.connect:
+            self._session.spark.addTag(tag)
+        else:
+            self._session.spark.sparkContext.setJobGroup(tag, "waltzctl", interruptOnCancel=True)
+
+    def _cancel(self, tag: str) -> None:
+        if self._session.options.connect:
+            self._session.spark.interruptTag(tag)
+        else:
+            self._session.spark.sparkContext.cancelJobGroup(tag)
 
     def _tell(self, told: int, tag: str, count: int, sizes: Sequence[int]) -> int:
         done = self._completed(tag)
@@ -153,7 +169,21 @@ def pack(weights: Sequence[int], hands: int) -> list[range]:
     return packets
 
 
-def do_packets(work: Callable[[Any], Any], payloads: list[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+@contextlib.contextmanager
+def _standing_in(directory: str) -> Iterator[None]:
+    """Make `directory` the current one where it exists: paths are as the user typed them, and findings name them so."""
+    before = os.getcwd()
+    with contextlib.suppress(OSError):
+        os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def do_packets(
+    work: Callable[[Any], Any], payloads: list[bytes], directory: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[Any]:
     """On a worker: do the packets whose numbers come in, each task of each."""
     import pyarrow as pa
 
@@ -161,7 +191,8 @@ def do_packets(work: Callable[[Any], Any], payloads: list[bytes], batches: Itera
         for number in batch.column(0).to_pylist():
             failed = False
             try:
-                answer: object = [work(task) for task in pickle.loads(payloads[number])]
+                with _standing_in(directory):
+                    answer: object = [work(task) for task in pickle.loads(payloads[number])]
             except WaltzError as error:
                 failed, answer = True, error
             yield pa.RecordBatch.from_arrays(

@@ -1,0 +1,107 @@
+"""What is found does not depend on the engine: the whole damage corpus, by threads here and by Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.crew import Crew, LocalCrew
+from engine.findings import Finding
+from engine.inspect.outcome import VerifyOptions, VerifySummary
+from engine.inspect.status import storage_status
+from engine.inspect.verify import verify
+from engine.repair.rebuild_index import plan_rebuild_index
+from engine.repair.salvage import salvage
+from engine.spark.crew import SparkCrew
+from tests.golden import GOLDEN, needs_golden
+
+if TYPE_CHECKING:
+    from engine.spark.session import Session
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))
+OPTIONS = [VerifyOptions(), VerifyOptions(quick=True), VerifyOptions(sample=0.5, sample_seed=3)]
+
+
+def seen(paths: list[Path], options: VerifyOptions, crew: Crew | None) -> tuple[list[Finding], VerifySummary]:
+    *findings, summary = verify(paths, options, crew=crew)
+    assert isinstance(summary, VerifySummary)
+    assert all(isinstance(one, Finding) for one in findings)
+    return findings, replace(summary, elapsed_seconds=0)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["whole", "quick", "sample"])
+def test_verify_finds_the_same_in_the_corpus(spark_session: Session, options: VerifyOptions) -> None:
+    here = seen(CORPUS, options, None)
+    assert len(here[0]) > 20 or options.sample
+    assert seen(CORPUS, options, LocalCrew(2)) == here
+    assert seen(CORPUS, options, SparkCrew(spark_session)) == here
+
+
+def test_verify_finds_the_same_in_parts_of_segments(
+    spark_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("engine.inspect.crew_checks.PART", 300)
+    assert seen(CORPUS, VerifyOptions(), LocalCrew(2)) == seen(CORPUS, VerifyOptions(), None)
+    assert seen(CORPUS, VerifyOptions(), SparkCrew(spark_session)) == seen(CORPUS, VerifyOptions(), None)
+
+
+@needs_golden
+def test_verify_finds_the_same_in_what_the_release_wrote(spark_session: Session) -> None:
+    paths = sorted(GOLDEN.glob("cluster-a/storage-*")) + sorted(
+        one.parent for one in GOLDEN.glob("crashed/**/waltz-storage.ctl")
+    )
+    assert seen(paths, VerifyOptions(), SparkCrew(spark_session)) == seen(paths, VerifyOptions(), None)
+
+
+def test_status_says_the_same(spark_session: Session) -> None:
+    for path in CORPUS[::4]:
+        assert storage_status(path, crew=SparkCrew(spark_session)) == storage_status(path)
+
+
+def test_rebuild_index_plans_the_same(spark_session: Session) -> None:
+    for name in ("stale-indexes", "missing-index", "flipped-bit"):
+        path = Path("fixtures").resolve() / name / "storage"
+        assert plan_rebuild_index(path, crew=SparkCrew(spark_session)).plan == plan_rebuild_index(path).plan
+
+
+def test_salvage_writes_the_same(spark_session: Session, tmp_path: Path) -> None:
+    sources = [path for path in CORPUS if path.parent.name in ("flipped-bit", "lost-control-file")]
+    reports = [
+        salvage(sources, to=tmp_path / name, crew=crew)
+        for name, crew in (("here", None), ("spark", SparkCrew(spark_session)))
+    ]
+    first, second = reports
+    assert replace(first, path=second.path, findings=second.findings) == second
+    assert first.written > 0
+    files = [
+        sorted(one.relative_to(tmp_path / name) for one in (tmp_path / name).rglob("*.seg"))
+        for name in ("here", "spark")
+    ]
+    assert files[0] == files[1]
+
+
+def test_a_worker_that_sees_another_file_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
+    from engine.errors import ClusterError
+
+    target = tmp_path / "storage"
+    shutil.copytree(Path("fixtures/clean-released/storage"), target)
+
+    class Elsewhere(LocalCrew):
+        """Its workers have a shorter first segment."""
+
+        def map(self, work, tasks, *, weights, what):  # type: ignore[no-untyped-def]
+            segment = target / "0" / "0000000000000000000.seg"
+            whole = segment.read_bytes()
+            segment.write_bytes(whole[:-1])
+            found = [work(task) for task in tasks]
+            segment.write_bytes(whole)
+            return iter(found)
+
+    with pytest.raises(ClusterError, match="sees another file of this name"):
+        list(verify([target], crew=Elsewhere(1)))
