@@ -19,10 +19,12 @@ from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from engine.scan.columns import Damage, DamageCause, RecordBatch
 from engine.scan.scanner import scan_records
 from engine.spark.offsets import BEGINNING, Anchor
+from engine.spark.read_options import storage_options
 from engine.spark.record_arrays import Constants, rows_of
 from engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
-from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, stream_options
+from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from engine.spark.stream_rows import RowMaker
+from engine.storage import places
 from engine.storage.view import FileState, StorageView, view_partition, view_storage
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
@@ -35,9 +37,11 @@ _TRIES = 8
 """Looks at a partition whose files are truncated and removed all the time."""
 
 
-def directory_stream(path: Path, options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
+def directory_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
     """The stream of a storage directory; `schema` says which columns.  Raises InvalidRequestError for the options."""
-    return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), stream_options(options))
+    wanted = stream_options(options)
+    path = places.place(path_of(options), storage_options(options))
+    return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), wanted)
 
 
 class DirectoryHistory:

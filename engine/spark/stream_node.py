@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from engine.amounts import parse_duration
 from engine.client.addresses import Address, parse_url
 from engine.client.admin_client import AdminClient
 from engine.client.connection import DEFAULT_TIMEOUT
@@ -25,7 +26,7 @@ from engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteE
 from engine.findings import Code, Finding
 from engine.node.permissions import FailureCode
 from engine.spark.offsets import BEGINNING, Anchor
-from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, stream_options
+from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from engine.spark.stream_rows import RowMaker
 from engine.tls import DEFAULT_STORE_TYPE, TlsOptions
 from formats.checksums import crc32
@@ -47,6 +48,22 @@ _BYTES = 8 << 20
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 _BACK = 1000
 """Damaged transactions in a row behind which no intact one is looked for."""
+KNOWN = (
+    "plaintext",
+    "insecure",
+    "timeout",
+    "trustStore",
+    "trustStoreType",
+    "trustStorePasswordFile",
+    "keyStore",
+    "keyStoreType",
+    "keyStorePasswordFile",
+    "certificate",
+    "certificateKey",
+    "certificateKeyPasswordFile",
+)
+"""Options about the connection: those of the commands.  Files are read by the driver and by every executor."""
+_SWITCHES = frozenset({"plaintext", "insecure", "timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +99,6 @@ class NodeAccess:
         return Reach(tls, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
 
 
-_FILES = (
-    "truststore",
-    "truststoretype",
-    "truststorepasswordfile",
-    "keystore",
-    "keystoretype",
-    "keystorepasswordfile",
-    "certificate",
-    "certificatekey",
-    "certificatekeypasswordfile",
-)
-
-
 def _password(file: str | None) -> str | None:
     if file is None:
         return None
@@ -108,16 +112,14 @@ def _password(file: str | None) -> str | None:
 def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
     """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
-    files = {name: options[name] for name in _FILES if name in options}
+    files = {name.lower(): options[name.lower()] for name in KNOWN if name not in _SWITCHES and name.lower() in options}
     if plaintext and files:
         raise InvalidRequestError(f"{sorted(files)[0]}: there are no certificates with plaintext")
     said = options.get("timeout")
     try:
-        timeout = DEFAULT_TIMEOUT if said is None else float(said)
-    except ValueError:
-        timeout = 0.0
-    if not 0 < timeout < 1e6:
-        raise InvalidRequestError(f"timeout {said!r}: must be a number of seconds")
+        timeout = DEFAULT_TIMEOUT if said is None else parse_duration(said)
+    except ValueError as error:
+        raise InvalidRequestError(f"timeout: {error}") from None
     return NodeAccess(parse_url(url), plaintext, insecure, timeout, files)
 
 
@@ -128,9 +130,10 @@ def _switch(options: Mapping[str, str], name: str) -> bool:
     return said == "true"
 
 
-def node_stream(url: str, options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
+def node_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
     """The stream of a node; `schema` says which columns.  Raises InvalidRequestError for the options."""
-    return WaltzStreamReader(NodeHistory(node_access(url, options), RowMaker(schema)), stream_options(options))
+    wanted = stream_options(options, KNOWN)
+    return WaltzStreamReader(NodeHistory(node_access(path_of(options), options), RowMaker(schema)), wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from engine.amounts import parse_ranges
 from engine.errors import InvalidRequestError
 from engine.spark.offsets import (
     BEGINNING,
@@ -28,6 +29,7 @@ from engine.spark.offsets import (
     parse_starting,
     share,
 )
+from engine.spark.read_options import STORAGE_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,17 @@ TASK_WEIGHT = 64 << 20
 INTACT = "intact"
 LOW_WATER_MARK = "low-water-mark"
 UP_TO = (INTACT, LOW_WATER_MARK)
+KNOWN = {
+    "path": "what load() was given: a storage directory (a path or a URL), or waltz://host:port",
+    "startingTransactions": 'where a new query begins: earliest, latest, or JSON such as {"0": 1200, "1": "latest"}',
+    "maxRecordsPerTrigger": "transactions of one batch at most",
+    "upTo": "intact: every whole record; low-water-mark: only what no recovery takes back",
+    "partitions": "only these, for instance 0-3,7",
+    "view": "records",
+    "data": "true: the records' data as well",
+    "columns": "names, separated by commas, instead of a schema",
+}
+"""Every option of a stream, as documented, beside those about the file system and about connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +78,22 @@ class StreamOptions:
     partitions: frozenset[int] | None = None
 
 
-def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
+def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> StreamOptions:
+    """From Spark's options, whose keys are lower-case; `also`: those that the kind of storage has beside these.
+
+    Raises InvalidRequestError for what is unknown or cannot be meant.
+    """
+    names = {name.lower() for name in (*KNOWN, *also)}
+    unknown = sorted(
+        name for name in map(str.lower, options) if name not in names and not name.startswith(STORAGE_PREFIX)
+    )
+    if unknown:
+        raise InvalidRequestError(
+            f"a stream of format waltz has no option {', '.join(unknown)}",
+            advice=f"its options are {', '.join((*KNOWN, *also))}",
+        )
+    if options.get("view", "records").strip().lower() != "records":
+        raise InvalidRequestError(f"view {options['view']!r}: a stream has records only")
     said = options.get("maxrecordspertrigger")
     limit = None
     if said is not None:
@@ -76,19 +103,23 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     up_to = options.get("upto", INTACT).strip().lower()
     if up_to not in UP_TO:
         raise InvalidRequestError(f"upTo {up_to!r}: must be {' or '.join(UP_TO)}")
-    wanted = options.get("partitions", options.get("partition"))
-    partitions = None if wanted is None else frozenset(parse_partitions(wanted))
+    partitions = None
+    if "partitions" in options:
+        try:
+            partitions = frozenset(parse_ranges(options["partitions"]))
+        except ValueError as error:
+            raise InvalidRequestError(f"partitions: {error}") from None
     return StreamOptions(parse_starting(options.get("startingtransactions")), limit, up_to, partitions)
 
 
-def parse_partitions(text: str) -> Iterator[int]:
-    """``0-3,7``.  Raises InvalidRequestError."""
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < 2**31):
-            raise InvalidRequestError(f"partitions {text!r}: write numbers and ranges, for instance 0-3,7")
-        yield from range(int(first), int(last) + 1)
+def path_of(options: Mapping[str, str]) -> str:
+    """What load() was given.  Raises InvalidRequestError."""
+    text = options.get("path", "").strip()
+    if not text or options.get("paths"):
+        raise InvalidRequestError(
+            "a stream of format waltz reads one storage", advice='load("/data/node-1") or load("waltz://host:port")'
+        )
+    return text
 
 
 class Part(Protocol):
@@ -217,6 +248,10 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._confirm(number, anchor)  # the mark may be below what was read without one
             elif behind and anchor.identified:
                 raise history_changed(place, number, anchor, None, -1 if last is None else last.transaction_id)
+            elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:
+                if not last.is_record(anchor):
+                    raise history_changed(place, number, anchor, last, None)
+                behind = True  # the same record, perhaps in another place: nothing is new
             if behind:
                 latest[number] = anchor
 
@@ -283,8 +318,9 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in sorted(finish.partitions):
             low, high = begin.at(number), finish.partitions[number]
             if high.transaction_id <= low.transaction_id:
-                if high.transaction_id < low.transaction_id:
-                    raise history_changed(self._history.place, number, low, None, high.transaction_id)
+                if high.transaction_id < low.transaction_id or (low.identified and not high.is_record(low)):
+                    found = high if high.transaction_id == low.transaction_id else None
+                    raise history_changed(self._history.place, number, low, found, high.transaction_id)
                 continue
             low, high = self._confirm(number, low), self._confirm(number, high)
             for part in self._history.parts(number, low, high):

@@ -1,0 +1,134 @@
+"""The directory beside a target in which a write is prepared, and how one that was left behind is told from one in use.
+
+``TARGET.waltzctl-tmp-<uuid>/`` holds ``owner`` (host, process and start of the driver's process), ``tasks/`` with a directory for
+each attempt of a task, and in the end ``storage/``, which becomes the target by one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskError, RefusedError
+
+OWNER = "owner"
+TASKS = "tasks"
+STORAGE = "storage"
+_GONE = "-gone"
+_STAT = re.compile(r"(\d+) \((.*)\) \S (\d+) (.*)", re.DOTALL)
+_DEPTH = 16
+_PASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process: host name, id, and its start in the system's ticks since boot, so that another one of the same id is told."""
+
+    host: str
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool | None:
+        """None for a process of another machine."""
+        if self.host != socket.gethostname():
+            return None
+        found = _process(self.pid)
+        return found is not None and found[2] == self.started
+
+
+def _process(pid: int) -> tuple[str, int, int] | None:
+    """Name, parent and start of a process; None when there is none."""
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    match = _STAT.match(text)
+    if match is None:
+        return None
+    return match[2], int(match[3]), int(match[4].split()[17])
+
+
+def driver() -> Owner:
+    """The Java process that this one works for, else this one itself."""
+    pid = os.getpid()
+    for _ in range(_DEPTH):
+        found = _process(pid)
+        if found is None:
+            break
+        if found[0] == "java":
+            return Owner(socket.gethostname(), pid, found[2])
+        pid = found[1]
+    own = _process(os.getpid())
+    return Owner(socket.gethostname(), os.getpid(), -1 if own is None else own[2])
+
+
+def prefix(target: Path) -> str:
+    """What the name of every staging directory of a target begins with."""
+    return f"{target.name}{disk.TEMPORARY_SUFFIX}-"
+
+
+def make_staging(target: Path) -> Path:
+    """A new staging directory; those that ended processes left are removed.
+
+    Raises RefusedError when another write to the target seems to be under way, DiskWriteError.
+    """
+    for name in sorted(os.listdir(target.parent)):
+        if name.startswith(prefix(target)):
+            _clear(target, target.parent / name)
+    staging = target.parent / f"{prefix(target)}{uuid.uuid4()}"
+    disk.make_directory(staging)
+    disk.write_whole(staging / OWNER, json.dumps(asdict(driver())).encode())
+    disk.make_directory(staging / TASKS)
+    return staging
+
+
+def _clear(target: Path, staging: Path) -> None:
+    owner = None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        owner = Owner(**json.loads((staging / OWNER).read_text()))
+    if owner is not None and owner.alive is not False:
+        who = f"process {owner.pid} on {owner.host}"
+        how = "which cannot be looked at from here" if owner.alive is None else "which runs"
+        raise RefusedError(
+            f"{target}: another write to it is being prepared in {staging} by {who}, {how}",
+            advice=f"wait for it; if that write has failed for good, remove {staging}",
+        )
+    remove(staging)
+
+
+def remove(staging: Path) -> None:
+    """Remove a staging directory with all that is in it; one that is not there is no error.
+
+    It is renamed first, so that a task which still runs finds no place to write to.  Raises DiskWriteError.
+    """
+    if not staging.is_dir():
+        return
+    gone = staging
+    if not staging.name.endswith(_GONE):
+        gone = staging.with_name(staging.name + _GONE)
+        disk.rename(staging, gone)
+    for attempt in range(_PASSES):
+        try:
+            _remove_tree(gone)
+        except (DiskError, FileNotFoundError):
+            if attempt == _PASSES - 1:
+                raise
+            continue
+        return
+
+
+def _remove_tree(path: Path) -> None:
+    for place, directories, files in os.walk(path, topdown=False):
+        for name in files:
+            disk.unlink(Path(place, name))
+        for name in directories:
+            disk.remove_directory(Path(place, name))
+    disk.remove_directory(path)

@@ -1,0 +1,302 @@
+"""``df.write.format("waltz").mode("append").save("/new/directory")``: a clean storage directory out of rows, or none at all.
+
+Each task writes the segments of its rows into a staging directory beside the target and reads them back; the driver joins what
+the tasks tell, and only that, so that attempts which were repeated or failed leave nothing.  Segments are moved, never copied.
+The directory is complete, durable and looked at before one rename gives it its name; the control file is the last thing that is
+written into it.  A job that fails or is killed leaves the target as it was, and at most a staging directory, which the next write
+to the same target removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from engine import disk
+from engine.amounts import parse_size
+from engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
+from engine.findings import Finding
+from engine.inspect.verify import VerifyOptions, verify
+from engine.spark.run_joining import StagedSegment, join
+from engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
+from engine.spark.staging import STORAGE, TASKS, make_staging, remove
+from engine.storage import places
+from engine.storage.control_file import create_control_file
+from engine.storage.options import StorageOptions
+from engine.storage.segment import create_segment
+from formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    MAX_PARTITIONS,
+    ControlFile,
+    Layout,
+    PartitionInfo,
+    initial_control,
+)
+from formats.segment import index_name, segment_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["SORT_FIRST", "StorageWriter", "WriteOptions", "in_order", "storage_writer", "write_options"]
+
+KNOWN = {
+    "path": "what save() was given: a new or empty directory",
+    "clusterKey": "UUID; a new one unless given",
+    "numPartitions": "partitions of the cluster; as many as the rows need unless given",
+    "layout": "documented (as create-cluster) or released",
+    "segmentSize": "bytes above which a segment is closed, for instance 256MiB; 1 GB unless given",
+    "assign": "all: every partition of the cluster; written: those with rows",
+    "marks": "acknowledged: everything written is below the low-water marks; initial: no session, no marks",
+}
+"""Every option of a write, as documented."""
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_TYPES: dict[str, tuple[str, ...]] = {
+    "partition": _WHOLE,
+    "transaction_id": _WHOLE,
+    "header": _WHOLE,
+    "data": ("binary",),
+    "data_checksum": ("string", *_WHOLE),
+    "finding": ("string",),
+}
+_REQUEST_ID = ("client", "generation", "partition", "sequence")
+_SESSION = 0
+"""The session of the marks: that of a directory's first append."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What is to be written where.  `num_partitions` None: as many as the rows need."""
+
+    path: Path
+    cluster_key: uuid.UUID
+    num_partitions: int | None = None
+    layout: Layout = Layout.DOCUMENTED
+    segment_size: int = StorageOptions().segment_size_threshold
+    assign_all: bool = True
+    acknowledged: bool = True
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """From Spark's options.  Raises InvalidRequestError for what is unknown or cannot be meant."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = sorted(set(given) - {name.lower() for name in KNOWN})
+    if unknown:
+        raise InvalidRequestError(
+            f"format waltz is not written with option {', '.join(unknown)}",
+            advice=f"its options are {', '.join(KNOWN)}",
+        )
+    if not given.get("path"):
+        raise InvalidRequestError("format waltz writes nothing without a path", advice='save("/data/new-directory")')
+    path = places.place(given["path"])
+    if isinstance(path, places.UrlPath):
+        raise InvalidRequestError(
+            f"{path}: a storage directory is written to a file system that driver and executors share",
+            advice="write it there, then copy it to the object store",
+        )
+    try:
+        key = uuid.UUID(given["clusterkey"]) if "clusterkey" in given else uuid.uuid4()
+    except ValueError:
+        raise InvalidRequestError(f"clusterKey {given['clusterkey']!r} is no UUID") from None
+    return WriteOptions(
+        Path(os.path.abspath(path)),
+        key,
+        _count(given.get("numpartitions")),
+        Layout(_one_of(given, "layout", "documented", "released")),
+        _size(given.get("segmentsize")),
+        _one_of(given, "assign", "all", "written") == "all",
+        _one_of(given, "marks", "acknowledged", "initial") == "acknowledged",
+    )
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not 0 < int(text) <= MAX_PARTITIONS:
+        raise InvalidRequestError(f"numPartitions {text!r}: must be 1 to {MAX_PARTITIONS}")
+    return int(text)
+
+
+def _size(text: str | None) -> int:
+    if text is None:
+        return StorageOptions().segment_size_threshold
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"segmentSize: {error}") from None
+
+
+def _one_of(given: Mapping[str, str], name: str, *values: str) -> str:
+    said = given.get(name, values[0]).strip().lower()
+    if said not in values:
+        raise InvalidRequestError(f"{name} {said!r}: must be {' or '.join(values)}")
+    return said
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """Rows as a write wants them: each task gets a range of the transactions of one or more partitions, in order."""
+    return rows.repartitionByRange("partition", "transaction_id").sortWithinPartitions("partition", "transaction_id")
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task wrote."""
+
+    segments: tuple[StagedSegment, ...]
+
+
+def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StorageWriter:
+    """The writer of one job; looks at the target and makes the staging directory.
+
+    Raises InvalidRequestError for options and columns, RefusedError for a target that holds something, DiskWriteError.
+    """
+    wanted = write_options(options)
+    check_columns(schema)
+    if overwrite:
+        raise RefusedError(
+            f"{wanted.path}: a storage directory is never overwritten",
+            advice='write to a new directory with mode("append"), then take the old one away',
+        )
+    check_target(wanted.path)
+    return StorageWriter(wanted, make_staging(wanted.path), disk.now_ms())
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise InvalidRequestError unless the rows can be records; other columns are passed over."""
+    types = {field.name.lower(): field.dataType for field in schema.fields}
+    missing = [name for name in ("partition", "transaction_id", "data") if name not in types]
+    if missing:
+        advice = 'read it with option("data", "true")' if missing == ["data"] else "select or rename them"
+        raise InvalidRequestError(f"the rows have no column {', '.join(missing)}", advice=advice)
+    for name, allowed in _TYPES.items():
+        if name in types and (kind := types[name].simpleString()) not in allowed:
+            raise InvalidRequestError(f"column {name} is {kind}, and must be {' or '.join(allowed)}", advice="cast it")
+    if "request_id" in types:
+        from pyspark.sql.types import StructType as Struct
+
+        found = types["request_id"]
+        names = found.names if isinstance(found, Struct) else []
+        if sorted(names) != sorted(_REQUEST_ID) or any(one.dataType.simpleString() not in _WHOLE for one in found):  # type: ignore[attr-defined]
+            raise InvalidRequestError(
+                f"column request_id is {found.simpleString()}, and must be a struct of the integers {', '.join(_REQUEST_ID)}"
+            )
+
+
+def check_target(path: Path) -> None:
+    """Raise RefusedError or InvalidRequestError unless a directory can be made here: it is not there, or empty."""
+    if not path.parent.is_dir():
+        raise InvalidRequestError(f"{path}: the directory above it does not exist", advice="make it first")
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise RefusedError(f"{path}: exists and is no directory", advice="name a new directory")
+    if path.is_dir() and (names := os.listdir(path)):
+        raise RefusedError(
+            f"{path}: not empty; it holds {sorted(names)[0]}",
+            advice="a storage directory is never added to; name a new one",
+        )
+
+
+class StorageWriter(DataSourceArrowWriter):
+    """See the module.  Pickled to every task."""
+
+    def __init__(self, options: WriteOptions, staging: Path, created: int) -> None:
+        self._options = options
+        self._staging = staging
+        self._created = created
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Write the rows of one task.  Raises as `RunWriter`, and RefusedError where the staging directory is not seen."""
+        options = self._options
+        if not (self._staging / TASKS).is_dir():
+            raise RefusedError(
+                f"{self._staging}: not there: the write has ended, or this executor does not see the driver's file system",
+                advice="save to a directory that driver and executors share",
+            )
+        plan = SegmentPlan(options.cluster_key, self._created, options.num_partitions, options.segment_size)
+        runs = RunWriter(self._staging / TASKS / str(uuid.uuid4()), plan)
+        for rows in iterator:
+            runs.add(rows)
+        return Staged(runs.finish())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Join what the tasks wrote and give it its name.
+
+        Raises InvalidRequestError for rows that make no whole partitions, RefusedError, DamageError, DiskWriteError; then the
+        target is as it was.
+        """
+        try:
+            joined = join(one for told in messages if isinstance(told, Staged) for one in told.segments)
+            self._finish(joined)
+        except BaseException:
+            with contextlib.suppress(DiskError):
+                remove(self._staging)
+            raise
+        remove(self._staging)
+
+    def _finish(self, joined: Mapping[int, tuple[StagedSegment, ...]]) -> None:
+        options, built = self._options, self._staging / STORAGE
+        needed = max(joined, default=-1) + 1
+        count = options.num_partitions or needed
+        if not 0 < count <= MAX_PARTITIONS:
+            what = "there are no rows" if not count else f"partition {count - 1} is beyond what a cluster can have"
+            raise InvalidRequestError(
+                f"{options.path}: {what}", advice="numPartitions says how many partitions there are"
+            )
+        disk.make_directory(built)
+        present = range(count) if options.assign_all else sorted(joined)
+        for number in present:
+            self._build_partition(built / str(number), number, joined.get(number, ()))
+        disk.sync_directory(built)
+        create_control_file(built / CONTROL_FILE_NAME, self._control(count, present, joined))
+        self._check(built)
+        check_target(options.path)
+        disk.rename(built, options.path)
+        disk.sync_directory(options.path.parent)
+
+    def _build_partition(self, directory: Path, number: int, segments: tuple[StagedSegment, ...]) -> None:
+        disk.make_directory(directory)
+        for segment in segments:
+            source = self._staging / TASKS / segment.task / str(number)
+            for name in (segment_name(segment.first), index_name(segment.first)):
+                disk.rename(source / name, directory / name)
+        if not segments:
+            key = self._options.cluster_key
+            create_segment(directory, partition=number, first_transaction_id=0, cluster_key=key)
+        disk.sync_directory(directory)
+
+    def _control(self, count: int, present: Any, joined: Mapping[int, tuple[StagedSegment, ...]]) -> ControlFile:
+        options = self._options
+        control = initial_control(options.layout, options.cluster_key, count, self._created)
+        infos: list[PartitionInfo] = list(control.partitions)
+        for number in present:
+            info = infos[number]
+            if options.layout is Layout.RELEASED:
+                info = info.with_struct(*info.updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
+            if options.acknowledged and number in joined:
+                last = joined[number][-1].last
+                marks = info.updated(session_id=_SESSION, low_water_mark=last, local_low_water_mark=last)
+                info = info.with_struct(*marks)
+            infos[number] = info
+        return replace(control, partitions=tuple(infos))
+
+    @staticmethod
+    def _check(built: Path) -> None:
+        """Structure, headers, indexes and both ends of each segment; the records were read back by the tasks."""
+        findings = [
+            one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)
+        ]
+        if findings:
+            raise DamageError(f"{built}: what was built is not clean: {findings[0].message}", findings)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Take everything away that the job wrote."""
+        remove(self._staging)

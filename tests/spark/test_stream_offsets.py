@@ -1,0 +1,130 @@
+"""Offsets, starting places and the sharing of a limit: functions of values."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import InvalidRequestError, StalePlanError
+from engine.spark.offsets import (
+    BEGINNING,
+    EARLIEST,
+    LATEST,
+    Anchor,
+    StreamOffset,
+    check_same_cluster,
+    history_changed,
+    parse_starting,
+    share,
+)
+from formats.request_id import RequestId
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+PLACE = st.integers(0, 2**63 - 1)
+ANCHORS = st.builds(
+    Anchor,
+    st.integers(-1, 2**63 - 1),
+    st.none() | st.builds(RequestId, INT32, INT32, INT32, INT32),
+    st.none() | st.integers(0, 2**32 - 1),
+    st.none() | PLACE,
+    st.none() | PLACE,
+    st.none() | PLACE,
+)
+OFFSETS = st.builds(
+    StreamOffset, st.dictionaries(st.integers(0, 2**31 - 1), ANCHORS, max_size=6), st.none() | st.uuids()
+)
+
+
+@given(OFFSETS)
+def test_an_offset_comes_back_from_its_json_and_equal_offsets_have_equal_text(offset: StreamOffset) -> None:
+    text = json.dumps(offset.to_json())
+    again = StreamOffset.from_json(json.loads(text))
+    assert again == offset
+    shuffled = StreamOffset(dict(reversed(list(offset.partitions.items()))), offset.cluster_key)
+    assert json.dumps(shuffled.to_json()) == text
+
+
+@given(OFFSETS, st.data())
+def test_an_offset_that_was_changed_is_read_as_another_value_or_refused(
+    offset: StreamOffset, data: st.DataObject
+) -> None:
+    value = offset.to_json()
+    value[data.draw(st.sampled_from(["version", "cluster_key", "partitions"]))] = data.draw(
+        st.sampled_from([None, 7, "x", [], {"-1": {}}, {"0": {"transaction_id": -2}}])
+    )
+    try:
+        read = StreamOffset.from_json(value)
+    except InvalidRequestError as error:
+        assert error.advice
+    else:
+        assert read.to_json() == value
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [], None, {"logOffset": 3}, {"version": 2, "cluster_key": None, "partitions": {}}]
+)
+def test_an_offset_of_something_else_is_refused_with_advice(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="checkpoint"):
+        StreamOffset.from_json(value)
+
+
+@given(st.dictionaries(st.integers(0, 50), st.integers(0, 1000), max_size=12), st.integers(0, 5000))
+def test_a_limit_is_used_up_never_passed_and_shared_without_starving_anybody(
+    available: dict[int, int], limit: int
+) -> None:
+    shares = share(available, limit)
+    assert shares.keys() == available.keys()
+    assert all(0 <= shares[n] <= available[n] for n in available)
+    assert sum(shares.values()) == min(limit, sum(available.values()))
+    unsatisfied = [shares[n] for n in available if shares[n] < available[n]]
+    if unsatisfied:  # whoever wants more got as much as anybody, but for what division leaves over
+        assert max(shares.values()) - min(unsatisfied) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        (None, EARLIEST, EARLIEST),
+        (" Latest ", LATEST, LATEST),
+        ('{"0": 12}', 12, EARLIEST),
+        ('{"0": "latest", "1": 7}', LATEST, 7),
+    ],
+)
+def test_where_a_query_begins(text: str | None, first: int | str, second: int | str) -> None:
+    starting = parse_starting(text)
+    assert (starting.of(0), starting.of(1)) == (first, second)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "[1]", '{"0": -1}', '{"a": 1}', '{"0": 1.5}', '{"0": true}', "{"])
+def test_where_a_query_cannot_begin(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="startingTransactions"):
+        parse_starting(text)
+
+
+def test_another_cluster_is_told_and_an_unknown_one_is_not() -> None:
+    known = StreamOffset({}, uuid.UUID(int=1))
+    check_same_cluster(known, uuid.UUID(int=1), "here")
+    check_same_cluster(known, None, "here")
+    check_same_cluster(StreamOffset(), uuid.UUID(int=2), "here")
+    with pytest.raises(StalePlanError, match="here"):
+        check_same_cluster(known, uuid.UUID(int=2), "here")
+
+
+def test_the_error_about_a_changed_history_names_partition_transaction_and_what_to_do() -> None:
+    anchor = Anchor(41, RequestId(1, 2, 3, 4), 0xABCD)
+    other = Anchor(41, RequestId(9, 2, 3, 4), 0xABCE)
+    assert not anchor.is_record(other)
+    for found, last, said in ((other, None, "9.2.3.4"), (None, 40, "ends at 40"), (None, 99, "no intact record")):
+        text = str(history_changed("/data", 3, anchor, found, last))
+        assert "/data, partition 3" in text
+        assert "transaction 41" in text
+        assert said in text
+        assert "startingTransactions" in text
+    assert BEGINNING.end is None
