@@ -17,6 +17,7 @@ from waltzctl.action_tree import ActionTree, ShownContext, without_braces, write
 from waltzctl.commands import (
     append,
     bench,
+    compare,
     create_cluster,
     dump,
     node,
@@ -24,6 +25,7 @@ from waltzctl.commands import (
     recover,
     salvage,
     serve,
+    stats,
     status,
     truncate,
     undo,
@@ -34,7 +36,7 @@ from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output
 
 COMMANDS: tuple[ModuleType, ...] = (
-    create_cluster, status, verify, dump, rebuild_index, truncate, recover, undo, append, salvage, serve, node, bench,
+    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, undo, append, salvage, serve, node, bench,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 

@@ -99,6 +99,7 @@ class Clock:
 
 def clock_of(
     header: SegmentHeader | None,
+    preceding: SegmentHeader | None,
     following: SegmentHeader | None,
     changed: int | None,
     *,
@@ -107,15 +108,20 @@ def clock_of(
 ) -> Clock:
     """When the records of a segment were written.
 
-    `following` is the header of the segment behind it, `changed` the file's time of change in milliseconds, which counts for
-    the last segment only.  `doubtful`: the header is damaged or does not belong here.  Nothing is made up: where these do not
-    give an interval the reason is said.
+    `preceding` and `following` are the headers of the segments in front of it and behind it, `changed` the file's time of change
+    in milliseconds, which counts for the last segment only.  `doubtful`: the header is damaged or does not belong here.  Nothing
+    is made up: where these do not give an interval the reason is said.
     """
     if header is None or doubtful:
         return Clock(None, "its header is damaged")
     created = header.created
     if created <= 0 or format_time(created) is None:
         return Clock(None, f"its header's creation time, {created}, is no time")
+    if preceding is not None and preceding.created > created:
+        before = format_time(preceding.created) or preceding.created
+        return Clock(
+            None, f"it was created {format_time(created)}, but the segment in front of it after that, {before}"
+        )
     if last:
         end, source = changed, "its file was last changed"
     else:

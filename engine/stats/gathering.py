@@ -35,14 +35,16 @@ from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, SegmentHeader
 class StatsTask:
     """A segment, or the part `number` of `parts` of it.
 
-    `place` is the number of its partition in the aggregates.  `following` is the data file behind it, whose creation ends this
-    one's time; None for the last one, which `changed` ends: the file's time of change when it was planned, in milliseconds.
+    `place` is the number of its partition in the aggregates.  `preceding` is the data file in front of it; `following` the one
+    behind it, whose creation ends this one's time; None for the last one, which `changed` ends: the file's time of change when
+    it was planned, in milliseconds.
     `volume`: bytes of everything that is counted, which decides the means.
     """
 
     job: SegmentJob
     place: int
     scale: Scale
+    preceding: Path | None
     following: Path | None
     changed: int | None
     volume: int
@@ -73,6 +75,14 @@ class Gathered:
     clock: Clock = Clock(None, "it is gone")  # noqa: RUF009  # frozen
     gone: bool = False
     states: tuple[FileState | None, ...] = field(default=())
+
+
+def _header(path: Path | None) -> SegmentHeader | None:
+    """A neighbour's header; None where there is none to read."""
+    try:
+        return None if path is None else read_segment_header(FileState.of(path))
+    except DiskReadError:
+        return None
 
 
 def gather(task: StatsTask) -> Gathered:
@@ -175,15 +185,10 @@ class _Gathering:
 
     def _clock(self) -> Clock:
         task, reader = self._task, self._reader
-        following: SegmentHeader | None = None
-        if task.following is not None:
-            try:
-                following = read_segment_header(FileState.of(task.following))
-            except DiskReadError:
-                following = None
         return clock_of(
             read_segment_header(reader.data_state),
-            following,
+            _header(task.preceding),
+            _header(task.following),
             task.changed,
             last=task.following is None,
             doubtful=bool(self._headers),

@@ -188,17 +188,18 @@ def _partitions(paths: Iterable[Path], options: StatsOptions, scale: Scale) -> I
         for run in runs(scope, around, limits, options.partitions):
             view = run.view
             files = [] if view is None else [one.data for one in view.data_segments if one.data is not None]
-            behind = {one.path: after for one, after in pairwise(files)}
+            behind = {one.path: after.path for one, after in pairwise(files)}
+            before = {after: one for one, after in behind.items()}
             known = {one.path: one for one in files}
             segments = []
             for job in run.jobs:
-                following = behind.get(job.data_path)
                 state = known.get(job.data_path) or FileState.of(job.data_path)
                 task = StatsTask(
                     job,
                     place,
                     scale,
-                    None if following is None else following.path,
+                    before.get(job.data_path),
+                    behind.get(job.data_path),
                     None if state is None else state.modified_ns // 1_000_000,
                     volume,
                 )

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from formats.control import Layout
-from tests.builders import build_directory
+from tests.builders import CREATED, build_directory
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
 from tests.cli.running import ROOT, Answer, invoke
 from tests.golden import golden_directories, needs_golden
@@ -88,6 +88,16 @@ def damaged(path: Path, layout: Layout = Layout.RELEASED) -> Path:
     return storage
 
 
+def clocked(path: Path) -> Path:
+    """A damaged storage of which one segment says that it was created later than the next one."""
+    storage = damaged(path)
+    segment = segment_of(storage)
+    data = bytearray(segment.read_bytes())
+    data[4:12] = (CREATED + 1).to_bytes(8, "big")
+    segment.write_bytes(data)
+    return storage
+
+
 Step = tuple[Callable[[str], Answer], bool, set[str]]
 
 
@@ -109,6 +119,12 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("dump", storage, "--what", "segments"), True, {"segment", "finding"}
     yield command("dump", storage, "--what", "index", "--partition", "0"), True, {"index-entry"}
     yield command("dump", storage, "--what", "control"), True, {"control", "partition-info", "finding"}
+    yield (
+        command("stats", clocked(tmp_path / f"clocked-{form}")),
+        True,
+        {"finding", "stats-partition", "stats-size-class", "stats-client", "stats-header", "stats-bucket", "stats-gap",
+         "stats-untimed", "stats-summary"},
+    )  # fmt: skip
     yield command("rebuild-index", storage, "--dry-run"), False, {"plan"}
     yield command("rebuild-index", storage), False, {"plan"}
     yield command("rebuild-index", storage, "--yes"), False, {"result"}

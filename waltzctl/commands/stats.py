@@ -1,0 +1,198 @@
+"""stats: how many records, how large, whose and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from waltzctl.console import Console, on_terminal, wants_colour
+from waltzctl.engines import ENGINE, Computing, with_engine
+from waltzctl.exit_status import INSPECTING, ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    Format,
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    parsed,
+    partitions_of,
+    path_of,
+)
+from waltzctl.render.progress import progress
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from engine.stats.report import StatsReport
+    from waltzctl.render.stats import Look
+
+MANUAL = Manual(
+    name="stats",
+    summary="Count records by partition, client, size, time and id",
+    description=(
+        (
+            "PATH is a storage directory, a partition directory, or one .seg or .idx file; several may be given. Counts every"
+            " intact record: transactions and bytes of each partition, client, size class and header value, over time and over"
+            " transaction ids, and what is missing. Nothing is locked or changed."
+        ),
+        (
+            "A damaged place is a finding, as in dump, and a gap, and never ends the counting; the exit status tells that"
+            " there was one."
+        ),
+        (
+            "Records carry no time. Each was written between the creation of its segment and that of the next one, and the"
+            " series over time are estimates from that; see TIME in the manual page. Series over transaction ids are exact."
+        ),
+    ),
+    examples=(
+        Example("waltzctl stats /data/waltz", "Everything, as text with histograms."),
+        Example("waltzctl stats /data/waltz --html stats.html", "The same as one page with plots."),
+        Example("waltzctl stats /data/waltz --partition 0-3 --top 50 --bucket 1h", "Four partitions, hour by hour."),
+        Example(
+            "waltzctl stats /data/waltz --format ndjson | jq -c 'select(.type==\"stats-gap\")'", "What is missing."
+        ),
+    ),
+    statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
+    objects=(
+        "stats-partition",
+        "stats-size-class",
+        "stats-client",
+        "stats-header",
+        "stats-bucket",
+        "stats-gap",
+        "stats-untimed",
+        "stats-summary",
+        "finding",
+    ),
+    sections=(
+        Section(
+            "TIME",
+            (
+                (
+                    "A segment's header says when the segment was created, and nodes create the next one when the first record"
+                    " comes that no longer goes here. So a record was written between the creation of its segment and that of"
+                    " the next one; for the last segment the later moment is the last change of the file, which copying a file"
+                    " may set. Inside that interval a record is placed by where it stands in the file, as if bytes had arrived"
+                    " evenly: what happened at rest or in a burst within one segment cannot be seen. Where a segment is"
+                    " missing, the one in front of it seems to have taken longer."
+                ),
+                (
+                    "Where these times cannot be true (a creation time that is none, a next segment that is older, a damaged"
+                    " header) the segment's records are in no series over time; they are listed with the reason and count"
+                    " everywhere else. Rates of a partition are those of the segments whose times are known."
+                ),
+                (
+                    "Buckets of time are aligned to the calendar of UTC; --bucket auto takes the narrowest of a fixed row of"
+                    " widths that needs at most 100. A width of your own that would need more than 10,000 is made ten times as"
+                    " wide, and again; the summary says which was used."
+                ),
+            ),
+        ),
+        Section(
+            "EXACTNESS",
+            (
+                (
+                    "Counts of records, bytes, ids and gaps are exact. Bytes are those that records take on disk, 40 and the"
+                    " data each. A gap is a range of ids that no record has between two that are there, or in front of the"
+                    " first one of a whole partition; it names the finding that it comes from. Several paths add up, also when"
+                    " they are replicas of each other; the same file counts once."
+                ),
+                (
+                    "Clients are told apart exactly while there are up to 1,048,576 pairs of client and partition, header"
+                    " values up to 65,536. Beyond that those with the fewest records and bytes are let go as counting goes"
+                    " on; the output then says how much any one may have more than it shows."
+                ),
+            ),
+        ),
+        ENGINE,
+    ),
+)
+
+
+@with_engine
+def run(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Storage or partition directories, or files.", show_default=False),
+    ],
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10_000, help="Name so many clients.")] = 10,
+    bucket: Annotated[
+        str, typer.Option("--bucket", metavar="TIME", help="Width of a bucket of time, for instance 1h; or auto.")
+    ] = "auto",
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with plots there; FILE appears once it is whole."),
+    ] = None,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    computing: Computing = Computing(),  # noqa: B008  # frozen
+) -> ExitStatus:
+    """Count and show."""
+    partitions = partitions_of(partition)
+    seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
+    wanted = [path_of(text, remote=True) for text in paths]
+    target = None if html is None else path_of(html, name="--html")
+    if target is not None:
+        from waltzctl.output_file import check_outside
+
+        for path in wanted:
+            check_outside(target, path)
+
+    from engine.crew import LocalCrew
+    from engine.stats.options import StatsOptions
+    from engine.stats.stats import stats
+
+    options = StatsOptions(partitions=partitions, top=top, bucket=seconds)
+    with (
+        Console(output_format, quiet=quiet, verbose=verbose) as console,
+        progress(quiet=quiet, verbose=verbose) as listener,
+        computing.crew(wanted, listener, quiet=quiet) as crew,
+    ):
+        report = stats(wanted, options, crew or LocalCrew(progress=listener))
+        listener.close()
+        if target is not None:
+            _write_page(report, target, wanted)
+            console.note(f"{target}: written")
+        _show(report, console)
+    return ExitStatus.from_label(report.exit_status_name)
+
+
+def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
+    from waltzctl.output_file import replacing_text
+    from waltzctl.render.stats_html import page
+
+    with replacing_text(target) as file:
+        file.writelines(page(report, paths))
+
+
+def _show(report: StatsReport, console: Console) -> None:
+    from waltzctl.render.objects import finding_object
+    from waltzctl.render.stats import conclusion, stats_lines
+    from waltzctl.render.stats_objects import stats_objects
+
+    for finding in report.findings:
+        console.emit(finding_object(finding))
+    if console.format is Format.TABLE:
+        for line in ("", *stats_lines(report, _look(console.stream)), ""):
+            console.line(line)
+    else:
+        for shown in stats_objects(report):
+            console.emit(shown)
+    console.success(conclusion(report))
+
+
+def _look(stream: TextIO) -> Look:
+    """How lines may look there."""
+    import os
+    import shutil
+
+    from waltzctl.render.stats import Look
+
+    terminal = on_terminal(stream)
+    unicode = (stream.encoding or "").lower().startswith("utf")
+    width = shutil.get_terminal_size().columns if terminal else None
+    return Look(width, wants_colour(stream), terminal and unicode and os.environ.get("TERM") != "dumb")
