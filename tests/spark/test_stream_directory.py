@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from engine.errors import InvalidRequestError, StalePlanError
-from engine.inspect.dump import dump_records
 from engine.findings import Finding
+from engine.inspect.dump import dump_records
 from engine.scan import scanner
 from engine.spark import stream_places
 from engine.storage.append import AppendSession, PendingRecord
@@ -322,10 +322,6 @@ def test_a_history_that_changed_stops_the_query_with_a_message(
     query.restart()
     with pytest.raises(StalePlanError, match=said) as raised:
         query.step()
-        query.reader.partitions(query.offset, query.offset)
-        with StorageDirectory.open(path) as storage:
-            AppendSession(storage, 0).append([PendingRecord(b"more")])
-        query.step()
     assert "partition 0" in str(raised.value)
     assert "startingTransactions" in str(raised.value)
 
@@ -335,11 +331,10 @@ def test_a_planned_batch_that_was_truncated_fails_when_it_is_planned_again_and_w
     reader = open_stream(path)
     start = reader.initialOffset()
     end = reader.latestOffset(start)
-    tasks = reader.partitions(start, end)
+    (task,) = reader.partitions(start, end)
     _truncate_and_rewrite(path)
     with pytest.raises(StalePlanError):
-        for task in tasks:
-            list(reader.read(task))
+        list(reader.read(task))
     with pytest.raises(StalePlanError):
         open_stream(path).partitions(start, end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 
@@ -59,12 +60,8 @@ def test_an_offset_that_was_changed_is_read_as_another_value_or_refused(
     value[data.draw(st.sampled_from(["version", "cluster_key", "partitions"]))] = data.draw(
         st.sampled_from([None, 7, "x", [], {"-1": {}}, {"0": {"transaction_id": -2}}])
     )
-    try:
-        read = StreamOffset.from_json(value)
-    except InvalidRequestError as error:
-        assert error.advice
-    else:
-        assert read.to_json() == value
+    with contextlib.suppress(InvalidRequestError):
+        assert StreamOffset.from_json(value).to_json() == value
 
 
 @pytest.mark.parametrize(
