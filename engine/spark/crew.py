@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -169,10 +170,22 @@ def pack(weights: Sequence[int], hands: int) -> list[range]:
     return packets
 
 
+def _anchor_imports() -> None:
+    """Spark names our archive relative to the worker's directory, which leads nowhere once we stand elsewhere."""
+    if all(os.path.isabs(one) for one in sys.path if one):
+        return
+    sys.path[:] = [os.path.abspath(one) for one in sys.path]
+    for module in list(sys.modules.values()):
+        places = getattr(module, "__path__", None)
+        if isinstance(places, list):
+            places[:] = [os.path.abspath(one) for one in places]
+
+
 @contextlib.contextmanager
 def _standing_in(directory: str) -> Iterator[None]:
     """Make `directory` the current one where it exists: paths are as the user typed them, and findings name them so."""
     before = os.getcwd()
+    _anchor_imports()
     with contextlib.suppress(OSError):
         os.chdir(directory)
     try:
