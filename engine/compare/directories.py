@@ -51,7 +51,7 @@ class Directories:
         if directory is None:
             return Member(view.path, ballot, None)
         listed = [one for one in directory.segments if one.data is not None or one.index is not None]
-        stops = [*(one.first_transaction_id for one in listed[1:]), None]
+        stops = [*(one.first_transaction_id for one in listed), None][1:]
         segments = tuple(Segment(one, stop) for one, stop in zip(listed, stops, strict=True))
         mark = ballot.local_low_water_mark
         return Member(view.path, ballot, Replica(number, view.path, partition, self.cluster_key, mark, segments, held))
@@ -115,9 +115,9 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
             raise NotWaltzError(
                 f"{path}: a {target.kind}, not a storage directory", advice="compare takes those of whole nodes"
             )
-        earlier = known.setdefault(places.identity(path), path)
-        if earlier is not path:
+        if (earlier := known.get(places.identity(path))) is not None:
             raise InvalidRequestError(f"{path}: the same directory as {earlier}; a replica is compared with others")
+        known[places.identity(path)] = path
     views = tuple(_view(path, partitions) for path in paths)
     controls = [(view.path, view.control) for view in views if view.control is not None]
     if not controls:

@@ -140,6 +140,7 @@ class Reading:
     def pieces(self) -> Iterator[Piece]:
         """In the order of their ids, without gaps; what cannot be read is a Broken piece and a finding, never an error."""
         expected = self.low
+        following = {one.first: one for one in self.replica.segments}
         for segment in self.replica.segments:
             if segment.stop is not None and segment.stop <= self.low:
                 continue
@@ -155,7 +156,9 @@ class Reading:
                 if piece.stop > expected:
                     expected = piece.stop
                     yield piece
-            if segment.stop is not None and segment.stop > expected:
+            if segment.stop is not None and segment.stop > expected and (self.high is None or expected < self.high):
+                if segment.stop in following:
+                    self.gap(following[segment.stop], expected)
                 yield from self.broken(expected, segment.stop)
                 expected = segment.stop
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, path_of
@@ -105,10 +106,12 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        ENGINE,
     ),
 )
 
 
+@with_engine
 def run(
     paths: Annotated[
         list[str],
@@ -133,9 +136,10 @@ def run(
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Compare and report."""
-    wanted = [path_of(text, name="DIR") for text in paths]
+    wanted = [path_of(text, name="DIR", remote=True) for text in paths]
     plans = None if plan_dir is None else path_of(plan_dir, name="--plan-dir")
     table = None if differences is None else path_of(differences, name="--differences")
     if allow_data_loss and plans is None:
@@ -144,11 +148,12 @@ def run(
     from engine.compare.compare import compare
     from engine.compare.outcome import CompareOptions
     from engine.crew import LocalCrew
+    from engine.storage.places import UrlPath
     from waltzctl.output_file import check_outside
 
     for path in wanted:
         for target in (plans, table):
-            if target is not None:
+            if target is not None and not isinstance(path, UrlPath):
                 check_outside(target, path)
     if table is not None:
         from engine.compare.differences import load_arrow
@@ -158,10 +163,11 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
+        computing.crew(wanted, listener, quiet=quiet) as crew,
     ):
         keep = plans is not None or table is not None
         report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
-        for seen in compare(wanted, options, LocalCrew(progress=listener)):
+        for seen in compare(wanted, options, crew or LocalCrew(progress=listener)):
             report.show(seen)
         listener.close()
         return report.finish(plans, table, allow_data_loss=allow_data_loss)

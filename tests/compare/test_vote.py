@@ -1,0 +1,259 @@
+"""The vote against the rule written down a second time: by simulating recovery, and by trying out what nobody can see."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
+
+
+def ends(*last: int) -> list[Run]:
+    """Runs of replicas whose records are the same up to the last one of each."""
+    found: list[Run] = []
+    first = 0
+    for stop in sorted({one + 1 for one in last if one >= 0}):
+        holders = [number for number, one in enumerate(last) if one >= first]
+        found.append(Run(first, stop, tuple(holders[0] if one >= first else ABSENT for one in last)))
+        first = stop
+    return found
+
+
+def vote(last: Sequence[int], replicas: int) -> Decision:
+    return decide(ends(*last), [Ballot() for _ in last], replicas)
+
+
+@pytest.mark.parametrize(
+    ("last", "replicas", "clean_to", "verdict", "caught_up"),
+    [
+        ((125, 123), 3, 125, Verdict.RECOVERABLE, True),
+        ((125, 123, 120), 3, 123, Verdict.RECOVERABLE, False),
+        ((125,), 3, -1, Verdict.UNDECIDABLE, False),
+        ((125, 125, 125), 3, 125, Verdict.EQUAL, False),
+        ((125, 125), 3, 125, Verdict.EQUAL, False),
+        ((-1, -1, -1), 3, -1, Verdict.EQUAL, False),
+        ((10, 10, 9, 8), 4, 9, Verdict.RECOVERABLE, False),
+        ((10, 9, 8), 5, 10, Verdict.RECOVERABLE, True),
+        ((10, 9, 9, 9), 6, 9, Verdict.RECOVERABLE, False),
+        ((7,), 1, 7, Verdict.EQUAL, False),
+    ],
+)
+def test_the_examples_of_the_rule(
+    last: tuple[int, ...], replicas: int, clean_to: int, verdict: Verdict, caught_up: bool
+) -> None:
+    decision = vote(last, replicas)
+    assert (decision.clean_to, decision.verdict, decision.caught_up) == (clean_to, verdict, caught_up)
+
+
+def recoveries(last: Sequence[int], replicas: int) -> set[int | None]:
+    """Release 0.13.2, every replica having published its highest id: what can be resolved (None: it waits).
+
+    Evaluate; while nothing is resolved, some replica catches up with the nearest one ahead, and it is evaluated again.  Which
+    one comes first is a matter of time.
+    """
+    quorum, absent = quorum_of(replicas), replicas - len(last)
+    found: set[int | None] = set()
+    seen: set[tuple[int, ...]] = set()
+    waiting = [tuple(sorted(last))]
+    while waiting:
+        held = waiting.pop()
+        if held in seen:
+            continue
+        seen.add(held)
+        undecidable = False
+        for value in sorted(set(held), reverse=True):
+            supports = sum(one >= value for one in held)
+            if supports < quorum <= supports + absent:
+                undecidable = True
+            if not undecidable and supports >= quorum:
+                found.add(value)
+                break
+        else:
+            behind = [number for number, one in enumerate(held) if one < max(held)]
+            if not behind:
+                found.add(None)
+            for number in behind:
+                nearest = min(other for other in held if other > held[number])
+                waiting.append(tuple(sorted((*held[:number], nearest, *held[number + 1 :]))))
+    return found
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda n: st.tuples(st.lists(st.integers(-1, 6), min_size=n, max_size=n), st.integers(n, 8))
+    )
+)
+def test_replicas_that_differ_only_in_length_are_decided_as_the_release_does(case: tuple[list[int], int]) -> None:
+    last, replicas = case
+    outcomes = recoveries(last, replicas)
+    decision = vote(last, replicas)
+    if None in outcomes and max(last) >= 0:
+        assert decision.verdict is Verdict.UNDECIDABLE
+    else:
+        resolved = min(-1 if one is None else one for one in outcomes)
+        assert decision.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE)
+        assert decision.clean_to == resolved, "what nobody can have acknowledged is cut, whoever comes first"
+
+
+def acknowledged_versions(run: Run, ballots: Sequence[Ballot], replicas: int) -> tuple[set[int], set[int]]:
+    """Versions of a run's ids that were surely held by a quorum, and that may have been: every way to fill what is not seen."""
+    unseen = replicas - len(ballots)
+    seen = {version for version in run.versions if version >= 0}
+    hidden = 0
+    for version, ballot in zip(run.versions, ballots, strict=True):
+        hidden += version == DAMAGED or (version == ABSENT and (ballot.open_end or not ballot.present))
+    counts = {version: run.versions.count(version) for version in seen}
+    surely = {version for version in seen if counts[version] >= quorum_of(replicas)}
+    possibly: set[int] = set()
+    for filling in itertools.product([None, *sorted(seen)], repeat=hidden + unseen):
+        for version in seen:
+            if counts[version] + filling.count(version) >= quorum_of(replicas):
+                possibly.add(version)
+    return surely, possibly
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Run], list[Ballot], int]:
+    """Up to four replicas of up to five ids, every one with a version, a damaged place or its end."""
+    count = draw(st.integers(1, 4))
+    replicas = draw(st.integers(count, 5))
+    columns = []
+    ballots = []
+    for _ in range(count):
+        present = draw(st.sampled_from([True, True, True, False]))
+        length = draw(st.integers(0, 5)) if present else 0
+        column = draw(st.lists(st.sampled_from(["x", "x", "x", "y", "z", None]), min_size=length, max_size=length))
+        columns.append(column)
+        ballots.append(Ballot(present, open_end=present and draw(st.booleans())))
+    runs: list[Run] = []
+    for number in range(max(map(len, columns))):
+        first: dict[str, int] = {}
+        versions = tuple(
+            ABSENT
+            if number >= len(column)
+            else DAMAGED
+            if column[number] is None
+            else first.setdefault(column[number] or "", replica)
+            for replica, column in enumerate(columns)
+        )
+        if runs and runs[-1].versions == versions:
+            runs[-1] = Run(runs[-1].first, number + 1, versions)
+        else:
+            runs.append(Run(number, number + 1, versions))
+    return runs, ballots, replicas
+
+
+@given(clusters())
+def test_nothing_that_a_quorum_may_have_held_is_ever_cut_silently(
+    case: tuple[list[Run], list[Ballot], int],
+) -> None:
+    runs, ballots, replicas = case
+    decision = decide(runs, ballots, replicas)
+    kept = {number: one.version for one in decision.kept for number in range(one.run.first, one.run.stop)}
+    open_ids = {number for first, stop in (*decision.undecided, *decision.lost) for number in range(first, stop)}
+    assert sorted(kept) == list(range(decision.clean_to + 1)), "what is kept has no gap"
+    for run in runs:
+        surely, possibly = acknowledged_versions(run, ballots, replicas)
+        for number in range(run.first, run.stop):
+            if surely:
+                assert kept[number] in surely, "what a quorum holds is kept"
+            elif possibly and number <= decision.clean_to and number not in open_ids:
+                assert kept[number] in possibly, "the version that may have been acknowledged is the one kept"
+            if possibly and number > decision.clean_to:
+                behind = decision.verdict in (Verdict.UNDECIDABLE, Verdict.LOST)
+                cut_before = any(
+                    not acknowledged_versions(other, ballots, replicas)[1]
+                    and not _nobody_knows(other, ballots, replicas)
+                    for other in runs
+                    if other.stop <= number
+                )
+                assert behind or cut_before, "what may have been acknowledged is kept, or named as open"
+            if number <= decision.clean_to and kept[number] is None:
+                assert number in open_ids, "where no version is chosen, that is said"
+    for first, stop in decision.lost:
+        for run in runs:
+            if run.first < stop and first < run.stop:
+                assert max(run.versions) < 0, "lost is only what nobody holds intact"
+
+
+def _nobody_knows(run: Run, ballots: Sequence[Ballot], replicas: int) -> bool:
+    """Damaged in so many replicas that a quorum may have held something of which no copy is left."""
+    hidden = sum(
+        version == DAMAGED or (version == ABSENT and (ballot.open_end or not ballot.present))
+        for version, ballot in zip(run.versions, ballots, strict=True)
+    )
+    return hidden + replicas - len(ballots) >= quorum_of(replicas)
+
+
+@given(clusters(), st.randoms(use_true_random=False))
+def test_the_order_in_which_replicas_are_named_changes_nothing(
+    case: tuple[list[Run], list[Ballot], int], source: object
+) -> None:
+    runs, ballots, replicas = case
+    order = list(range(len(ballots)))
+    source.shuffle(order)  # type: ignore[attr-defined]
+    renamed = []
+    for run in runs:
+        first: dict[int, int] = {}
+        versions = tuple(
+            run.versions[old] if run.versions[old] < 0 else first.setdefault(run.versions[old], new)
+            for new, old in enumerate(order)
+        )
+        renamed.append(Run(run.first, run.stop, versions))
+    one, other = decide(runs, ballots, replicas), decide(renamed, [ballots[old] for old in order], replicas)
+    assert (one.verdict, one.clean_to, one.undecided, one.lost) == (
+        other.verdict, other.clean_to, other.undecided, other.lost,
+    )  # fmt: skip
+
+
+@given(clusters())
+def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], list[Ballot], int]) -> None:
+    runs, ballots, replicas = case
+    single = [piece for run in runs for piece in run.cut(range(run.first + 1, run.stop))]
+    one, other = decide(runs, ballots, replicas), decide(single, ballots, replicas)
+    assert (one.verdict, one.clean_to, one.undecided, one.lost) == (
+        other.verdict, other.clean_to, other.undecided, other.lost,
+    )  # fmt: skip
+
+
+def test_what_is_acknowledged_is_kept_though_one_copy_is_left() -> None:
+    runs = ends(9, 5, 5)
+    ballots = [Ballot(low_water_mark=7), Ballot(low_water_mark=7), Ballot(low_water_mark=7)]
+    assert decide(runs, ballots, 3).clean_to == 7
+    assert decide(runs, [Ballot() for _ in ballots], 3).clean_to == 5
+
+
+def test_what_is_acknowledged_and_nowhere_is_lost_unless_somebody_is_unseen() -> None:
+    ballots = [Ballot(low_water_mark=9)] * 2
+    lost = decide(ends(5, 5), ballots, 2)
+    assert (lost.verdict, lost.clean_to, lost.lost) == (Verdict.LOST, 5, ((6, 10),))
+    unseen = decide(ends(5, 5), ballots, 3)
+    assert (unseen.verdict, unseen.clean_to, unseen.undecided) == (Verdict.UNDECIDABLE, 5, ((6, 10),))
+
+
+def test_an_older_session_than_a_quorum_has_no_vote() -> None:
+    def sessions(*numbers: int | None) -> list[Ballot]:
+        return [Ballot(session_id=number) for number in numbers]
+
+    assert voters_of(sessions(5, 5, 4), 3) == (True, True, False)
+    assert voters_of(sessions(5, 4, 4), 3) == (True, True, True), "one alone may have begun a session that never opened"
+    assert voters_of(sessions(5, None, 4), 3) == (True, True, True)
+    assert voters_of(sessions(5, 5), 5) == (True, True), "two of five decide nothing"
+    missing = [Ballot(present=False), *sessions(5, 5)]
+    assert voters_of(missing, 3) == (False, True, True)
+
+
+def test_what_only_an_older_session_holds_is_cut_though_somebody_is_missing() -> None:
+    ballots = [Ballot(session_id=5), Ballot(session_id=5), Ballot(session_id=5), Ballot(session_id=4), Ballot(False)]
+    runs = ends(7, 7, 7, 9, -1)
+    assert decide(runs, ballots, 5).clean_to == 7
+    same = [Ballot(session_id=5)] * 4 + [Ballot(False)]
+    assert decide(runs, same, 5).clean_to == 7
+    two = ends(7, 7, 9, 9, -1)
+    assert decide(two, same, 5).clean_to == 9, "with the missing one it is three"
+    stale = [Ballot(session_id=5)] * 2 + [Ballot(session_id=4)] * 2 + [Ballot(True, 5, open_end=True)]
+    assert decide(two, stale, 5).clean_to == 7
