@@ -1,0 +1,511 @@
+"""A storage directory out of rows: whole, clean and durable, or not there at all.
+
+Here the writer is driven as Spark drives it; `test_writer_spark` lets Spark do it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from engine import disk
+from engine.errors import ChecksumMismatchError, DamageError, InvalidRequestError, RefusedError, WaltzError
+from engine.findings import Finding
+from engine.inspect.dump import dump_records
+from engine.inspect.verify import verify
+from engine.spark import run_writing, staging
+from engine.spark.columns import RECORD_COLUMNS, arrow_schema, spark_schema
+from engine.spark.writer import Staged, StorageWriter, storage_writer
+from engine.storage.append import AppendSession, PendingRecord
+from engine.storage.directory import StorageDirectory
+from engine.storage.view import read_control
+from formats.control import Layout
+from formats.segment import Record
+from tests.builders import make_records
+
+SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
+KEY = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def rows(partition: int, records: Sequence[Record], **changed: Sequence[Any]) -> pa.RecordBatch:
+    """Rows as the data source reads them; `changed` replaces columns."""
+    columns: dict[str, Sequence[Any]] = {
+        "node": ["/x"] * len(records),
+        "partition": [partition] * len(records),
+        "transaction_id": [one.transaction_id for one in records],
+        "request_id": [
+            dict(zip(("client", "generation", "partition", "sequence"), _parts(one), strict=True)) for one in records
+        ],
+        "header": [one.header for one in records],
+        "data_checksum": [f"{one.data_checksum:08x}" for one in records],
+        "data": [one.data for one in records],
+        **changed,
+    }
+    nothing = [None] * len(records)
+    schema = arrow_schema(RECORD_COLUMNS)
+    return pa.RecordBatch.from_arrays([pa.array(columns.get(f.name, nothing), f.type) for f in schema], schema=schema)
+
+
+def _parts(record: Record) -> tuple[int, int, int, int]:
+    i = record.request_id
+    return i.client, i.generation, i.partition, i.sequence
+
+
+def begin(path: Path, *, overwrite: bool = False, schema: StructType = SCHEMA, **options: str) -> StorageWriter:
+    given = {"path": str(path), **{name.lower(): value for name, value in options.items()}}
+    made: StorageWriter = pickle.loads(pickle.dumps(storage_writer(given, schema, overwrite)))
+    return made
+
+
+def write(path: Path, tasks: Sequence[Sequence[pa.RecordBatch]], **options: str) -> None:
+    """A job as Spark runs it, with its abort when something fails."""
+    writer = begin(path, **options)
+    messages: list[Any] = []
+    try:
+        messages += [pickle.loads(pickle.dumps(writer.write(iter(task)))) for task in tasks]
+        writer.commit(messages)
+    except WaltzError:
+        writer.abort(messages)
+        raise
+
+
+def records_of(path: Path) -> dict[int, list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for one in dump_records(path):
+        assert not isinstance(one, Finding)
+        assert one.partition is not None
+        assert one.data is not None
+        made = Record(one.transaction_id, one.request_id, one.header, one.data, one.data_checksum, one.record_checksum)
+        found.setdefault(one.partition, []).append(made)
+    return found
+
+
+def is_clean(path: Path) -> bool:
+    return not [one for one in verify([path]) if isinstance(one, Finding)]
+
+
+def nothing_left(path: Path, *, empty: bool = False) -> bool:
+    """Whether the target is as it was, and nothing beside it."""
+    return sorted(os.listdir(path.parent)) == ([path.name] if empty else [])
+
+
+# ---- what is written ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["documented", "released"])
+def test_rows_of_many_tasks_become_one_clean_directory(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "new"
+    zero, one = make_records(100), make_records(30, partition=1)
+    tasks = [
+        [rows(0, zero[60:]), rows(1, one[:10])],
+        [],
+        [rows(0, zero[:25]), rows(0, zero[25:60])],
+        [rows(1, one[10:])],
+    ]
+    write(path, tasks, layout=layout, clusterKey=KEY, numPartitions="3", segmentSize="900")
+    assert is_clean(path)
+    assert records_of(path) == {0: zero, 1: one}
+    assert nothing_left(path, empty=True)
+    control = read_control(path / "waltz-storage.ctl")
+    assert control is not None
+    assert (control.layout, str(control.header.cluster_key), len(control.partitions)) == (Layout(layout), KEY, 3)
+    marks = [info.current_struct for info in control.partitions]
+    assert [(m.session_id, m.low_water_mark, m.local_low_water_mark) for m in marks if m] == [
+        (0, 99, 99),
+        (0, 29, 29),
+        (-1, -1, -1),
+    ]
+    assert max(file.stat().st_size for file in path.glob("*/*.seg")) <= 900 + 340
+    assert len(list(path.glob("0/*.seg"))) > 5
+
+
+def test_it_can_be_opened_and_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    write(path, [[rows(0, make_records(10))]], layout="released", numPartitions="2")
+    with StorageDirectory.open(path) as storage:
+        for number in (0, 1):
+            AppendSession(storage, number).append([PendingRecord(b"more")])
+    assert is_clean(path)
+    assert {number: len(found) for number, found in records_of(path).items()} == {0: 11, 1: 1}
+
+
+def test_marks_and_assignment_are_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    write(
+        path,
+        [[rows(2, make_records(5, partition=2))]],
+        layout="released",
+        numPartitions="4",
+        marks="initial",
+        assign="written",
+    )
+    control = read_control(path / "waltz-storage.ctl")
+    assert control is not None
+    found = [info.current_struct for info in control.partitions]
+    assert [(one.session_id, one.local_low_water_mark, one.assigned) for one in found if one] == [
+        (-1, -1, False),
+        (-1, -1, False),
+        (-1, -1, True),
+        (-1, -1, False),
+    ]
+    assert is_clean(path)
+
+
+def test_rows_without_request_ids_headers_and_checksums_get_them(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    schema = StructType([field for field in SCHEMA if field.name in ("partition", "transaction_id", "data")])
+    batch = rows(1, make_records(3, partition=1)).select(["partition", "transaction_id", "data"])
+    writer = begin(path, schema=schema)
+    writer.commit([writer.write(iter([batch]))])
+    assert is_clean(path)
+    assert [(_parts(one), one.header, one.data_ok) for one in records_of(path)[1]] == [
+        ((0, 0, 1, number), 0, True) for number in range(3)
+    ]
+
+
+def test_without_rows_the_number_of_partitions_makes_an_empty_cluster(tmp_path: Path) -> None:
+    write(tmp_path / "new", [[], []], numPartitions="2")
+    assert is_clean(tmp_path / "new")
+    with pytest.raises(InvalidRequestError, match="no rows"):
+        write(tmp_path / "other", [[]])
+    assert sorted(os.listdir(tmp_path)) == ["new"]
+
+
+def test_an_empty_directory_is_a_target(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    write(tmp_path / "new", [[rows(0, make_records(3))]])
+    assert is_clean(tmp_path / "new")
+
+
+def test_attempts_that_were_not_committed_leave_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    records = make_records(40)
+    writer = begin(path)
+
+    def breaks() -> Any:
+        yield rows(0, records[:15])
+        raise RuntimeError("the executor is lost")
+
+    with pytest.raises(RuntimeError):
+        writer.write(breaks())
+    speculative = writer.write(iter([rows(0, records[:20])]))
+    assert isinstance(speculative, Staged)
+    messages = [writer.write(iter([rows(0, records[:20])])), writer.write(iter([rows(0, records[20:])])), None]
+    writer.commit(messages)
+    assert is_clean(path)
+    assert records_of(path) == {0: records}
+    assert nothing_left(path, empty=True)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_however_rows_are_cut_and_spread_the_records_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("writer") / "new"
+    partitions = {number: make_records(data.draw(st.integers(1, 40)), partition=number) for number in range(3)}
+    tasks: list[list[pa.RecordBatch]] = [[] for _ in range(data.draw(st.integers(1, 5)))]
+    for number, records in partitions.items():
+        cuts = sorted({0, len(records), *data.draw(st.lists(st.integers(0, len(records)), max_size=4))})
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            data.draw(st.sampled_from(tasks)).append(rows(number, records[low:high]))
+    write(path, tasks, segmentSize=str(data.draw(st.sampled_from([1, 500, 100_000]))))
+    assert is_clean(path)
+    assert records_of(path) == partitions
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def _with(number: int, column: str, value: Any) -> Callable[[], list[list[pa.RecordBatch]]]:
+    def made() -> list[list[pa.RecordBatch]]:
+        batch = rows(0, make_records(5))
+        values = batch.column(column).to_pylist()
+        values[number] = value
+        return [[rows(0, make_records(5), **{column: values})]]
+
+    return made
+
+
+def _tasks(*slices: tuple[int, int]) -> Callable[[], list[list[pa.RecordBatch]]]:
+    return lambda: [[rows(0, make_records(20)[low:high])] for low, high in slices]
+
+
+def _in_one_task(*slices: tuple[int, int]) -> Callable[[], list[list[pa.RecordBatch]]]:
+    return lambda: [[rows(0, make_records(20)[low:high]) for low, high in slices]]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "error", "said"),
+    [
+        (_tasks((0, 5), (7, 20)), InvalidRequestError, "transactions 5 to 6 are missing"),
+        (_tasks((3, 20)), InvalidRequestError, "transactions 0 to 2 are missing"),
+        (_tasks((0, 12), (10, 20)), InvalidRequestError, "transactions 10 to 11 are there twice"),
+        (_in_one_task((0, 5), (10, 20), (5, 10)), InvalidRequestError, "sortWithinPartitions"),
+        (_in_one_task((0, 5), (4, 10)), InvalidRequestError, "transaction 4 comes behind 4"),
+        (_with(2, "data", None), InvalidRequestError, "transaction_id 2: column data is null"),
+        (_with(2, "partition", None), InvalidRequestError, "column partition is null"),
+        (_with(2, "request_id", None), InvalidRequestError, "column request_id is null"),
+        (_with(2, "partition", -1), InvalidRequestError, "partition -1"),
+        (_with(2, "partition", 9), InvalidRequestError, "there are partitions 0 to 3"),
+        (_with(2, "transaction_id", -7), InvalidRequestError, "transaction -7"),
+        (
+            _with(2, "data_checksum", "00000001"),
+            ChecksumMismatchError,
+            "transaction 2: the row's data_checksum is 00000001",
+        ),
+        (_with(2, "data_checksum", "nonsense"), InvalidRequestError, "no eight hex digits"),
+    ],
+)
+def test_rows_that_are_no_whole_partitions_are_refused_and_nothing_is_left(
+    tmp_path: Path, tasks: Callable[[], list[list[pa.RecordBatch]]], error: type[WaltzError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        write(tmp_path / "new", tasks(), numPartitions="4")
+    assert nothing_left(tmp_path / "new")
+
+
+def test_a_row_that_tells_of_damage_is_named_as_such(tmp_path: Path) -> None:
+    records = make_records(3)
+    batch = rows(0, records, data=[b"a", None, b"b"], finding=[None, "record-checksum", None])
+    with pytest.raises(InvalidRequestError, match="tells of damage \\(record-checksum\\)"):
+        write(tmp_path / "new", [[batch]])
+    assert nothing_left(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layout": "other"}, "layout"),
+        ({"clusterKey": "x"}, "clusterKey"),
+        ({"numPartitions": "0"}, "numPartitions"),
+        ({"segmentSize": "big"}, "segmentSize"),
+        ({"marks": "high"}, "marks"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(tmp_path: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        begin(tmp_path / "new", **options)
+    assert nothing_left(tmp_path / "new")
+
+
+def test_a_target_that_holds_something_an_overwrite_and_an_object_store_are_refused(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").touch()
+    for target, overwrite, said in ((full, False, "not empty"), (tmp_path / "new", True, "never overwritten")):
+        with pytest.raises(RefusedError, match=said):
+            begin(target, overwrite=overwrite)
+    with pytest.raises(InvalidRequestError, match="file system"):
+        storage_writer({"path": "s3://bucket/x"}, SCHEMA, False)
+    with pytest.raises(InvalidRequestError, match="directory above"):
+        begin(tmp_path / "a" / "b")
+    assert sorted(os.listdir(tmp_path)) == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (StructField("data", StringType()), "column data is string"),
+        (StructField("partition", StringType()), "column partition is string"),
+        (StructField("request_id", LongType()), "column request_id is bigint"),
+        (StructField("request_id", StructType([StructField("client", IntegerType())])), "request_id is struct"),
+    ],
+)
+def test_columns_of_other_types_are_refused_before_anything_runs(tmp_path: Path, field: StructField, said: str) -> None:
+    schema = StructType([field if one.name == field.name else one for one in SCHEMA])
+    with pytest.raises(InvalidRequestError, match=said):
+        begin(tmp_path / "new", schema=schema)
+    with pytest.raises(InvalidRequestError, match='option\\("data", "true"\\)'):
+        begin(tmp_path / "new", schema=StructType([one for one in SCHEMA if one.name != "data"]))
+    assert nothing_left(tmp_path / "new")
+
+
+# ---- jobs that end half-way -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    code = (
+        "from pathlib import Path; from engine.spark.staging import make_staging;"
+        f"made = make_staging(Path({str(path)!r})); (made / 'tasks' / 'x').mkdir(); (made / 'tasks' / 'x' / 'f').touch()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(staging.prefix(path))
+    half = tmp_path / (staging.prefix(path) + "without-an-owner")
+    half.mkdir()
+    write(path, [[rows(0, make_records(3))]])
+    assert nothing_left(path, empty=True)
+    assert is_clean(path)
+
+
+def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    writer = begin(path)
+    (left,) = os.listdir(tmp_path)
+    with pytest.raises(RefusedError, match=left) as raised:
+        begin(path)
+    assert str(os.getpid()) in str(raised.value) or "process" in str(raised.value)
+    writer.commit([writer.write(iter([rows(0, make_records(3))]))])
+    assert nothing_left(path, empty=True)
+
+
+@pytest.mark.parametrize(
+    ("owner", "alive"),
+    [
+        (staging.Owner(socket.gethostname(), 2**22 + 5, 1), False),
+        (staging.Owner(socket.gethostname(), os.getpid(), 1), False),
+        (staging.Owner("another-host", 1, 1), None),
+    ],
+    ids=["gone", "same-id", "elsewhere"],
+)
+def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.Owner, alive: bool | None) -> None:
+    assert owner.alive is alive
+    left = tmp_path / (staging.prefix(tmp_path / "new") + str(uuid.uuid4()))
+    left.mkdir()
+    (left / staging.OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
+    if alive is False:
+        staging.remove(staging.make_staging(tmp_path / "new"))
+        assert nothing_left(tmp_path / "new")
+    else:
+        with pytest.raises(RefusedError, match="another-host"):
+            staging.make_staging(tmp_path / "new")
+        assert left.is_dir()
+
+
+def test_this_process_is_alive() -> None:
+    assert staging.driver().alive is True
+
+
+def test_a_task_that_does_not_see_the_staging_directory_says_so(tmp_path: Path) -> None:
+    writer = begin(tmp_path / "new")
+    writer.abort([])
+    assert nothing_left(tmp_path / "new")
+    with pytest.raises(RefusedError, match="file system"):
+        writer.write(iter([rows(0, make_records(3))]))
+    writer.abort([])
+
+
+def test_a_target_that_fills_up_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    writer = begin(path)
+    message = writer.write(iter([rows(0, make_records(3))]))
+    path.mkdir()
+    (path / "somebody").touch()
+    with pytest.raises(RefusedError, match="not empty"):
+        writer.commit([message])
+    assert nothing_left(path, empty=True)
+    assert os.listdir(path) == ["somebody"]
+
+
+def test_what_a_disk_changes_before_it_is_read_back_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = run_writing._check
+
+    def spoil_and_check(path: Path, segment: Any) -> None:
+        raw = bytearray(path.read_bytes())
+        raw[150] ^= 1
+        path.write_bytes(raw)
+        check(path, segment)
+
+    monkeypatch.setattr(run_writing, "_check", spoil_and_check)
+    with pytest.raises(DamageError, match="read back"):
+        write(tmp_path / "new", [[rows(0, make_records(3))]])
+    assert nothing_left(tmp_path / "new")
+
+
+def test_at_every_change_of_the_disk_the_target_is_whole_or_not_there_and_what_it_names_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new"
+    changes: list[disk.Change] = []
+    dirty: set[Path] = set()
+
+    def observe(change: disk.Change) -> None:
+        changes.append(change)
+        if change.kind in ("create", "write"):
+            dirty.add(change.path)
+        elif change.kind == "sync":
+            dirty.discard(change.path)
+        elif change.kind == "rename" and change.target == path:
+            assert not [one for one in dirty if one.name != staging.OWNER], "something is not durable yet"
+            assert (path / "waltz-storage.ctl").is_file()
+        elif change.kind == "rename":
+            assert change.path not in dirty
+        if not any(one.kind == "rename" and one.target == path for one in changes):
+            assert not path.exists()
+
+    writer = begin(path)
+    monkeypatch.setattr(disk, "observer", observe)
+    messages: list[Any] = [writer.write(iter([rows(0, make_records(20)), rows(1, make_records(4, partition=1))]))]
+    writer.commit(messages)
+    monkeypatch.setattr(disk, "observer", None)
+    kinds = [(one.kind, one.path.name) for one in changes]
+    named = next(place for place, one in enumerate(changes) if one.kind == "rename" and one.target == path)
+    control = max(
+        place
+        for place, one in enumerate(changes)
+        if one.kind == "rename" and one.target and one.target.suffix == ".ctl"
+    )
+    moved = [
+        place
+        for place, one in enumerate(changes)
+        if one.kind == "rename" and one.target and one.target.suffix in (".seg", ".idx")
+    ]
+    assert max(moved) < control < named
+    assert ("sync-directory", "0") in kinds[max(moved) - 3 : control]
+    assert kinds[named + 1] == ("sync-directory", tmp_path.name)
+    assert is_clean(path)
+
+
+def test_many_open_partitions_are_flushed_when_they_hold_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_writing, "_HELD", 500)
+    source = random.Random(3)
+    partitions = {number: make_records(30, partition=number) for number in range(5)}
+    left = {number: list(found) for number, found in partitions.items()}
+    batches = []
+    while any(left.values()):
+        number = source.choice([one for one in left if left[one]])
+        count = source.randrange(1, 4)
+        batches.append(rows(number, left[number][:count]))
+        left[number] = left[number][count:]
+    write(tmp_path / "new", [batches], segmentSize="2000")
+    assert records_of(tmp_path / "new") == partitions
+    assert is_clean(tmp_path / "new")
+
+
+def test_a_checksum_may_be_a_number_of_either_sign(tmp_path: Path) -> None:
+    records = [replace(one) for one in make_records(4)]
+    place = SCHEMA.fieldNames().index("data_checksum")
+    schema = StructType([*SCHEMA.fields[:place], StructField("data_checksum", LongType()), *SCHEMA.fields[place + 1 :]])
+    signed = [
+        one.data_checksum - (2**32 if number % 2 and one.data_checksum >= 2**31 else 0)
+        for number, one in enumerate(records)
+    ]
+    batch = rows(0, records)
+    batch = batch.set_column(place, pa.field("data_checksum", pa.int64()), pa.array(signed, pa.int64()))
+    writer = begin(tmp_path / "new", schema=schema)
+    writer.commit([writer.write(iter([batch]))])
+    assert records_of(tmp_path / "new") == {0: records}
