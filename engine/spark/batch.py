@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from engine.errors import NotWaltzError
 from engine.spark.columns import Column, arrow_schema, columns_of
 from engine.spark.read_options import ReadOptions, parse
 from engine.spark.selection import Selection, pushed
 from engine.spark.splits import Item, pack, record_parts, survey
 from engine.spark.views import VIEW_PLANS, read_view
+from engine.storage import places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +67,7 @@ class WaltzReader(DataSourceReader):
         """Arrow batches with exactly the schema that Spark was told.  What is damaged comes as rows."""
         if not isinstance(partition, Packet):  # Spark makes one of its own where there is none of ours
             return iter(())
+        check_seen(partition.items)
         schema = self._arrow_schema()
         names = [column.name for column in self._columns]
         if self._options.view == "records":
@@ -91,6 +95,19 @@ class PushingReader(WaltzReader):
         """Leave out what filters on partition and transaction_id would remove; Spark applies all of them again."""
         self._selection = pushed(self._selection, filters)
         return filters
+
+
+def check_seen(items: Iterable[Any]) -> None:
+    """Raise NotWaltzError where a worker has not the storage that was planned: its rows would be missing without a word.
+
+    Files and partition directories may have gone since; the directory around them has not.
+    """
+    for directory in {item.directory.parent for item in items if item.directory is not None}:
+        if not isinstance(directory, places.UrlPath) and not directory.exists():
+            raise NotWaltzError(
+                f"{directory}: there is no such directory on the machine of this worker ({platform.node()})",
+                advice="put the files where every worker sees them under this path: a shared file system, or a URL",
+            )
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> WaltzReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from engine.errors import DiskReadError
 from engine.findings import Finding
@@ -49,6 +50,11 @@ class PartitionTask:
         """Bytes to read, about."""
         return self.bytes + self.segments * FLAT
 
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.context.path
+
     def opened(self, limits: Limits) -> PartitionRun:
         """The run through this partition."""
         return PartitionRun(self.scope, self.partition, self.context, self.around, limits)
@@ -81,6 +87,11 @@ class ChunkTask:
     def cost(self) -> int:
         """Bytes to read, about."""
         return sum(job.bytes + FLAT for job in self.jobs)
+
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.context.path
 
     def run(self, limits: Limits) -> Iterator[Finding]:
         """What is wrong in the segments, between them and the next one, and at the end with the partition."""

@@ -50,6 +50,11 @@ class Part:
         """Bytes to read, about."""
         return self.job.bytes // self.count + FLAT
 
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.job.directory
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -62,6 +67,11 @@ class Notice:
     def cost(self) -> int:
         """Next to nothing."""
         return len(self.findings)
+
+    @property
+    def directory(self) -> Path | None:
+        """None: nothing has to be read."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,11 @@ class ControlTask:
         """As for a small segment."""
         return FLAT
 
+    @property
+    def directory(self) -> Path:
+        """Where it lies."""
+        return self.path
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
@@ -66,6 +71,11 @@ class SegmentTask:
     def cost(self) -> int:
         """Bytes to read, about."""
         return FLAT + self.entries * ENTRY_SIZE
+
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.job.directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,11 @@ class IndexTask:
     def cost(self) -> int:
         """As many bytes of records as take about the same time."""
         return FLAT + (self.last - self.first) * _ENTRY_COST
+
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.job.directory
 
 
 def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_size: int) -> Iterator[ControlTask]:

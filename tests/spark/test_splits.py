@@ -1,0 +1,257 @@
+"""Wherever a storage is cut into tasks, the rows are those of an undivided dump: each record once, all damage, nothing else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from engine import disk
+from engine.inspect.segment_job import SegmentJob
+from engine.spark import segment_parts
+from engine.spark.batch import reader
+from engine.spark.columns import pick, spark_schema
+from engine.spark.splits import Part, pack, parts_for
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, Record, encode_records
+from tests.builders import build_directory, make_records
+from tests.golden import golden_directories, needs_golden
+from tests.inspect.helpers import age, cut, flip, idx, seg
+from tests.spark.reading import dumped, examples, in_order, packets, read
+
+SIZES = ("128MiB", "5000", "777", "300")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
+def test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split(storage: Path, size: str) -> None:
+    assert in_order(read(storage, splitSize=size)) == in_order(dumped(storage))
+
+
+@pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
+def test_the_rows_are_those_of_a_dump_without_any_index(storage: Path, tmp_path: Path) -> None:
+    shutil.copytree(storage, tmp_path / "storage")
+    for index in (tmp_path / "storage").glob("*/*.idx"):
+        index.unlink()
+    age(tmp_path / "storage")
+    assert in_order(read(tmp_path / "storage", splitSize="500")) == in_order(dumped(tmp_path / "storage"))
+
+
+@needs_golden
+@pytest.mark.parametrize("size", ["128MiB", "50KiB"])
+@pytest.mark.parametrize("storage", golden_directories(), ids=lambda path: path.name)
+def test_the_rows_of_released_data_are_those_of_a_dump(storage: Path, size: str) -> None:
+    assert in_order(read(storage, splitSize=size)) == in_order(dumped(storage))
+
+
+@pytest.fixture
+def short_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches look and follow for hundreds of bytes instead of for megabytes, so that small files exercise them."""
+    monkeypatch.setattr(segment_parts, "LOOKBACK", 600)
+    monkeypatch.setattr(segment_parts, "LOOKAHEAD", 1500)
+
+
+def hostile_records(count: int, seed: int) -> list[Record]:
+    """Records of which some hold, as their data, records that stand elsewhere in the segment, or would."""
+    source = random.Random(seed)
+    plain = make_records(count, seed=seed)
+    records = []
+    for record in plain:
+        data = record.data
+        if source.random() < 0.15:
+            begin = source.randrange(count)
+            data, _ = encode_records(plain[begin : begin + source.randrange(1, 6)])
+            data = source.randbytes(source.randrange(0, 9)) + data[:1200]
+        records.append(Record.make(record.transaction_id, record.request_id, record.header, data))
+    return records
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([400, 900, 2000, 5000]),
+    index=st.sampled_from(["right", "none", "short", "shifted", "noise"]),
+    hurt=st.lists(st.tuples(st.sampled_from(["bit", "zeros", "length", "cut out"]), st.floats(0, 1)), max_size=4),
+)
+def test_hostile_and_damaged_segments_have_the_rows_of_a_dump(
+    short_sight: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    size: int,
+    index: str,
+    hurt: list[tuple[str, float]],
+) -> None:
+    storage = tmp_path_factory.mktemp("storage")
+    build_directory(storage, {0: [hostile_records(120, seed)]})
+    data, entries = seg(storage, 0, 0), idx(storage, 0, 0)
+    spoil_index(entries, index, seed)
+    content = bytearray(data.read_bytes())
+    for kind, where in hurt:
+        at = HEADER_SIZE + int(where * (len(content) - HEADER_SIZE - 1))
+        if kind == "bit":
+            content[at] ^= 4
+        elif kind == "zeros":
+            content[at : at + 200] = bytes(len(content[at : at + 200]))
+        elif kind == "length":
+            content[at : at + 4] = struct.pack(">i", 2**31 - 1)[: len(content) - at]
+        else:
+            del content[at : at + 150]
+    data.write_bytes(content)
+    age(storage)
+    assert in_order(read(storage, splitSize=size)) == in_order(dumped(storage))
+    shutil.rmtree(storage)
+
+
+def spoil_index(path: Path, how: str, seed: int) -> None:
+    content = path.read_bytes()
+    head, body = content[:HEADER_SIZE], content[HEADER_SIZE:]
+    if how == "none":
+        path.unlink()
+    elif how == "short":
+        path.write_bytes(head + body[: len(body) // 16 * 8])
+    elif how == "shifted":
+        path.write_bytes(head + body[8:] + body[-8:])
+    elif how == "noise":
+        path.write_bytes(head + random.Random(seed).randbytes(len(body)))
+
+
+def test_a_large_segment_without_index_is_cut_by_search(short_sight: None, tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: [make_records(400, size=60)]})
+    idx(storage, 0, 0).unlink()
+    age(storage)
+    tasks = packets(storage, splitSize=4000, columns="transaction_id")
+    assert len(tasks) == 10
+    assert all(30 <= len(task) <= 50 for task in tasks)
+    assert [row["transaction_id"] for task in tasks for row in task] == list(range(400))
+
+
+def test_a_large_segment_with_an_index_is_cut_into_equal_parts(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: [make_records(400, size=60)]})
+    age(storage)
+    tasks = packets(storage, splitSize=4000, columns="transaction_id")
+    assert [len(task) for task in tasks] == [40] * 10
+
+
+def test_a_search_is_not_taken_in_by_records_inside_a_record(short_sight: None, tmp_path: Path) -> None:
+    """The last part begins inside a record that holds a dozen records with ids that come next."""
+    plain = make_records(60, size=30)
+    inner, _ = encode_records(make_records(14, first=31, size=30, seed=9))
+    records = [
+        Record.make(one.transaction_id, one.request_id, 0, inner) if one.transaction_id == 30 else one for one in plain
+    ]
+    storage = build_directory(tmp_path / "s", {0: [records]})
+    idx(storage, 0, 0).unlink()
+    age(storage)
+    for size in (700, 1100, 1900, 2500):
+        assert in_order(read(storage, splitSize=size)) == in_order(dumped(storage))
+
+
+def test_one_record_larger_than_many_splits_is_read_once(tmp_path: Path) -> None:
+    records = make_records(5, size=20)
+    records[2] = Record.make(2, RequestId(1, 1, 0, 2), 0, bytes(9000))
+    storage = build_directory(tmp_path / "s", {0: [records]})
+    for present in (True, False):
+        idx(storage, 0, 0).unlink(missing_ok=present) if not present else None
+        age(storage)
+        assert in_order(read(storage, splitSize=500)) == in_order(dumped(storage))
+
+
+def test_bounds_of_ids_leave_exactly_the_records_within_them(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 200, 1: 200}, per_segment=60, size=50)
+    age(storage)
+    for size in ("128MiB", "1000"):
+        rows = read(storage, splitSize=size, minTransactionId=70, maxTransactionId=130)
+        assert sorted((row["partition"], row["transaction_id"]) for row in rows) == [
+            (partition, number) for partition in (0, 1) for number in range(70, 131)
+        ]
+        assert all(row["finding"] is None for row in rows)
+
+
+def test_damage_outside_the_bounds_of_ids_is_no_row(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=100, size=50)
+    flip(seg(storage, 0, 0), HEADER_SIZE + 90 * 20 + 50)
+    age(storage)
+    inside = read(storage, minTransactionId=10, maxTransactionId=30)
+    assert [row["transaction_id"] for row in inside if row["finding"]] == [20]
+    assert not [row for row in read(storage, minTransactionId=40) if row["finding"]]
+
+
+def test_contradictory_bounds_need_no_task(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 10})
+    assert packets(storage, minTransactionId=9, maxTransactionId=8) == []
+
+
+def plan_only(storage: Path, **options: str) -> list[list[object]]:
+    given = CaseInsensitiveDict({"path": str(storage), **options})
+    return [list(one.items) for one in reader(given, spark_schema(pick("records", None))).partitions()]  # type: ignore[attr-defined]
+
+
+def test_planning_reads_one_header_whatever_the_number_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 300, 1: 300}, per_segment=2, size=10)
+    opened: list[str] = []
+    original = disk.open_for_reading
+
+    def counted(path: Path | str) -> int:
+        opened.append(str(path))
+        return original(path)
+
+    monkeypatch.setattr(disk, "open_for_reading", counted)
+    planned = plan_only(storage, splitSize="5000")
+    assert len([one for packet in planned for one in packet]) >= 300
+    assert [name for name in opened if name.endswith((".seg", ".idx"))] in ([], [str(seg(storage, 0, 0))])
+
+
+def test_small_segments_are_packed_and_large_ones_are_cut() -> None:
+    job = SegmentJob(Path("/p/0"), 0, bytes=1000 << 10)
+    small = [Part("/p", SegmentJob(Path("/p/0"), number, bytes=10), None) for number in range(100)]
+    packed = list(pack([*small, Part("/p", job, None)], 1 << 20))
+    assert [one for packet in packed for one in packet] == [*small, Part("/p", job, None)]
+    assert len(packed) < 10
+    assert parts_for(128, 128) == 1
+    assert parts_for(1000, 128) == 8
+
+
+def test_what_is_sent_to_each_task_holds_no_listing(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 400}, per_segment=2, size=10)
+    planned = reader(CaseInsensitiveDict({"path": str(storage)}), spark_schema(pick("records", None)))
+    assert len(planned.partitions()) == 1
+    assert len(pickle.dumps(planned)) < 5000
+
+
+@pytest.mark.parametrize("splits", ["128MiB", "900"])
+def test_files_that_grow_shrink_or_vanish_after_planning_fail_no_task(tmp_path: Path, splits: str) -> None:
+    storage = build_directory(tmp_path / "s", {0: 120}, per_segment=40, size=50)
+    age(storage)
+    planned = reader(
+        CaseInsensitiveDict({"path": str(storage), "splitsize": splits}), spark_schema(pick("records", None))
+    )
+    tasks = list(planned.partitions())
+    seg(storage, 0, 0).unlink()
+    cut(seg(storage, 0, 40), HEADER_SIZE + 90 * 7)
+    with seg(storage, 0, 80).open("ab") as file:
+        file.write(encode_records(make_records(3, first=120, size=50))[0])
+    age(storage)
+    rows = [row for task in tasks for batch in planned.read(task) for row in batch.to_pylist()]
+    ids = [row["transaction_id"] for row in rows if row["finding"] is None]
+    assert ids == sorted(set(ids))
+    assert ids[:7] == list(range(40, 47))
+    assert ids[7:47] == list(range(80, 120))
+
+
+def test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 10})
+    planned = reader(CaseInsensitiveDict({"path": str(storage)}), spark_schema(pick("records", None)))
+    tasks = list(planned.partitions())
+    os.rename(storage, tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="every worker"):
+        [list(planned.read(task)) for task in tasks]
