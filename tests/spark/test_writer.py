@@ -5,6 +5,7 @@ Here the writer is driven as Spark drives it; `test_writer_spark` lets Spark do 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -46,11 +47,11 @@ SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
 KEY = "01234567-89ab-cdef-0123-456789abcdef"
 
 
-def rows(partition: int, records: Sequence[Record], **changed: Sequence[Any]) -> pa.RecordBatch:
+def rows(number: int, records: Sequence[Record], /, **changed: Sequence[Any]) -> pa.RecordBatch:
     """Rows as the data source reads them; `changed` replaces columns."""
     columns: dict[str, Sequence[Any]] = {
         "node": ["/x"] * len(records),
-        "partition": [partition] * len(records),
+        "partition": [number] * len(records),
         "transaction_id": [one.transaction_id for one in records],
         "request_id": [
             dict(zip(("client", "generation", "partition", "sequence"), _parts(one), strict=True)) for one in records
@@ -226,7 +227,7 @@ def test_however_rows_are_cut_and_spread_the_records_are_the_same(
     tasks: list[list[pa.RecordBatch]] = [[] for _ in range(data.draw(st.integers(1, 5)))]
     for number, records in partitions.items():
         cuts = sorted({0, len(records), *data.draw(st.lists(st.integers(0, len(records)), max_size=4))})
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in itertools.pairwise(cuts):
             data.draw(st.sampled_from(tasks)).append(rows(number, records[low:high]))
     write(path, tasks, segmentSize=str(data.draw(st.sampled_from([1, 500, 100_000]))))
     assert is_clean(path)
@@ -461,17 +462,10 @@ def test_at_every_change_of_the_disk_the_target_is_whole_or_not_there_and_what_i
     writer.commit(messages)
     monkeypatch.setattr(disk, "observer", None)
     kinds = [(one.kind, one.path.name) for one in changes]
-    named = next(place for place, one in enumerate(changes) if one.kind == "rename" and one.target == path)
-    control = max(
-        place
-        for place, one in enumerate(changes)
-        if one.kind == "rename" and one.target and one.target.suffix == ".ctl"
-    )
-    moved = [
-        place
-        for place, one in enumerate(changes)
-        if one.kind == "rename" and one.target and one.target.suffix in (".seg", ".idx")
-    ]
+    renamed = {one.target: place for place, one in enumerate(changes) if one.target is not None}
+    named = renamed[path]
+    (control,) = [place for target, place in renamed.items() if target.suffix == ".ctl"]
+    moved = [place for target, place in renamed.items() if target.suffix in (".seg", ".idx")]
     assert max(moved) < control < named
     assert ("sync-directory", "0") in kinds[max(moved) - 3 : control]
     assert kinds[named + 1] == ("sync-directory", tmp_path.name)
@@ -500,10 +494,8 @@ def test_a_checksum_may_be_a_number_of_either_sign(tmp_path: Path) -> None:
     records = [replace(one) for one in make_records(4)]
     place = SCHEMA.fieldNames().index("data_checksum")
     schema = StructType([*SCHEMA.fields[:place], StructField("data_checksum", LongType()), *SCHEMA.fields[place + 1 :]])
-    signed = [
-        one.data_checksum - (2**32 if number % 2 and one.data_checksum >= 2**31 else 0)
-        for number, one in enumerate(records)
-    ]
+    signed = [one.data_checksum - (2**32 if one.data_checksum >= 2**31 else 0) for one in records[:2]]
+    signed += [one.data_checksum for one in records[2:]]
     batch = rows(0, records)
     batch = batch.set_column(place, pa.field("data_checksum", pa.int64()), pa.array(signed, pa.int64()))
     writer = begin(tmp_path / "new", schema=schema)

@@ -80,9 +80,9 @@ def test_the_message_names_what_is_missing_and_what_is_there_twice_and_is_bounde
     with pytest.raises(InvalidRequestError) as raised:
         join([made(0, 3, 9), made(0, 12, 12), made(0, 11, 20), made(0, 15, 15), made(1, 0, 0)])
     assert str(raised.value) == (
-        "the rows make no whole partitions: partition 0: transactions 0 to 2 are missing; partition 0: transaction 10 is missing;"
-        " partition 0: transaction 12 is there twice; partition 0: transaction 15 is there twice; every transaction of a partition"
-        " is needed once, from 0 on; waltzctl salvage writes directories with gaps"
+        "the rows make no whole partitions: partition 0: transactions 0 to 2 are missing; partition 0: transaction 10 is"
+        " missing; partition 0: transaction 12 is there twice; partition 0: transaction 15 is there twice; every transaction of"
+        " a partition is needed once, from 0 on; waltzctl salvage writes directories with gaps"
     )
     with pytest.raises(InvalidRequestError, match="and 90 more places"):
         join([made(number, 1, 1) for number in range(100)])
