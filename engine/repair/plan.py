@@ -69,7 +69,7 @@ class Arguments:
         """With the partitions in order."""
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
-    def keys(self) -> dict[str, Any]:
+    def as_object(self) -> dict[str, Any]:
         """As an object.  `agreed` is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
         if not self.agreed:
@@ -224,7 +224,7 @@ class Draft:
         body = {
             "command": self.command,
             "storage": str(self.storage.resolve()),
-            "arguments": self.arguments.keys(),
+            "arguments": self.arguments.as_object(),
             "steps": steps,
             "edits": [_edit_key(self.storage, edit) for edit in self.edits],
             "binding": asdict(binding),
@@ -248,7 +248,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "hash": plan.hash,
         "command": plan.command,
         "path": str(plan.path),
-        "arguments": plan.arguments.keys(),
+        "arguments": plan.arguments.as_object(),
         "steps": steps,
         "undecided": undecided,
     }
