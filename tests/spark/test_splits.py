@@ -164,6 +164,19 @@ def test_one_record_larger_than_many_splits_is_read_once(tmp_path: Path) -> None
         assert in_order(read(storage, splitSize=500)) == in_order(dumped(storage))
 
 
+def test_ids_that_are_skipped_exactly_where_a_part_would_begin_are_told(tmp_path: Path) -> None:
+    """Nothing but the records in front of the place shows it, so the part must not begin there."""
+    records = [*make_records(200, size=50), *make_records(210, first=210, size=50)]
+    storage = build_directory(tmp_path / "s", {0: [records]})
+    entries = idx(storage, 0, 0).read_bytes()
+    middle = HEADER_SIZE + 8 * 200
+    idx(storage, 0, 0).write_bytes(entries[:middle] + bytes(80) + entries[middle:])
+    age(storage)
+    rows = read(storage, splitSize=seg(storage, 0, 0).stat().st_size // 2)
+    assert [row["transaction_id"] for row in rows if row["finding"]] == [200]
+    assert in_order(rows) == in_order(dumped(storage))
+
+
 def test_bounds_of_ids_leave_exactly_the_records_within_them(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 200, 1: 200}, per_segment=60, size=50)
     age(storage)
