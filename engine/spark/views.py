@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from engine.errors import DiskReadError
+from engine.errors import DiskReadError, NotWaltzError
 from engine.findings import Finding
 from engine.inspect.dump import ControlDump, SegmentDump, dump_control, dump_segment
 from engine.inspect.limits import Limits
@@ -237,10 +237,8 @@ def _control_rows(task: ControlTask) -> Iterator[Row]:
     """One row for each partition info; a file without any has one row that says what is known of it."""
     try:
         control = dump_control(task.path)
-    except DiskReadError:
-        return  # the view of findings says so
-    if control.size == 0 and control.layout is None and not task.path.exists():
-        return
+    except (NotWaltzError, DiskReadError):
+        return  # it is not there, or cannot be read: the view of findings says so
     shared = _control_row(task.node, control)
     infos = (
         [info for info in control.partitions if info.partition in task.selection] if _some(task) else control.partitions
