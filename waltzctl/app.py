@@ -36,7 +36,8 @@ from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output
 
 COMMANDS: tuple[ModuleType, ...] = (
-    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, undo, append, salvage, serve, node, bench,
+    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, undo, append, salvage, serve,
+    node, bench,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 

@@ -58,9 +58,9 @@ class Gathered:
     """What a task found.
 
     `headers`: findings about the data file's header; `findings`: those about records, in file order.  `begins` is the id of the
-    segment's first record, `start` and `end` are where this part began and ended, each with the id there; None where reading
-    failed, and `end` has no id where damage leaves it open.  `gone`: the file is no longer there.  `states`: both files as they
-    were when they were opened.
+    segment's first record, None where there was none to look for; `start` and `end` are where this part began and ended, each
+    with the id expected there: no start where the part belongs to the one in front of it, no end where reading failed.  `gone`:
+    the file is no longer there.  `states`: both files as they were when they were opened.
     """
 
     aggregate: Aggregate

@@ -67,7 +67,7 @@ class _Segment:
         if len(self.parts) == 1:
             return True
         read = [part for part in self.parts if part.start is not None]
-        if self.parts[0].start is None or any(part.gone or part.end is None for part in read):
+        if any(part.begins is None for part in self.parts) or any(part.end is None for part in read):
             return False
         if any(one.end != behind.start for one, behind in pairwise(read)):
             return False
@@ -144,7 +144,7 @@ def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsRepo
     partitions = list(_partitions(paths, options, scale))
     segments = [segment for partition in partitions for segment in partition.segments]
     collector = Collector(scale)
-    again = [one for one in _count(segments, crew, collector, options.part) if not one.parts[0].gone]
+    again = _count(segments, crew, collector, options.part)
     for segment in again:
         segment.parts.clear()
     left = _count(again, crew, collector, None)

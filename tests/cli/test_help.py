@@ -22,6 +22,8 @@ NAMES = (
     "create-cluster",
     "verify",
     "dump",
+    "compare",
+    "stats",
     "status",
     "rebuild-index",
     "truncate",

@@ -136,16 +136,12 @@ def run(
     seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
     wanted = [path_of(text, remote=True) for text in paths]
     target = None if html is None else path_of(html, name="--html")
-    if target is not None:
-        from waltzctl.output_file import check_outside
-
-        for path in wanted:
-            check_outside(target, path)
-
     from engine.crew import LocalCrew
     from engine.stats.options import StatsOptions
     from engine.stats.stats import stats
 
+    if target is not None:
+        _check_target(target, wanted)
     options = StatsOptions(partitions=partitions, top=top, bucket=seconds)
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
@@ -159,6 +155,15 @@ def run(
             console.note(f"{target}: written")
         _show(report, console)
     return ExitStatus.from_label(report.exit_status_name)
+
+
+def _check_target(target: Path, paths: list[Path]) -> None:
+    """Refuse a page inside a storage that is only inspected.  Raises RefusedError, NotWaltzError."""
+    from engine.storage.view import resolve
+    from waltzctl.output_file import check_outside
+
+    for path in paths:
+        check_outside(target, resolve(path).storage or path)
 
 
 def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
