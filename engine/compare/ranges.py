@@ -12,7 +12,7 @@ RANGE = 64 << 20
 """Bytes of one replica that a range has, about."""
 
 
-def ranges(partition: int, members: Sequence[Member], size: int = RANGE) -> list[tuple[RangeTask, int]]:
+def ranges(partition: int, members: Sequence[Member]) -> list[tuple[RangeTask, int]]:
     """Tasks that cover every transaction of a partition once, in order, each with the bytes that it reads, about.
 
     They begin where the largest replica's segments do, and inside large segments, whose indexes then give the place.
@@ -20,7 +20,7 @@ def ranges(partition: int, members: Sequence[Member], size: int = RANGE) -> list
     replicas = tuple(one.replica for one in members)
     weights = [0 if one is None else sum(segment.size for segment in one.segments) for one in replicas]
     reference = replicas[weights.index(max(weights))] if weights else None
-    bounds = [0, *([] if reference is None else _bounds(reference, replicas, size))]
+    bounds = [0, *([] if reference is None else _bounds(reference, replicas, RANGE))]
     stops = [*bounds[1:], None]
     share = sum(weights) // len(bounds)
     return [

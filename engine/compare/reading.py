@@ -127,7 +127,8 @@ Piece = Records | Broken | Torn
 class Reading:
     """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
 
-    `findings` and `bytes` grow while it is read.  `open_end`: there may have been records behind what was read last.
+    `findings` and `bytes` (of intact records) grow while it is read.  `open_end`: there may have been records behind what was
+    read last.
     """
 
     replica: Replica
@@ -145,7 +146,8 @@ class Reading:
             if segment.stop is not None and segment.stop <= self.low:
                 continue
             if self.high is not None and segment.first >= self.high:
-                self.gap(segment, expected)
+                if expected < self.high:
+                    self.gap(segment, expected)
                 yield from self.broken(expected, self.high)
                 return
             if segment.first > expected:
@@ -246,10 +248,11 @@ class Reading:
             for item in scanned.scan(at, number):
                 if isinstance(item, RecordBatch):
                     first = int(item.transaction_id[0])
-                    self.bytes += item.end - int(item.offset[0])
                     begin, stop = max(first, low), first + len(item)
                     stop = stop if high is None else min(stop, high)
                     if begin < stop:
+                        end = int(item.offset[stop - first]) if stop < first + len(item) else item.end
+                        self.bytes += end - int(item.offset[begin - first])
                         yield Records(begin, stop, segment.first, item, begin - first)
                     if high is not None and first + len(item) >= high:
                         return

@@ -33,6 +33,9 @@ class _Replica:
         self.number = number
         self.decision = decision
         self.paths = paths
+        self.strangers = {
+            n for one in decision.kept for n, version in enumerate(one.run.versions) if 0 <= version != one.version
+        }
         self.held = [run for run in runs if run.versions[number] != ABSENT]
         self.end = self.held[-1].stop if self.held else 0
         self.outvoted = joined(one.run for one in decision.kept if self.differs(one))
@@ -104,10 +107,14 @@ class _Replica:
         return replaced, self.outvoted[-1][0] - 1 if fork else beyond
 
     def sources(self, ranges: Iterable[Range]) -> Iterator[Source]:
-        """From whom each range can be restored, where one replica holds the kept version of it."""
+        """From whom each range can be restored, where one replica holds the kept version of it.
+
+        Rather from one that agrees with what is kept everywhere: a plan takes nothing from the others.
+        """
         for first, stop in sorted(ranges):
             for one in self.decision.kept:
                 low, high = max(first, one.run.first), min(stop, one.run.stop)
                 if low < high:
                     holders = [n for n, version in enumerate(one.run.versions) if version == one.version]
-                    yield Source(low, high, self.paths[holders[0]] if holders else None)
+                    best = min(holders, key=lambda n: (n in self.strangers, n), default=None)
+                    yield Source(low, high, None if best is None else self.paths[best])

@@ -125,6 +125,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         {"finding", "stats-partition", "stats-size-class", "stats-client", "stats-header", "stats-bucket", "stats-gap",
          "stats-untimed", "stats-summary"},
     )  # fmt: skip
+    yield command("compare", storage, replica), True, {"finding", "partition-comparison", "compare-summary"}
     yield command("rebuild-index", storage, "--dry-run"), False, {"plan"}
     yield command("rebuild-index", storage), False, {"plan"}
     yield command("rebuild-index", storage, "--yes"), False, {"result"}

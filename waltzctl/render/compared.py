@@ -193,16 +193,14 @@ def _needs(one: Object) -> Iterable[str]:
     if one["outvoted"]:
         yield f"other records than those kept: {_words(one['outvoted'])}"
     if one["damaged_records"]:
-        many = one["damaged_records"]
-        lost = [source for source in one["restore"] if source["from"] is None]
-        held = [source for source in one["restore"] if source["from"] is not None]
-        froms = list(dict.fromkeys(printable(source["from"]) for source in held))
         spans = _words(source for source in one["restore"] if not _within(source, one["outvoted"]))
-        yield f"{counted(many, 'record')} damaged or missing: {spans}"
-        if froms:
-            yield f"restore from {', '.join(froms)}"
-        if lost:
-            yield f"no replica holds {_words(lost)}"
+        yield f"{counted(one['damaged_records'], 'record')} damaged or missing: {spans}"
+    froms = dict.fromkeys(printable(source["from"]) for source in one["restore"] if source["from"] is not None)
+    if froms:
+        yield f"restore from {', '.join(froms)}"
+    lost = [source for source in one["restore"] if source["from"] is None]
+    if lost:
+        yield f"no replica holds {_words(lost)}"
 
 
 def _within(source: Object, ranges: Iterable[Object]) -> bool:
