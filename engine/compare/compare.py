@@ -109,7 +109,7 @@ class _Comparison:
             raise InvalidRequestError(
                 f"{options.last_replicas} replicas: {most} of the directories that were given are replicas of one partition"
             )
-        self._seen: set[tuple[str, str, int | None]] = set()
+        self._seen: set[tuple[str, str, int | None, int | None]] = set()
         self._findings = self._records = self._bytes = 0
         self._complete = True
         self._verdicts: Counter[Verdict] = Counter()
@@ -140,7 +140,7 @@ class _Comparison:
     def _new(self, findings: Iterator[Finding] | Sequence[Finding]) -> Iterator[Finding]:
         """Findings that were not shown before: neighbouring ranges may both see a damaged place between them."""
         for one in findings:
-            key = one.code.value, str(one.path), one.offset
+            key = one.code.value, str(one.path), one.partition, one.offset
             if key in self._seen:
                 continue
             self._seen.add(key)

@@ -19,8 +19,8 @@ nothing is known (not given, not readable)      it may have held any version
 ==============================================  =====================================================================
 
 A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and whatever it
-alone holds will be cut.  Where it holds the same bytes as a voter, it counts.  At or below the highest low-water mark every
-transaction was acknowledged, so that a single intact copy is kept there.
+alone holds will be cut.  Where it holds the same bytes as a voter, or what voters have lost, it counts.  At or below the
+highest low-water mark every transaction was acknowledged, so that a single intact copy is kept there.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Vote:
                     voted.add(version)
             elif version == ABSENT and ballot.present and ballot.open_end:
                 wild += 1
-        candidates = {version: count for version, count in held.items() if version in voted}
+        candidates = {version: count for version, count in held.items() if version in voted or (damaged and not voted)}
         if not candidates:
             return _Judged(run, self.nobody(damaged, wild, acknowledged=acknowledged))
         for version, count in candidates.items():

@@ -257,3 +257,11 @@ def test_what_only_an_older_session_holds_is_cut_though_somebody_is_missing() ->
     assert decide(two, same, 5).clean_to == 9, "with the missing one it is three"
     stale = [Ballot(session_id=5)] * 2 + [Ballot(session_id=4)] * 2 + [Ballot(True, 5, open_end=True)]
     assert decide(two, stale, 5).clean_to == 7
+
+
+def test_what_voters_have_lost_is_taken_from_who_has_no_vote() -> None:
+    ballots = [Ballot(session_id=5), Ballot(session_id=5), Ballot(session_id=4)]
+    runs = [Run(0, 3, (0, 0, 0)), Run(3, 4, (DAMAGED, DAMAGED, 2)), Run(4, 6, (0, 0, ABSENT))]
+    decision = decide(runs, ballots, 3)
+    assert (decision.verdict, decision.clean_to, decision.lost) == (Verdict.RECOVERABLE, 5, ())
+    assert [one.version for one in decision.kept] == [0, 2, 0]

@@ -1,0 +1,41 @@
+"""compare on Spark: what is said of the replicas is the same, whoever read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.compare import ranges
+from engine.compare.compare import Compared, compare
+from engine.compare.outcome import CompareOptions, CompareSummary
+from engine.crew import Crew, LocalCrew
+from engine.spark.crew import SparkCrew
+from tests.compare.clusters import extend, flip, make_cluster, remove_segment, rewrite, tear
+
+if TYPE_CHECKING:
+    from engine.spark.session import Session
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def said(paths: Sequence[Path], crew: Crew) -> list[Compared]:
+    """Everything but how long it took."""
+    seen = list(compare(paths, CompareOptions(), crew))
+    return [replace(one, elapsed_seconds=0.0) if isinstance(one, CompareSummary) else one for one in seen]
+
+
+def test_spark_says_what_threads_say(spark_session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = make_cluster(tmp_path)
+    rewrite(nodes[1], 70, b"other")
+    flip(nodes[0], 20)
+    remove_segment(nodes[2], 60)
+    extend(nodes[2], 3)
+    tear(nodes[1])
+    local = said(nodes, LocalCrew(2))
+    assert said(nodes, SparkCrew(spark_session)) == local
+    monkeypatch.setattr(ranges, "RANGE", 1500)
+    assert said(nodes, SparkCrew(spark_session)) == said(nodes, LocalCrew(1))
