@@ -14,6 +14,7 @@ from engine.stats.axes import Interval
 from engine.stats.options import StatsOptions
 from engine.stats.report import StatsReport
 from engine.stats.stats import stats
+from engine.storage.places import place
 from formats.request_id import RequestId
 from formats.segment import HEADER_SIZE, Record
 from tests.builders import CREATED, build_directory, digest
@@ -268,3 +269,19 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         count(storage, partitions=[7])
     with pytest.raises(NotWaltzError):
         count(tmp_path / "nothing")
+
+
+def test_objects_behind_a_url_are_counted_like_files(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="reading URLs needs fsspec")
+    storage = age(build_directory(tmp_path / "s", {0: 120, 1: 30}))
+    damage_record(segment_of(storage), 7)
+    set_times(storage, 0, [CREATED, CREATED + HOUR, CREATED + 2 * HOUR], CREATED + 3 * HOUR)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(storage), "/stats-node", recursive=True)
+    try:
+        far, here = count(place("memory://stats-node"), part=1000), count(storage)
+        assert (far.records, far.bytes, far.clients) == (here.records, here.bytes, here.clients)
+        assert [one.message for one in far.findings] == [one.message for one in here.findings]
+        assert far.gaps == here.gaps
+    finally:
+        memory.rm("/stats-node", recursive=True)

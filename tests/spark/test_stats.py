@@ -1,0 +1,26 @@
+"""stats on Spark says what it says here, over every example of damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from engine.spark.crew import SparkCrew
+from engine.spark.session import Session
+from engine.stats.options import StatsOptions
+from engine.stats.stats import stats
+from tests.stats.support import count, same
+
+pytestmark = pytest.mark.xdist_group("spark")
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
+
+def test_stats_are_the_same_whoever_counts(spark_session: Session) -> None:
+    corpus = sorted(path for path in FIXTURES.glob("*/storage") if path.is_dir())
+    report = stats(corpus, StatsOptions(part=400), SparkCrew(spark_session))
+    assert report.records > 100
+    assert report.findings
+    assert same(report) == same(count(*corpus))
