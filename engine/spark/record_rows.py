@@ -144,6 +144,8 @@ def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Fi
 def _look_behind(before: _End, part: Part, limits: Limits) -> list[Finding]:
     """As `join_findings`, where the segment behind is another task's: only its header is read."""
     assert part.follower is not None
+    if part.last is not None and min(before[1], part.follower.first) > part.last:
+        return []  # whatever it is, it concerns ids that are not wanted
     try:
         with SegmentCheck(part.follower, limits) as behind:
             return [] if behind.short else list(join_findings(before, behind, part))

@@ -19,7 +19,7 @@ from engine.inspect.segment_job import SegmentJob
 from engine.inspect.targets import Scope, Surroundings, look_around, plan
 from engine.spark.selection import Selection
 from engine.storage import places
-from engine.storage.view import resolve
+from engine.storage.view import TargetKind, resolve, view_storage
 from formats.control import CONTROL_FILE_NAME
 from formats.segment import ENTRY_SIZE, HEADER_SIZE
 
@@ -33,7 +33,7 @@ class Part:
     """Part `number` of the `count` into which a segment is cut, and what of it is wanted.
 
     `entries`: index entries when it was planned; None: no index.  `first`, `last`: ids, inclusive; None is no bound.
-    `follower`: the segment behind this one, if it is wanted too; the last part tells whether the two join.
+    `follower`: the segment behind this one, wanted or not; the last part tells whether the two join.
     """
 
     node: str
@@ -91,7 +91,10 @@ def survey(paths: Iterable[Path], selection: Selection) -> Iterator[Surveyed]:
     """
     wanted = selection if selection.restricts_partitions else None
     limits = Limits()
-    for scope in plan([one for path in paths for one in expand(path)], wanted):
+    named = [one for path in paths for one in expand(path)]
+    if not selection.partitions.open:
+        named = [path for path in named if _holds_any(path, selection)]
+    for scope in plan(named, wanted):
         if not selection.partitions.open:  # a filter on the partition removes what has none
             scope.partitions = {key: one for key, one in scope.partitions.items() if one.number in selection}
         around = look_around(scope, wanted)
@@ -120,6 +123,17 @@ def expand(path: Path) -> list[Path]:
                 return held
         raise
     return [path]
+
+
+def _holds_any(path: Path, selection: Selection) -> bool:
+    """Whether a storage without its control file holds a partition that a filter leaves: the others do not show what it is."""
+    if resolve(path).kind is not TargetKind.STORAGE or (path / CONTROL_FILE_NAME).exists():
+        return True
+    try:
+        view_storage(path, selection)
+    except NotWaltzError:
+        return False
+    return True
 
 
 def node_of(scope: Scope, run: PartitionRun | None = None) -> str:
@@ -159,20 +173,14 @@ def entries_of(run: PartitionRun) -> dict[int, int]:
 def _parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
     entries = entries_of(run)
     first, last = selection.ids.span()
-    wanted = [
-        job
-        for job, behind in zip(run.jobs, [*run.jobs[1:], None], strict=False)
-        if _overlaps(job, behind, entries.get(job.first), first, last)
-    ]
-    behind_of = {id(job): behind for job, behind in zip(run.jobs, run.jobs[1:], strict=False)}
-    kept = {id(job) for job in wanted}
-    for job in wanted:
-        behind = behind_of.get(id(job))
-        follower = behind if behind is not None and id(behind) in kept else None
-        count = parts_for(_bytes_of(job, entries.get(job.first), first, last), split_size)
-        whole = Part(node, job, entries.get(job.first), 0, count, first, last)
+    for job, behind in zip(run.jobs, [*run.jobs[1:], None], strict=False):
+        known = entries.get(job.first)
+        if not _overlaps(job, behind, known, first, last):
+            continue
+        count = parts_for(_bytes_of(job, known, first, last), split_size)
+        whole = Part(node, job, known, 0, count, first, last)
         for number in range(count):
-            yield replace(whole, number=number, follower=follower if number == count - 1 else None)
+            yield replace(whole, number=number, follower=behind if number == count - 1 else None)
 
 
 def parts_for(size: int, split_size: int) -> int:

@@ -240,17 +240,11 @@ def _control_rows(task: ControlTask) -> Iterator[Row]:
     except (NotWaltzError, DiskReadError):
         return  # it is not there, or cannot be read: the view of findings says so
     shared = _control_row(task.node, control)
-    infos = (
-        [info for info in control.partitions if info.partition in task.selection] if _some(task) else control.partitions
-    )
-    for info in infos:
-        yield {**shared, **_info(info)}
+    for info in control.partitions:
+        if info.partition in task.selection:
+            yield {**shared, **_info(info)}
     if not control.partitions:
         yield {**shared, **dict.fromkeys(("partition", "stored_partition", "current", "structs"))}
-
-
-def _some(task: ControlTask) -> bool:
-    return task.selection.restricts_partitions
 
 
 def _control_row(node: str, control: ControlDump) -> Row:
