@@ -15,11 +15,13 @@ from pathlib import Path
 from engine.compare.outcome import PartitionComparison, ReplicaComparison, State
 from engine.compare.states import replaced_ranges
 from engine.compare.vote import Verdict
-from engine.errors import InvalidRequestError, NotWaltzError
+from engine.errors import InvalidRequestError
 from engine.repair.plan import Repair
 from engine.repair.reconcile import Agreed
 from engine.repair.recover import plan_recover
 from engine.storage import places
+from engine.storage.view import read_control
+from formats.control import CONTROL_FILE_NAME
 
 
 def plans(
@@ -30,7 +32,7 @@ def plans(
     `directories` are those that were compared.  `allow_data_loss`: plans may cut and replace what is at or below a local
     low-water mark, and give up what cannot be restored.
 
-    Raises InvalidRequestError for a URL, DiskReadError.
+    Raises InvalidRequestError for a URL, NotWaltzError for a directory that went away, DiskReadError.
     """
     for path in directories:
         if isinstance(path, places.UrlPath):
@@ -63,16 +65,13 @@ def _plan(
     troubled = {own.path for one in decided for own in one.replicas if own.state not in (State.EQUAL, State.BEHIND)}
     sources = [one for one in directories if one != path and one not in wrong]
     sources.sort(key=lambda one: one in troubled)
-    try:
-        return plan_recover(
-            places.absolute(path),
-            partitions=[one.partition for one in agreed],
-            replicas=[places.absolute(one) for one in sources if _usable(one)],
-            allow_data_loss=allow_data_loss,
-            agreed=agreed,
-        )
-    except NotWaltzError:  # nothing there that could be repaired; the findings say so
-        return None
+    return plan_recover(
+        places.absolute(path),
+        partitions=[one.partition for one in agreed],
+        replicas=[places.absolute(one) for one in sources if _usable(one)],
+        allow_data_loss=allow_data_loss,
+        agreed=agreed,
+    )
 
 
 def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[Path]:
@@ -84,6 +83,4 @@ def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[
 
 def _usable(path: Path) -> bool:
     """Whether a directory can prove which cluster it belongs to."""
-    from engine.storage.view import view_storage
-
-    return view_storage(path, ()).control is not None
+    return read_control(path / CONTROL_FILE_NAME) is not None

@@ -296,3 +296,13 @@ def test_a_changed_agreement_is_another_plan(nodes: list[Path], tmp_path: Path) 
     file.write_text(json.dumps(body))
     with pytest.raises(StalePlanError):
         load_plan(file)
+
+
+def test_a_replica_without_a_control_file_gives_nothing_and_hinders_nobody(nodes: list[Path], tmp_path: Path) -> None:
+    (nodes[1] / "waltz-storage.ctl").unlink()
+    extend(nodes[2], 3)
+    found = planned(nodes)
+    assert actions(found["node-3"]) == ["cut-segment", "rebuild-index"]
+    assert [finding.code for finding in found["node-2"].plan.undecided] == ["control-file-missing"]
+    assert found["node-2"].plan.steps == ()
+    assert carried_out(nodes, {"node-3": found["node-3"]}, tmp_path).verdict is Verdict.EQUAL

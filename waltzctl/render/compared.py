@@ -239,13 +239,17 @@ def _show_side(writer: TableWriter, side: Object) -> None:
 def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: bool, plans_wanted: bool) -> str:
     """What it comes to, at the end.  `assumed`: nobody said how many replicas there are."""
     lines: list[str] = []
-    if plans:
-        lines.append("What brings each replica there, after a look at it (--dry-run shows it again):")
-        for one in plans:
+    if any(one.plan.steps for one in plans):
+        lines.append("What brings each replica there (add --dry-run to see it first):")
+    for one in plans:
+        left = counted(len(one.plan.undecided), "finding")
+        if one.plan.steps:
             lines.append("  " + shlex.join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file))))
             if one.plan.undecided:
-                lines.append(f"    leaves {counted(len(one.plan.undecided), 'finding')} for a person to decide")
-    elif plans_wanted:
+                lines.append(f"    leaves {left} for a person to decide")
+        else:
+            lines.append(f"  {one.replica}: nothing can be done without a person; {left} in {one.file}")
+    if plans_wanted and not plans:
         lines.append("No replica needs a plan, or nothing could be decided.")
     lines += [f"{path} is in use: its end may have moved while it was read." for path in summary.held]
     if assumed and summary.status != "equal":
