@@ -1,0 +1,44 @@
+"""Streaming queries in a process of their own, to be killed: ``python -m tests.spark.streaming_job JOB``.
+
+JOB is a JSON file: `queries`, each with `source`, `options`, `sink` and `checkpoint`, and `stop`, a file at whose sight the
+queries finish what is there and end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main(job: Path) -> None:
+    from engine.spark.session import SparkOptions, open_session
+    from engine.spark.source import WaltzDataSource
+
+    told = json.loads(job.read_text())
+    with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
+        spark = session.spark
+        spark.dataSource.register(WaltzDataSource)
+        queries = [
+            spark.readStream.format("waltz")
+            .options(**one["options"])
+            .load(one["source"])
+            .writeStream.format("parquet")
+            .option("path", one["sink"])
+            .option("checkpointLocation", one["checkpoint"])
+            .start()
+            for one in told["queries"]
+        ]
+        while not Path(told["stop"]).exists():
+            for query in queries:
+                if query.exception() is not None:
+                    raise RuntimeError(str(query.exception()))
+            time.sleep(0.05)
+        for query in queries:
+            query.processAllAvailable()
+            query.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,47 @@
+"""Writes in a process of their own: ``python -m tests.spark.writing_job slow|retry SOURCE TARGET``.
+
+`slow` never ends; `retry`: each task fails once, half-way, and a second job of rows that cannot be written fails for good.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+
+def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        while True:
+            time.sleep(1)
+
+
+def _fails_once(batches: Iterator[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for batch in batches:
+        yield batch.slice(0, batch.num_rows // 2)
+        if context.attemptNumber() == 0:
+            raise RuntimeError("this attempt is lost")
+        yield batch.slice(batch.num_rows // 2)
+
+
+def main(kind: str, source: str, target: str) -> None:
+    from engine.spark.session import SparkOptions, open_session
+    from engine.spark.source import WaltzDataSource
+
+    with open_session(SparkOptions("local[2,3]", (("spark.sql.shuffle.partitions", "2"),))) as session:
+        spark = session.spark
+        spark.dataSource.register(WaltzDataSource)
+        rows = spark.read.format("waltz").option("data", "true").load(source)
+        work = _slowly if kind == "slow" else _fails_once
+        rows = rows.mapInArrow(work, rows.schema)
+        rows.write.format("waltz").mode("append").option("layout", "released").save(target)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
