@@ -22,6 +22,7 @@ from engine.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from engine.spark.session import Session
 
@@ -47,7 +48,7 @@ class SparkCrew:
 
     def __init__(self, session: Session, progress: Progress = SILENT) -> None:
         self._session = session
-        self._progress = progress
+        self.progress = progress
 
     @property
     def hands(self) -> int:
@@ -64,52 +65,56 @@ class SparkCrew:
     ) -> Iterator[Result]:
         """See `Crew.map`.  Raises ClusterError when Spark gives the job up, and what `work` raises of ours."""
         packets = pack(weights, self.hands)
-        self._progress.start(what, sum(weights))
+        self.progress.start(what, sum(weights))
         for begin in range(0, len(packets), WAVE):
             wave = packets[begin : begin + WAVE]
             payloads = [pickle.dumps([tasks[number] for number in packet]) for packet in wave]
-            sizes = [sum(weights[number] for number in packet) for packet in wave]
-            answers: dict[int, tuple[bool, bytes]] = {}
-            for batch in self._run(partial(do_packets, work, payloads, os.getcwd()), len(wave), sizes):
-                for row in batch.to_pylist():
-                    answers[row["packet"]] = row["failed"], row["result"]
+            worker = partial(do_packets, work, payloads, os.getcwd())
+            rows = self.run(
+                partial(_collect, worker=worker, packets=len(wave)),
+                weight=sum(weights[number] for packet in wave for number in packet),
+            ).to_pylist()
+            answers = {row["packet"]: (row["failed"], row["result"]) for row in rows}
             for number in range(len(wave)):
                 failed, result = answers.pop(number)
                 if failed:
                     raise pickle.loads(result)
                 yield from pickle.loads(result)
 
-    def _run(self, work: Callable[[Any], Any], count: int, sizes: Sequence[int]) -> list[pa.RecordBatch]:
-        """Run one job, and tell how far it is; whoever interrupts the wait ends the job."""
-        spark, tag = self._session.spark, f"waltzctl-{uuid.uuid4()}"
-        found: list[Any] = []
+    def run(self, job: Callable[[SparkSession], Result], *, weight: int) -> Result:
+        """``job(spark)`` in a thread of its own, while this one tells how far its `weight` bytes are.
 
-        def job() -> None:
+        Whoever interrupts the wait ends the job.  Raises ClusterError when Spark gives it up.
+        """
+        spark, tag = self._session.spark, f"waltzctl-{uuid.uuid4()}"
+        found: list[Result] = []
+        failed: list[BaseException] = []
+
+        def body() -> None:
             try:
                 self._name(tag)
-                frame = spark.range(0, count, 1, count).mapInArrow(work, _SCHEMA)
-                found.append(frame.toArrow().to_batches())
+                found.append(job(spark))
             except BaseException as error:  # handed to the thread that waits
-                found.append(error)
+                failed.append(error)
 
-        thread = threading.Thread(target=job, name="spark-job", daemon=True)
+        thread = threading.Thread(target=body, name="spark-job", daemon=True)
         thread.start()
         told = 0
         try:
             while thread.is_alive():
                 thread.join(_LOOK)
-                told = self._tell(told, tag, count, sizes)
+                reached = int(weight * self._share_done())
+                self.progress.advance(max(0, reached - told))
+                told = max(told, reached)
         except BaseException:
             with contextlib.suppress(Exception):  # the interrupt is what matters
                 self._cancel(tag)
             thread.join(_GOOD_BYE)
             raise
-        (result,) = found
-        if isinstance(result, BaseException):
-            raise self._explain(result) from result
-        self._progress.advance(sum(sizes) - told)
-        batches: list[pa.RecordBatch] = result
-        return batches
+        if failed:
+            raise self._explain(failed[0]) from failed[0]
+        self.progress.advance(weight - told)
+        return found[0]
 
     def _name(self, tag: str) -> None:
         """Name the jobs of this thread, so that they can be cancelled, and their tasks with them."""
@@ -124,20 +129,14 @@ class SparkCrew:
         else:
             self._session.spark.sparkContext.cancelJobGroup(tag)
 
-    def _tell(self, told: int, tag: str, count: int, sizes: Sequence[int]) -> int:
-        done = self._completed(tag)
-        reached = sum(sizes) * min(done, count) // count if count else 0
-        if reached > told:
-            self._progress.advance(reached - told)
-        return max(told, reached)
-
-    def _completed(self, tag: str) -> int:
-        """Tasks that are done, of the stages that run now; 0 where Spark does not tell (Spark Connect)."""
+    def _share_done(self) -> float:
+        """Of the tasks of the stages that run now; 0 where Spark does not tell (Spark Connect)."""
         if self._session.options.connect:
-            return 0
+            return 0.0
         tracker = self._session.spark.sparkContext.statusTracker()
-        infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-        return sum(info.numCompletedTasks for info in infos if info is not None)
+        infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        tasks = sum(info.numTasks for info in infos if info is not None)
+        return sum(info.numCompletedTasks for info in infos if info is not None) / tasks if tasks else 0.0
 
     def _explain(self, error: BaseException) -> BaseException:
         from pyspark.errors import PySparkException
@@ -147,6 +146,11 @@ class SparkCrew:
         if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j", "grpc")):
             return ClusterError(f"{self._session.options.where}: the job was given up: {first_line(error)}")
         return error
+
+
+def _collect(spark: SparkSession, worker: Callable[[Any], Any], packets: int) -> pa.Table:
+    found: pa.Table = spark.range(0, packets, 1, packets).mapInArrow(worker, _SCHEMA).toArrow()
+    return found
 
 
 def pack(weights: Sequence[int], hands: int) -> list[range]:

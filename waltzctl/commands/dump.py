@@ -14,6 +14,7 @@ from waltzctl.connecting import (
     refuse_without_node,
     with_connection,
 )
+from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
@@ -56,6 +57,9 @@ MANUAL = Manual(
             "The bytes of one record's data.",
         ),
         Example("waltzctl dump /data/waltz/waltz-storage.ctl --format hexdump", "Every field of the control file."),
+        Example(
+            "waltzctl dump /data/waltz --export parquet -o records.parquet", "A table for anything that reads Parquet."
+        ),
         Example("waltzctl dump waltz://127.0.0.1:55281 --partition 3 --limit 10", "Of a running node."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
@@ -81,11 +85,27 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        Section(
+            "TABLES",
+            (
+                (
+                    "--export FORMAT writes records (or segments, index, control, as --what says) as a table into the new"
+                    " directory -o DIR, with the columns of the Spark data source: those of a record, the storage in front,"
+                    " data as bytes, and in finding the code of what is wrong at that place. The findings follow as objects."
+                ),
+                (
+                    "parquet and orc are written by this machine; with --engine spark also any format that Spark knows by"
+                    " name. The directory appears once it is whole."
+                ),
+            ),
+        ),
+        ENGINE,
         SECURITY,
     ),
 )
 
 
+@with_engine
 @with_connection
 def run(
     path: Annotated[
@@ -104,6 +124,12 @@ def run(
         str | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write there instead; FILE appears once it is whole."),
     ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export", metavar="FORMAT", help="Write a table into the new directory -o DIR: parquet, json, delta, ..."
+        ),
+    ] = None,
     partition: PartitionsOption = None,
     output_format: Annotated[
         DumpFormat | None,
@@ -112,6 +138,7 @@ def run(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
+    computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Show it."""
     partitions = partitions_of(partition)
@@ -123,7 +150,7 @@ def run(
     if nodes is not None:
         if what not in (None, What.RECORDS):
             raise typer.BadParameter("a node shows its records only", param_hint="'--what'")
-        refuse_with_node(reverse=reverse)
+        refuse_with_node(reverse=reverse, export=export, **computing.given)
         if output_format is DumpFormat.HEXDUMP:
             raise typer.BadParameter("a node does not show its bytes", param_hint="'--format'")
 
@@ -145,6 +172,42 @@ def run(
             )
         )
     refuse_without_node(connection)
+    if export is not None:
+        if output is None:
+            raise typer.BadParameter("name the directory of the table with -o DIR", param_hint="'--export'")
+        for option, given in (
+            ("--limit", limit is not None),
+            ("--reverse", reverse),
+            ("--format", output_format is not None),
+        ):
+            if given:
+                raise typer.BadParameter(
+                    "is not for tables, which hold everything in no order", param_hint=f"'{option}'"
+                )
+        if data not in (None, DataForm.NONE):
+            raise typer.BadParameter("a table holds the bytes themselves; none leaves them out", param_hint="'--data'")
+
+        from waltzctl.exporting import Export
+        from waltzctl.exporting import export as export_table
+
+        return export_table(
+            Export(
+                path=path_of(path, remote=True),
+                target=path_of(output, name="-o"),
+                format=export,
+                what=what or What.RECORDS,
+                partitions=partitions,
+                first=first,
+                last=last,
+                data=data is not DataForm.NONE,
+                computing=computing,
+                quiet=quiet,
+                verbose=verbose,
+            )
+        )
+    for option, value in computing.given.items():
+        if value is not None:
+            raise typer.BadParameter("is for tables: add --export FORMAT -o DIR", param_hint=f"'--{option}'")
 
     from waltzctl.dumping import Request, dump
 

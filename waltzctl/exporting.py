@@ -1,0 +1,68 @@
+"""dump --export: a table in files, and the findings that stand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.inspect.outcome import Tally
+from waltzctl.console import Console
+from waltzctl.engines import Computing, EngineName
+from waltzctl.exit_status import ExitStatus
+from waltzctl.options import What
+from waltzctl.outcome import say
+from waltzctl.render.objects import finding_object
+from waltzctl.render.progress import progress
+from waltzctl.values import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is to be written, and by whom."""
+
+    path: Path
+    target: Path
+    format: str
+    what: What
+    partitions: Collection[int] | None
+    first: int | None
+    last: int | None
+    data: bool
+    computing: Computing
+    quiet: bool
+    verbose: int
+
+
+def export(request: Export) -> ExitStatus:
+    """Write the table and say what was found on the way."""
+    from engine.crew import LocalCrew
+    from engine.spark.tables import WRITTEN_HERE, TableRequest, write_table
+
+    table = TableRequest(
+        path=request.path,
+        target=request.target,
+        format=request.format.lower(),
+        view=request.what.value,
+        partitions=request.partitions,
+        first=request.first,
+        last=request.last,
+        data=request.data,
+    )
+    computing = request.computing
+    if computing.engine is EngineName.AUTO and table.format not in WRITTEN_HERE:
+        computing = Computing(EngineName.SPARK, computing.master, computing.conf)
+    tally = Tally()
+    with Console(None, quiet=request.quiet, verbose=request.verbose, must_finish=True) as console:
+        with (
+            progress(quiet=request.quiet, verbose=request.verbose) as listener,
+            computing.crew([request.path], listener, quiet=request.quiet) as crew,
+        ):
+            done = write_table(table, crew or LocalCrew(progress=listener))
+        for finding in done.findings:
+            tally.add(finding)
+            console.emit(finding_object(finding))
+    if not request.quiet:
+        found = f", {counted(len(done.findings), 'finding')}" if done.findings else ""
+        say(f"waltzctl: {request.target}: {counted(done.rows, 'row')}{found}.")
+    return ExitStatus.from_label(tally.exit_status_name)
