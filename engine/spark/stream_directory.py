@@ -6,12 +6,15 @@ with the code of its finding, in the one batch that owns the first id that it co
 
 from __future__ import annotations
 
+import re
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import StalePlanError
+from engine.errors import NotWaltzError, StalePlanError
 from engine.findings import Code, Finding, Severity
 from engine.inspect.header_checks import short_header
 from engine.inspect.record_checks import damage_finding, tail_finding
@@ -25,7 +28,8 @@ from engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_
 from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from engine.spark.stream_rows import RowMaker
 from engine.storage import places
-from engine.storage.view import FileState, StorageView, view_partition, view_storage
+from engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
+from formats.control import CONTROL_FILE_NAME, ControlFile
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which a further change of a directory gives it another time, on every file system."""
 _TRIES = 8
 """Looks at a partition whose files are truncated and removed all the time."""
 
@@ -44,13 +51,31 @@ def directory_stream(options: Mapping[str, str], schema: StructType) -> WaltzStr
     return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A partition's files.  `settled`: the directory had been at rest when it was listed, so that its time tells of changes."""
+
+    view: PartitionView
+    modified_ns: int | None
+    settled: bool
+
+
+def _looked_at_again(view: PartitionView) -> PartitionView:
+    if not view.segments:
+        return view
+    last = view.segments[-1]
+    now = replace(last, data=FileState.of(last.data_path), index=FileState.of(last.index_path))
+    return replace(view, segments=(*view.segments[:-1], now))
+
+
 class DirectoryHistory:
     """See `engine.spark.stream_reader.History`."""
 
     def __init__(self, path: Path, rows: RowMaker) -> None:
         self._path = path
         self._rows = rows
-        self._view: StorageView | None = None
+        self._control: ControlFile | None = None
+        self._listed: dict[int, _Listed] = {}
         self._places: dict[int, PartitionPlaces] = {}
         self._seen: dict[int, tuple[tuple[FileState | None, ...], Anchor]] = {}
         """The last record of each partition, and the files in which it was found."""
@@ -62,10 +87,29 @@ class DirectoryHistory:
 
     def look(self) -> uuid.UUID | None:
         """See `History.look`.  Raises NotWaltzError, DiskReadError."""
-        self._view = view_storage(self._path)
-        self._places = {number: PartitionPlaces(one) for number, one in self._view.partitions.items()}
-        control = self._view.control
-        return None if control is None else control.header.cluster_key
+        try:
+            found = [int(name) for name in places.names(self._path) if _NUMBER.fullmatch(name)]
+        except OSError as error:
+            raise NotWaltzError(f"{self._path}: no storage directory: {error.strerror}") from error
+        self._control = read_control(self._path / CONTROL_FILE_NAME)
+        if self._control is None:
+            view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file
+        listed = {number: self._list(number) for number in sorted(found)}
+        self._listed = {number: one for number, one in listed.items() if one is not None}
+        self._places = {number: PartitionPlaces(one.view) for number, one in self._listed.items()}
+        return None if self._control is None else self._control.header.cluster_key
+
+    def _list(self, number: int) -> _Listed | None:
+        """A partition's files; where its directory did not change, only the last segment can have.  None: no directory."""
+        path = self._path / str(number)
+        modified, before = places.directory_modified_ns(path), self._listed.get(number)
+        if before is not None and before.settled and before.modified_ns == modified:
+            return replace(before, view=_looked_at_again(before.view))
+        settled = modified is not None and time.time_ns() - modified > _SETTLED
+        try:
+            return _Listed(view_partition(path, number), modified, settled)
+        except NotWaltzError:
+            return None
 
     def _patiently(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
         """Do something with a partition's files; again, with a new listing, when a truncation removed one of them."""
@@ -104,7 +148,7 @@ class DirectoryHistory:
 
     def _mark(self, partition: int) -> int:
         """What no recovery takes back: both marks, of which either may be the higher one.  -1 where nothing tells."""
-        control = None if self._view is None else self._view.control
+        control = self._control
         if control is None or partition >= len(control.partitions):
             return -1
         current = control.partitions[partition].current_struct
@@ -124,9 +168,7 @@ class DirectoryHistory:
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
         """See `History.parts`."""
-        assert self._view is not None
-        control = self._view.control
-        mark = None
+        control, mark = self._control, None
         if control is not None and partition < len(control.partitions):
             current = control.partitions[partition].current_struct
             mark = None if current is None else current.local_low_water_mark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -15,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from engine.errors import InvalidRequestError, StalePlanError
+from engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
 from engine.findings import Finding
 from engine.inspect.dump import dump_records
 from engine.scan import scanner
-from engine.spark import stream_places
+from engine.spark import stream_directory, stream_places
 from engine.storage.append import AppendSession, PendingRecord
 from engine.storage.directory import StorageDirectory, StorageOptions
 from formats.segment import Record, index_name, segment_name
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, make_records, write_segment
 from tests.golden import GOLDEN, needs_golden
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 
@@ -483,3 +484,37 @@ def test_directories_of_the_released_waltz_stream_as_they_are_dumped() -> None:
         assert [(r["transaction_id"], r["data"]) for r in query.rows if r["partition"] == number] == [
             (one.transaction_id, one.data) for one in expected if one.partition == number
         ]
+
+
+def test_a_partition_at_rest_is_not_listed_again_and_what_happens_there_is_still_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build_directory(tmp_path / "d", {0: 120, 1: 20})
+    for number in (0, 1):
+        os.utime(path / str(number), ns=(10**18, 10**18))
+    query = Query(path)
+    query.run()
+    listed: list[str] = []
+    view_partition = stream_directory.view_partition
+
+    def counting(directory: Path, partition: int) -> object:
+        listed.append(directory.name)
+        return view_partition(directory, partition)
+
+    monkeypatch.setattr(stream_directory, "view_partition", counting)
+    reader, offset = query.reader, query.offset
+    assert reader.latestOffset(offset) == offset
+    assert not listed
+    with _segment(path, 100).open("ab") as file:
+        file.write(make_records(1, first=120)[0].encode())
+    assert reader.latestOffset(offset)["partitions"]["0"]["transaction_id"] == 120
+    assert not listed
+    write_segment(path / "0", make_records(3, first=121))
+    assert reader.latestOffset(offset)["partitions"]["0"]["transaction_id"] == 123
+    assert listed == ["0"]
+
+
+def test_what_is_no_storage_directory_is_told(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotWaltzError, match=str(place)):
+            open_stream(place).initialOffset()
