@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 _CONNECT = "sc://"
+_PORTS = {"spark": 7077, "sc": 15002}
+_PATIENCE = 10.0
+"""Seconds that a master may take to answer a connection."""
 _TRACE = "Traceback (most recent call last):"
 _QUIET_LOG = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -97,6 +101,7 @@ def open_session(options: SparkOptions) -> Session:
         raise UnavailableError(
             f"PySpark is not installed ({error})", advice="pip install 'waltzctl[spark]', or --engine local"
         ) from error
+    _knock(options.where)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltzctl-spark-")))
         try:
@@ -125,6 +130,24 @@ def open_session(options: SparkOptions) -> Session:
             raise
         session._stack = stack.pop_all()
         return session
+
+
+def _knock(where: str) -> None:
+    """See whether anybody listens where a master should: Spark itself tries for many minutes.  Raises ClusterError."""
+    scheme, found, rest = where.partition("://")
+    if not found or scheme not in ("spark", "sc"):
+        return
+    refused = ""
+    for one in rest.partition("/")[0].split(","):  # a standalone cluster may have several masters
+        host, colon, port = one.rpartition(":")
+        address = (host.strip("[]"), int(port)) if colon and port.isdigit() else (one.strip("[]"), _PORTS[scheme])
+        try:
+            socket.create_connection(address, timeout=_PATIENCE).close()
+        except OSError as error:
+            refused = f"{address[0]}:{address[1]}: {error.strerror or error}"
+        else:
+            return
+    raise ClusterError(f"{where}: nobody answers: {refused}", advice="is the master right, and does it run?")
 
 
 def first_line(error: BaseException) -> str:

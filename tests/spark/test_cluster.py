@@ -1,0 +1,106 @@
+"""A real standalone cluster with two workers on the loopback, and Spark Connect in front of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.running_cluster import Cluster, running_cluster
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, as a command or a script has one; workers get no path to this checkout from it."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def findings(output: str) -> list[dict[str, object]]:
+    return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
+
+
+CORPUS = [str(one.relative_to(ROOT)) for one in sorted(ROOT.glob("fixtures/*/storage"))]
+
+
+def test_verify_on_a_cluster_of_two_workers_finds_what_verify_finds_here(cluster: Cluster) -> None:
+    common = ["-m", "waltzctl", "verify", *CORPUS, "--format", "ndjson"]
+    there = run(*common, "--master", cluster.master, "--conf", "spark.executor.memory=512m")
+    here = run(*common, "--engine", "local")
+    assert there.returncode == here.returncode == 4, there.stderr
+    assert findings(there.stdout) == findings(here.stdout) != []
+    for worker in cluster.workers:
+        worker.wait_for(r"Asked to (launch executor)")
+
+
+_DATA_SOURCE = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from engine.spark import shipping
+from engine.spark.source import WaltzDataSource
+
+builder = SparkSession.builder.master(sys.argv[1])
+spark = builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.addPyFile(str(shipping.write_archive(Path(sys.argv[2]))))
+spark.dataSource.register(WaltzDataSource)
+frame = spark.read.format("waltz").option("splitsize", "1").load(sys.argv[3])
+print("COUNT", frame.where("finding is null").count())
+
+
+def where(batches):
+    import engine, pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"code": [engine.__file__]})
+
+
+code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
+print("CODE", all("code.zip" in row.code for row in code))
+spark.stop()
+"""
+
+
+def test_the_data_source_reads_with_code_that_was_sent_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(_DATA_SOURCE)
+    path = ROOT / "fixtures" / "clean-released" / "storage"
+    done = run(str(script), cluster.master, str(tmp_path / "code.zip"), str(path))
+    assert done.returncode == 0, done.stderr
+    records = json.loads(run("-m", "waltzctl", "verify", str(path), "--format", "json").stdout)[-1]["records"]
+    assert f"COUNT {records}" in done.stdout
+    assert "CODE True" in done.stdout
+
+
+def test_verify_through_spark_connect_finds_the_same(cluster: Cluster) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect's client libraries are not installed")
+    common = ["-m", "waltzctl", "verify", *CORPUS, "--format", "ndjson"]
+    with cluster.connect_server() as url:
+        there = run(*common, "--engine", "spark", "--master", url)
+    assert there.returncode == 4, there.stderr
+    assert findings(there.stdout) == findings(run(*common, "--engine", "local").stdout)
+
+
+@pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2"])
+def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
+    done = run("-m", "waltzctl", "verify", CORPUS[0], "--master", master)
+    assert done.returncode == 14
+    assert f"{master}: nobody answers" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,130 @@
+"""dump --export: the rows of a table are those of dump, whoever wrote it, and a table that fails leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.crew import Crew, LocalCrew
+from engine.errors import ClusterError, InvalidRequestError
+from engine.findings import Finding
+from engine.inspect.dump import DumpedRecord, dump_records
+from engine.spark.crew import SparkCrew
+from engine.spark.tables import TableRequest, write_table
+from tests.cli.running import invoke
+
+if TYPE_CHECKING:
+    from engine.spark.session import Session
+
+dataset = pytest.importorskip("pyarrow.dataset")
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    table = dataset.dataset(path, exclude_invalid_files=False).to_table().to_pylist()
+    intact = [row for row in table if row["finding"] in (None, "data-checksum")]
+    return sorted(
+        (row["partition"], row["segment"], row["transaction_id"], row["offset"], row["data"], row["record_checksum"])
+        for row in intact
+    )
+
+
+def dumped(path: Path) -> list[tuple[Any, ...]]:
+    return sorted(
+        (one.partition, one.segment, one.transaction_id, one.offset, one.data, f"{one.record_checksum:08x}")
+        for one in dump_records(path)
+        if isinstance(one, DumpedRecord)
+    )
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.parent.name)
+def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) -> None:
+    done = write_table(TableRequest(path, tmp_path / "table", "parquet"), LocalCrew(2))
+    wanted = dumped(path)
+    assert rows(tmp_path / "table") == wanted
+    assert done.rows == len(wanted)
+    of_dump = {(one.code, one.partition, one.offset) for one in dump_records(path) if isinstance(one, Finding)}
+    of_table = {(one.code, one.partition, one.offset) for one in done.findings}
+    assert {one for one in of_table if one[2] is not None} == {one for one in of_dump if one[2] is not None}
+
+
+def test_a_table_written_by_spark_holds_the_same(spark_session: Session, tmp_path: Path) -> None:
+    path = Path("fixtures/flipped-bit/storage")
+    crews: dict[str, Crew] = {"here": LocalCrew(1), "spark": SparkCrew(spark_session)}
+    found = {name: write_table(TableRequest(path, tmp_path / name, "parquet"), crew) for name, crew in crews.items()}
+    assert found["spark"] == found["here"]
+    assert [one.code.value for one in found["here"].findings] == ["record-checksum"]
+    assert rows(tmp_path / "spark") == rows(tmp_path / "here") == dumped(path)
+
+
+def test_spark_writes_json_lines_with_bytes_in_base64(spark_session: Session, tmp_path: Path) -> None:
+    import json
+
+    path = Path("fixtures/clean-released/storage")
+    write_table(TableRequest(path, tmp_path / "table", "json", partitions=[1]), SparkCrew(spark_session))
+    lines = [json.loads(line) for part in (tmp_path / "table").glob("*.json") for line in part.read_text().splitlines()]
+    seen = sorted((line["transaction_id"], base64.b64decode(line["data"])) for line in lines)
+    assert seen == [(one[2], one[4]) for one in dumped(path) if one[0] == 1]
+
+
+def test_a_job_that_spark_gives_up_leaves_no_directory(spark_session: Session, tmp_path: Path) -> None:
+    request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "nonsense")
+    with pytest.raises(ClusterError, match="nonsense"):
+        write_table(request, SparkCrew(spark_session))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
+    class Failing(LocalCrew):
+        def map(self, work, tasks, *, weights, what):  # type: ignore[no-untyped-def]
+            work(tasks[0])
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_table(TableRequest(CORPUS[0], tmp_path / "table", "parquet"), Failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_exists_is_not_touched(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        write_table(TableRequest(CORPUS[0], tmp_path, "parquet"), LocalCrew(1))
+
+
+def test_ids_partitions_and_data_are_chosen(tmp_path: Path) -> None:
+    path = Path("fixtures/clean-released/storage")
+    request = TableRequest(path, tmp_path / "table", "orc", partitions=[1], first=5, last=9, data=False)
+    assert write_table(request, LocalCrew(1)).rows == 5
+    table = dataset.dataset(tmp_path / "table", format="orc").to_table()
+    assert sorted(table["transaction_id"].to_pylist()) == [5, 6, 7, 8, 9]
+    assert "data" not in table.column_names
+
+
+def test_segments_are_a_table_too(tmp_path: Path) -> None:
+    request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "parquet", view="segments")
+    assert write_table(request, LocalCrew(1)).rows == 6
+
+
+def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    damaged = "fixtures/flipped-bit/storage"
+    done = invoke("dump", damaged, "--export", "parquet", "-o", table)
+    assert (done.status, done.err) == (4, f"waltzctl: {table}: 19 rows, 1 finding.\n")
+    assert "record-checksum" in done.out
+    for arguments, why in (
+        (["--export", "parquet"], "-o DIR"),
+        (["--export", "parquet", "-o", "x", "--limit", "1"], "--limit"),
+        (["--export", "parquet", "-o", "x", "--data", "hex"], "--data"),
+        (["--engine", "spark"], "--export FORMAT"),
+        (["--engine", "local", "--export", "delta", "-o", "x"], "only parquet and orc"),
+        (["--engine", "local", "--export", "parquet", "-o", "x", "--master", "local"], "--master"),
+        (["--export", "parquet", "-o", "x", "--conf", "nonsense"], "spark.NAME=VALUE"),
+    ):
+        done = invoke("dump", damaged, *arguments)
+        assert done.status == 2
+        assert why in done.err

@@ -1,0 +1,181 @@
+"""Storages behind URLs: an S3-compatible server on the loopback, read in ranges, with the findings of the same files on disk."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidRequestError, NotWaltzError, UnavailableError
+from engine.inspect.dump import dump_records, dump_segments
+from engine.inspect.status import storage_status
+from engine.inspect.verify import VerifySummary, verify
+from engine.storage import places
+from engine.storage.places import (
+    LARGE,
+    UrlPath,
+    UrlSource,
+    file_numbers,
+    listing,
+    names,
+    open_source,
+    place,
+    read_range,
+)
+from tests.cli.running import invoke
+
+fsspec = pytest.importorskip("fsspec", reason="the extra 'spark' is not installed")
+CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of a server, and what the server was asked for."""
+
+    options: dict[str, str]
+    log: list[str]
+
+    def put(self, name: str, path: Path) -> Path:
+        """Copy a tree there."""
+        self.file_system.put(str(path), f"bucket/{name}", recursive=True)
+        self.log.clear()
+        return place(f"s3://bucket/{name}", self.options)
+
+    @property
+    def file_system(self):  # type: ignore[no-untyped-def]
+        return fsspec.filesystem("s3", use_listings_cache=False, **self.options)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    logger, lines = logging.getLogger("werkzeug"), []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers[:] = [Keep()]
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}", "key": "a", "secret": "b"}
+    found = Bucket(options, lines)
+    found.file_system.mkdir("bucket")
+    yield found
+    server.stop()
+
+
+@pytest.mark.parametrize("path", CORPUS[::7], ids=lambda path: path.parent.name)
+def test_objects_are_verified_and_dumped_as_files_are(bucket: Bucket, path: Path) -> None:
+    url = bucket.put(path.parent.name, path)
+
+    def seen(where: Path) -> list[object]:
+        return [
+            replace(one, elapsed_seconds=0)
+            if isinstance(one, VerifySummary)
+            else (one.code, one.severity, one.partition, one.segment, one.offset, one.message.replace(str(where), ""))
+            for one in verify([where])
+        ]
+
+    empty = [one for one in path.rglob("*") if one.is_dir() and not any(one.iterdir())]
+    if empty:
+        pytest.skip("an object store has no empty directories")
+    assert seen(url) == seen(path)
+    assert len(list(dump_records(url))) == len(list(dump_records(path)))
+    assert len(list(dump_segments(url))) == len(list(dump_segments(path)))
+    here, there = storage_status(path), storage_status(url)
+    assert [one.health for one in there.partitions] == [one.health for one in here.partitions]
+    assert there.locked_by is None
+
+
+def test_a_large_object_is_read_in_ranges_and_never_as_a_whole(bucket: Bucket, tmp_path: Path) -> None:
+    size = 3 * LARGE + 777
+    (tmp_path / "large").mkdir()
+    data = bytes(range(256)) * (size // 256 + 1)
+    (tmp_path / "large" / "object").write_bytes(data[:size])
+    url = bucket.put("large", tmp_path / "large") / "object"
+    with open_source(url) as source:
+        assert source.size() == size
+        for offset, length in ((0, 10), (size - 5, 100), (LARGE - 3, 7), (size, 1), (size + 9, 1)):
+            buffer = bytearray(length)
+            count = source.read_into(offset, memoryview(buffer))
+            assert bytes(buffer[:count]) == data[offset : min(offset + length, size)]
+        whole, at = bytearray(), 0
+        while count := source.read_into(at, memoryview(buffer := bytearray(500_000))):
+            whole += buffer[:count]
+            at += count
+    assert whole == data[:size]
+    answers = [line.rsplit('" ', 1)[1].split()[0] for line in bucket.log if "GET /bucket/large/object" in line]
+    assert answers
+    assert set(answers) == {"206"}, bucket.log
+
+
+def test_names_sizes_and_kinds(bucket: Bucket) -> None:
+    url = bucket.put("kinds", Path("fixtures/clean-released/storage"))
+    assert names(url) == ["0", "1", "waltz-storage.ctl"]
+    assert {name: numbers is None for name, numbers in listing(url).items()} == {
+        "0": True,
+        "1": True,
+        "waltz-storage.ctl": False,
+    }
+    control = url / "waltz-storage.ctl"
+    here = Path("fixtures/clean-released/storage/waltz-storage.ctl")
+    numbers = file_numbers(control)
+    assert numbers is not None
+    assert numbers[0] == here.stat().st_size
+    assert numbers == listing(url)["waltz-storage.ctl"]
+    assert read_range(control, 3, 9) == here.read_bytes()[3:12]
+    assert (url.is_dir(), url.is_file(), control.is_file(), (url / "none").exists()) == (True, False, True, False)
+    with pytest.raises(NotADirectoryError):
+        listing(control)
+    with pytest.raises(FileNotFoundError):
+        UrlSource(url / "none")  # type: ignore[arg-type]
+
+
+def test_a_path_of_a_url_does_what_paths_do() -> None:
+    url = place("s3://bucket/node/3/0000000000000000008.seg")
+    assert isinstance(url, UrlPath)
+    assert str(url) == "s3://bucket/node/3/0000000000000000008.seg"
+    assert (url.name, url.stem, url.suffix) == ("0000000000000000008.seg", "0000000000000000008", ".seg")
+    assert str(url.parent.parent / "4") == "s3://bucket/node/4"
+    assert str(url.with_suffix(".idx")) == "s3://bucket/node/3/0000000000000000008.idx"
+    assert url.is_absolute()
+    assert isinstance(url.parent, UrlPath)
+    assert {url: 1}[place("s3://bucket/node/3/0000000000000000008.seg/")] == 1
+    assert str(place("file:///data/waltz")) == "/data/waltz"
+    assert not isinstance(place("/data/waltz"), UrlPath)
+
+
+def test_a_pickled_path_brings_what_opens_its_file_system() -> None:
+    url = place("memory://here/node", {"skip_instance_cache": True})
+    copy = pickle.dumps(url)
+    places._options.clear()
+    assert pickle.loads(copy) == url
+    assert dict(places._options["memory://here"]) == {"skip_instance_cache": True}
+
+
+def test_what_cannot_be_read_is_told() -> None:
+    with pytest.raises(InvalidRequestError, match=r"ftp://\.\.\.@host: the URL carries a password") as caught:
+        place("ftp://user:secret@host/x")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UnavailableError, match="nothing that is installed reads nosuch URLs"):
+        list(verify([place("nosuch://bucket/x")]))
+    with pytest.raises(NotWaltzError):
+        list(verify([place("memory://nothing/at/all")]))
+    for command in (
+        ["truncate", "--partition", "0", "--after", "1"],
+        ["recover"],
+        ["rebuild-index"],
+        ["append", "--partition", "0"],
+    ):
+        answer = invoke(command[0], "s3://bucket/node", *command[1:])
+        assert answer.status == 2
+        assert "works on files of this machine" in answer.err
