@@ -25,7 +25,7 @@ def examples() -> list[Path]:
 
 
 def packets(
-    *paths: Path,
+    *paths: Path | str,
     view: str = "records",
     filters: Iterable[Filter] | None = None,
     columns: str | None = None,
@@ -56,7 +56,7 @@ def packets(
     return tasks
 
 
-def read(*paths: Path, **arguments: Any) -> list[Row]:
+def read(*paths: Path | str, **arguments: Any) -> list[Row]:
     """All rows, in order."""
     return [row for packet in packets(*paths, **arguments) for row in packet]
 

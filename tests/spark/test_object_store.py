@@ -1,0 +1,179 @@
+"""Storages in an object store: the same rows and findings, read in ranges, and nothing of what is not wanted.
+
+The store is moto's server on loopback, reached through s3fs; what it was asked for is what it was seen to be asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.errors import DiskReadError
+from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age, flip, seg
+from tests.spark.reading import dumped, examples, in_order, read, verified
+from waltzctl.render.objects import finding_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+moto_server = pytest.importorskip("moto.server", reason="no S3-compatible server is installed")
+pytest.importorskip("s3fs", reason="s3fs is not installed")
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@dataclass
+class Store:
+    """The server, and every read of an object: its key, and how many bytes were answered."""
+
+    endpoint: str
+    gets: list[tuple[str, str | None, int]] = field(default_factory=list)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "storage.endpoint_url": self.endpoint,
+            "storage.key": "tester",
+            "storage.secret": "geheim",
+            "storage.client_kwargs": '{"region_name": "us-east-1"}',
+        }
+
+    def upload(self, directory: Path, url: str) -> str:
+        import s3fs
+
+        files = s3fs.S3FileSystem(
+            endpoint_url=self.endpoint,
+            key="tester",
+            secret="geheim",
+            skip_instance_cache=True,
+        )
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if not files.exists(bucket):
+            files.mkdir(bucket)
+        for file in sorted(directory.rglob("*")):
+            if file.is_file():
+                files.pipe_file(f"{bucket}/{prefix}/{file.relative_to(directory)}", file.read_bytes())
+        self.gets.clear()
+        return url
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    """A server of this process on a free port."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    running = Store(f"http://{host}:{port}")
+    application = server._server.app
+
+    def watched(environ: dict[str, Any], start: Any) -> Any:
+        path, asked = environ.get("PATH_INFO", ""), environ.get("HTTP_RANGE")
+
+        def started(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
+            if environ["REQUEST_METHOD"] == "GET" and re.search(r"\.(seg|idx|ctl)$", path):
+                running.gets.append((path, asked, length))
+            return start(status, headers, *rest)
+
+        return application(environ, started)
+
+    server._server.app = watched
+    yield running
+    server.stop()
+
+
+def at(url: str, row: dict[str, Any], storage: Path) -> dict[str, Any]:
+    """A row of the directory as it must be of its copy."""
+    return {name: value.replace(str(storage), url) if isinstance(value, str) else value for name, value in row.items()}
+
+
+@pytest.fixture(scope="module")
+def examples_there(store: Store) -> list[tuple[Path, str]]:
+    wanted = {"flipped-bit", "stale-indexes", "lost-segment", "interrupted-roll-over"}
+    return [
+        (storage, store.upload(storage, f"s3://examples/{storage.parent.name}"))
+        for storage in examples()
+        if storage.parent.name in wanted
+    ]
+
+
+def test_rows_and_findings_are_those_of_the_files(store: Store, examples_there: list[tuple[Path, str]]) -> None:
+    assert len(examples_there) == 4
+    for storage, url in examples_there:
+        expected = in_order(at(url, row, storage) for row in dumped(storage))
+        assert in_order(read(url, splitSize=4000, **store.options)) == expected
+        findings = [{"node": str(storage), **finding_keys(one)} for one in verified(storage)]
+        expected = in_order(at(url, row, storage) for row in findings)
+        got = read(url, view="findings", **store.options)
+        assert in_order(got) == expected
+
+
+@pytest.fixture(scope="module")
+def large(store: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Three partitions with a segment of 3 MB each."""
+    partitions = {number: [make_records(3000, partition=number, size=1000)] for number in range(3)}
+    storage = age(build_directory(tmp_path_factory.mktemp("large") / "node", partitions))
+    return storage, store.upload(storage, "s3://cluster/node-1")
+
+
+def test_a_large_segment_is_read_in_ranges_and_about_once(store: Store, large: tuple[Path, str]) -> None:
+    storage, url = large
+    store.gets.clear()
+    rows = read(url, partitions="1", splitSize="1MB", columns="transaction_id", **store.options)
+    assert [row["transaction_id"] for row in rows] == list(range(3000))
+    size = seg(storage, 1, 0).stat().st_size
+    gets = [(asked, length) for path, asked, length in store.gets if path.endswith("/1/" + seg(storage, 1, 0).name)]
+    assert all(asked is not None for asked, _ in gets), "a whole object was asked for"
+    assert max(length for _, length in gets) < size
+    assert size <= sum(length for _, length in gets) < 1.6 * size
+
+
+def test_a_filter_on_the_partition_asks_for_no_object_of_another(
+    spark: SparkSession, store: Store, large: tuple[Path, str]
+) -> None:
+    _, url = large
+    frame = spark.read.format("waltz").options(**store.options).schema("partition int")
+    store.gets.clear()
+    assert frame.option("partitions", "2").load(url).count() == 3000
+    assert {path.split("/")[-2] for path, _, _ in store.gets if not path.endswith(".ctl")} == {"2"}
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        store.gets.clear()
+        everything = spark.read.format("waltz").options(**store.options).schema("partition int").load(url)
+        assert everything.where("partition = 0").count() == 3000
+        assert {path.split("/")[-2] for path, _, _ in store.gets if not path.endswith(".ctl")} == {"0"}
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_damage_there_is_rows_and_credentials_are_in_no_message(store: Store, tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 50}, size=100)
+    flip(seg(storage, 0, 0), 128 + 140 * 7 + 50)
+    url = store.upload(age(storage), "s3://damaged/node")
+    assert [row["transaction_id"] for row in read(url, **store.options) if row["finding"]] == [7]
+    broken = store.options | {
+        "storage.endpoint_url": "http://127.0.0.1:9",
+        "storage.config_kwargs": '{"retries": {"max_attempts": 0}, "connect_timeout": 1}',
+    }
+    with pytest.raises(DiskReadError) as raised:
+        read("s3://elsewhere/node", **broken)
+    assert "geheim" not in str(raised.value)
+    shutil.rmtree(storage)
+
+
+def test_file_urls_are_files(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 5})
+    assert len(read(f"file://{storage}")) == 5
