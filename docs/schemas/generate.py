@@ -144,6 +144,7 @@ AGREED = keys(
         "clean_to": INT64,
         "cut_after": or_null(INT64),
         "outvoted": listed({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
+        "restore_end": BOOLEAN,
     }
 )
 RANGE_KEYS = {"first_transaction_id": COUNT, "last_transaction_id": COUNT}

@@ -57,7 +57,7 @@ class ReplicaComparison:
     `path` is its storage directory.  Marks are None where nothing tells them, `last_transaction_id` where there is none.
     `cut_after`: recovery cuts what stands behind.  `damaged`: ids (first, behind the last) that it held, up to what is kept.
     `outvoted`: ids under which it holds another version than the one that is kept.  `sources`: from whom each of both can be
-    restored.  `votes`: whether it has a vote.
+    restored.  `votes`: whether it has a vote.  `open_end`: it may have held, and acknowledged, more than can be seen.
     """
 
     path: Path
@@ -71,6 +71,7 @@ class ReplicaComparison:
     outvoted: tuple[Range, ...]
     sources: tuple[Source, ...]
     votes: bool
+    open_end: bool = False
 
     @property
     def damaged_records(self) -> int:

@@ -1,7 +1,8 @@
 """From a comparison to a plan for each replica that needs something: ``recover`` with what all replicas have agreed on.
 
-A plan cuts what recovery would cut, restores damaged records from replicas that prove them, and rebuilds indexes.  What a replica
-lacks at its end is left to the cluster, which brings it up to date, but for what it promised to hold (its local low-water mark).
+A plan cuts what recovery would cut, restores damaged records from replicas that prove them, and rebuilds indexes.  What a
+replica lacks at its end is left to the cluster, which brings it up to date.  But a replica that has lost its end may have
+acknowledged all that is kept: it gets all of it back, as its vote may be the one that keeps it.
 
 Partitions about which nothing can be decided are left out.  Sources are replicas that need no plan themselves where there are
 such: carrying out a plan changes a replica, and makes plans stale that read from it.
@@ -58,7 +59,7 @@ def _plan(
         for own in one.replicas:
             if own.path == path:
                 ranges = tuple((first, stop - 1) for first, stop in replaced_ranges(own))
-                agreed.append(Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges))
+                agreed.append(Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges, own.open_end))
                 wrong |= _not_to_be_trusted(one, own)
     if not agreed:
         return None

@@ -61,6 +61,7 @@ class _Replica:
             self.outvoted,
             tuple(self.sources([*self.damaged, *replaced])),
             voter,
+            ballot.open_end or not ballot.present,
         )
 
     def last(self) -> int | None:

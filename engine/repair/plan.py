@@ -307,7 +307,7 @@ def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
         numbers = [one.partition, one.clean_to, *(() if one.cut_after is None else (one.cut_after,))]
         for first, last in one.outvoted:
             numbers += [first, last]
-        if any(type(number) is not int for number in numbers):
+        if any(type(number) is not int for number in numbers) or type(one.restore_end) is not bool:
             raise TypeError("agreements of the wrong kind")
     return tuple(replace(one, outvoted=tuple((first, last) for first, last in one.outvoted)) for one in found)
 

@@ -159,18 +159,18 @@ class LossPlanner:
             segment=following.first, transaction_id=first,
         )  # fmt: skip
 
-    def end(self, part: Part | None, first: int, mark: int | None, evidence: int) -> int:
+    def end(self, part: Part | None, first: int, mark: int | None, evidence: int, *, whole: bool = False) -> int:
         """The end of the partition: `first` is the next id; up to `mark` transactions are known to be durable.
 
-        `mark` None: not known.  `evidence`: a file without records shows that ids below it have been here.  Returns the
-        next id after what was restored.
+        `mark` None: not known.  `evidence`: a file without records shows that ids below it have been here.  `whole`: up to there,
+        or nothing, is restored.  Returns the next id after what was restored.
         """
         tail = None if part is None or part.survey is None else part.survey.tail
         wanted = max(evidence, 0 if mark is None else mark + 1)
         if wanted > first:
             before = Neighbours(self._last_record(part), None)
             found = self._prove(first, wanted, before)
-            if isinstance(found, Refusal) and mark is not None and first < mark + 1 < wanted:
+            if isinstance(found, Refusal) and not whole and mark is not None and first < mark + 1 < wanted:
                 found = self._prove(first, mark + 1, before)
             if isinstance(found, Proven):
                 self._restore_behind(part, found, f"acknowledged up to {mark}" if mark is not None else "lost tail")

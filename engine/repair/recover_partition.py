@@ -43,7 +43,8 @@ def plan_partition(
     if reconciliation is not None:
         reconciliation.prepare()
     end = None if agreed is None else agreed.clean_to + 1
-    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end)
+    whole = agreed is not None and agreed.restore_end
+    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, whole=whole)
     walk.run()
     if view is None and len(ground.parts) == 0:
         del draft.undecided[before:]
@@ -69,14 +70,18 @@ def _mark(control: ControlFile, partition: int) -> int | None:
 class _Walk:
     """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it).
 
-    `end`: the id behind the last one that is kept, where that is known; nothing is restored from there on.
+    `end`: the id behind the last one that is kept, where that is known; nothing is restored from there on.  `whole`:
+    everything up to there is.
     """
 
-    def __init__(self, ground: Ground, losses: LossPlanner, mark: int | None, end: int | None) -> None:
+    def __init__(
+        self, ground: Ground, losses: LossPlanner, mark: int | None, end: int | None, *, whole: bool = False
+    ) -> None:
         self.ground = ground
         self.losses = losses
         self.mark = mark
         self.end = end
+        self.whole = whole
         self.expected: int | None = 0
 
     def run(self) -> None:
@@ -134,8 +139,8 @@ class _Walk:
         evidence = [part.first + part.index_entries for part in parts if part.data is None or part.short]
         highest = max(evidence, default=0)
         if self.end is not None:
-            highest = min(highest, self.end)
-        self.expected = self.losses.end(last, self.expected, self.mark, highest)
+            highest = self.end if self.whole else min(highest, self.end)
+        self.expected = self.losses.end(last, self.expected, self.mark, highest, whole=self.whole)
 
 
 def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:

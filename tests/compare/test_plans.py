@@ -217,17 +217,30 @@ def test_a_torn_tail_is_cut(nodes: list[Path], tmp_path: Path) -> None:
     assert states(carried_out(nodes, found, tmp_path)) == ["behind", "equal", "equal"]
 
 
-def test_a_missing_partition_directory_is_restored_up_to_the_mark(nodes: list[Path], tmp_path: Path) -> None:
+def test_a_missing_partition_directory_is_restored(nodes: list[Path], tmp_path: Path) -> None:
     for file in (nodes[2] / "0").iterdir():
         file.unlink()
     (nodes[2] / "0").rmdir()
     found = planned(nodes)
-    assert set(actions(found["node-3"])) == {"restore-segment", "restore-record", "rebuild-index"} or set(
-        actions(found["node-3"])
-    ) == {"restore-segment", "rebuild-index"}
-    one = carried_out(nodes, found, tmp_path)
-    assert states(one) == ["equal", "equal", "behind"]
-    assert one.replicas[2].last_transaction_id == MARK
+    assert actions(found["node-3"]) == ["restore-segment"] * 3 + ["rebuild-index"] * 3
+    assert carried_out(nodes, found, tmp_path).verdict is Verdict.EQUAL
+
+
+def test_who_may_have_acknowledged_all_that_is_kept_gets_all_of_it_back_or_nothing(
+    nodes: list[Path], tmp_path: Path
+) -> None:
+    """Restored only up to its mark, it would look like one that never held the rest, and a quorum would be gone."""
+    for path in nodes[1:]:
+        keep_up_to(path, 0)
+    found = planned(nodes)
+    assert sorted(found) == ["node-2", "node-3"]
+    one = carried_out(nodes, {"node-2": found["node-2"]}, tmp_path)
+    assert (one.clean_to, one.decision.caught_up) == (LAST, False)
+    flip(nodes[0], 90)
+    flip(nodes[1], 95)
+    (repair,) = [one for name, one in planned(nodes).items() if name == "node-3"]
+    assert repair.plan.steps == ()
+    assert [finding.code for finding in repair.plan.undecided] == ["acknowledged-missing"]
 
 
 def test_a_stale_index_is_rebuilt(nodes: list[Path], tmp_path: Path) -> None:

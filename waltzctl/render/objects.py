@@ -136,6 +136,7 @@ def _agreed_keys(plan: Plan) -> Object:
             "clean_to": one.clean_to,
             "cut_after": one.cut_after,
             "outvoted": [list(span) for span in one.outvoted],
+            "restore_end": one.restore_end,
         }
         for one in plan.arguments.agreed
     ]

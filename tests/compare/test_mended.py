@@ -1,0 +1,78 @@
+"""Whatever was done to three replicas: their plans, one after the other, lead to what is kept, and undo leads back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.compare.plans import plans
+from engine.compare.vote import Verdict
+from engine.repair.apply import apply
+from engine.repair.quarantine import undo
+from tests.compare.clusters import MARK, compared, make_cluster
+from tests.compare.test_ranges import Injuries, by_id, injure, injuries
+from tests.repair.trees import snapshot
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Path]]:
+    return {mark: make_cluster(tmp_path_factory.mktemp("cluster"), mark=mark) for mark in (-1, MARK)}
+
+
+def mend_all(nodes: list[Path], *, loss: bool) -> list[tuple[Path, str]]:
+    """Compare, carry out one plan, compare again, until no plan does anything."""
+    done: list[tuple[Path, str]] = []
+    for _ in range(8):
+        answer = compared(*nodes)
+        found = [one for one in plans(list(answer.partitions.values()), nodes, allow_data_loss=loss) if one.plan.steps]
+        if not found:
+            return done
+        result = apply(found[0], arguments=["recover"])
+        assert result.undo_id is not None
+        done.append((found[0].storage, result.undo_id))
+    raise AssertionError("plans without end")
+
+
+def check_mended(nodes: list[Path], *, loss: bool) -> None:
+    first = compared(*nodes)[0]
+    before = [snapshot(path) for path in nodes]
+    held = by_id(first)
+    done = mend_all(nodes, loss=loss)
+    after = compared(*nodes)[0]
+    if first.verdict is Verdict.UNDECIDABLE:
+        assert done == [], "what is undecidable is left alone"
+    if first.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE) and loss:
+        assert after.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE)
+        assert {one.state.value for one in after.replicas} <= {"equal", "behind"}
+    if first.verdict is not Verdict.UNDECIDABLE:
+        assert after.clean_to == first.clean_to, "nothing that is kept goes, nothing else comes"
+        told = by_id(after)
+        for one in first.decision.kept:
+            for number in range(one.run.first, one.run.stop):
+                if one.version is not None:
+                    assert max(told[number]) >= 0, "an intact copy of all that is kept stays"
+                    assert max(held[number]) >= 0
+    for path, undo_id in reversed(done):
+        undo(path, undo_id)
+    assert [snapshot(path) for path in nodes] == before
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.tuples(injuries, injuries, injuries), st.sampled_from((-1, MARK)), st.booleans())
+def test_plans_lead_to_what_is_kept_and_undo_leads_back(
+    whole: dict[int, list[Path]],
+    tmp_path_factory: pytest.TempPathFactory,
+    case: tuple[Injuries, ...],
+    mark: int,
+    loss: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("case")
+    nodes = [Path(shutil.copytree(path, root / path.name)) for path in whole[mark]]
+    for salt, (path, wanted) in enumerate(zip(nodes, case, strict=True)):
+        injure(path, wanted, salt)
+    check_mended(nodes, loss=loss)
+    shutil.rmtree(root)
