@@ -4,7 +4,7 @@ A plan cuts what recovery would cut, restores damaged records from replicas that
 replica lacks at its end is left to the cluster, which brings it up to date.  But a replica that has lost its end may have
 acknowledged all that is kept: it gets all of it back, as its vote may be the one that keeps it.
 
-Partitions about which nothing can be decided are left out.  Sources are replicas that need no plan themselves where there are
+Partitions in which anything is undecidable are left out.  Sources are replicas that need no plan themselves where there are
 such: carrying out a plan changes a replica, and makes plans stale that read from it.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from engine.compare.outcome import PartitionComparison, ReplicaComparison, State
 from engine.compare.states import replaced_ranges
-from engine.compare.vote import Verdict
 from engine.errors import InvalidRequestError
 from engine.repair.plan import Repair
 from engine.repair.reconcile import Agreed
@@ -41,7 +40,7 @@ def plans(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
             )
-    decided = [one for one in comparisons if one.verdict is not Verdict.UNDECIDABLE]
+    decided = [one for one in comparisons if not one.decision.undecided]
     found: list[Repair] = []
     for path in directories:
         repair = _plan(path, decided, directories, allow_data_loss=allow_data_loss)
@@ -76,10 +75,17 @@ def _plan(
 
 
 def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[Path]:
-    """Replicas that hold other versions of a partition in which this one has something to restore."""
-    if own.state in (State.EQUAL, State.BEHIND, State.AHEAD):
-        return set()
-    return {other.path for other in one.replicas if other.state is State.DIVERGED and other.path != own.path}
+    """Replicas that hold another version of something that this one has to restore."""
+    needs = [*own.damaged, *replaced_ranges(own)]
+    if own.open_end or own.cut_after is not None:
+        begin = 0 if own.last_transaction_id is None else own.last_transaction_id + 1
+        needs.append((min(begin, begin if own.cut_after is None else own.cut_after + 1), one.decision.clean_to + 1))
+    return {
+        other.path
+        for other in one.replicas
+        if other.path != own.path
+        and any(low < stop and first < high for low, high in other.outvoted for first, stop in needs)
+    }
 
 
 def _usable(path: Path) -> bool:

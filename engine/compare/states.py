@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from engine.compare.outcome import Range, ReplicaComparison, Source, State
-from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, Verdict, joined
+from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
 """Places whose records are replaced one by one; a replica with more of them is cut in front of the first."""
@@ -31,6 +32,7 @@ def replaced_ranges(replica: ReplicaComparison) -> tuple[Range, ...]:
 class _Replica:
     def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[Path]) -> None:
         self.number = number
+        self.runs = runs
         self.decision = decision
         self.paths = paths
         self.strangers = {
@@ -59,7 +61,7 @@ class _Replica:
             cut,
             self.damaged,
             self.outvoted,
-            tuple(self.sources([*self.damaged, *replaced])),
+            tuple(self.sources(_neighbours_joined([*self.damaged, *replaced]))),
             voter,
             ballot.open_end or not ballot.present,
         )
@@ -92,7 +94,7 @@ class _Replica:
         Where it goes on like the others behind what differs, only that is replaced; where it does not, it is cut in front of it.
         """
         decision = self.decision
-        if decision.verdict is Verdict.UNDECIDABLE:
+        if decision.undecided:
             return (), None
         if any(one.version is None and self.differs(one) for one in decision.kept):
             return (), None  # which version is right cannot be told
@@ -108,14 +110,34 @@ class _Replica:
         return replaced, self.outvoted[-1][0] - 1 if fork else beyond
 
     def sources(self, ranges: Iterable[Range]) -> Iterator[Source]:
-        """From whom each range can be restored, where one replica holds the kept version of it.
+        """From whom each range can be restored: a replica that holds the kept version, and the same records on either side.
 
-        Rather from one that agrees with what is kept everywhere: a plan takes nothing from the others.
+        Rather from one that agrees with what is kept everywhere.
         """
-        for first, stop in sorted(ranges):
+        for first, stop in ranges:
             for one in self.decision.kept:
                 low, high = max(first, one.run.first), min(stop, one.run.stop)
                 if low < high:
                     holders = [n for n, version in enumerate(one.run.versions) if version == one.version]
-                    best = min(holders, key=lambda n: (n in self.strangers, n), default=None)
+                    proven = [n for n in holders if self.same(n, first - 1) and self.same(n, stop)]
+                    best = min(proven, key=lambda n: (n in self.strangers, n), default=None)
                     yield Source(low, high, None if best is None else self.paths[best])
+
+    def same(self, other: int, number: int) -> bool:
+        """Whether another replica holds the record that stands here under an id; also where none stands here."""
+        place = bisect_right(self.runs, number, key=lambda run: run.first) - 1
+        if place < 0 or not self.runs[place].first <= number < self.runs[place].stop:
+            return True
+        mine = self.runs[place].versions[self.number]
+        return mine < 0 or mine == self.runs[place].versions[other]
+
+
+def _neighbours_joined(ranges: Iterable[Range]) -> list[Range]:
+    """In order, those that touch each other as one: they are restored as one."""
+    found: list[Range] = []
+    for first, stop in sorted(ranges):
+        if found and found[-1][1] >= first:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((first, stop))
+    return found

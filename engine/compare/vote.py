@@ -245,14 +245,19 @@ class _Vote:
             for version, earlier in zip(one.run.versions, before.run.versions, strict=True)
         )
 
-    @staticmethod
-    def beyond(rest: list[_Judged]) -> list[_Judged]:
-        """What stands open behind the last transaction that is kept, up to the first that is cut."""
+    def beyond(self, rest: list[_Judged]) -> list[_Judged]:
+        """What stands open behind the last transaction that is kept, up to the first that is cut.
+
+        What is lost behind something open may never have been acknowledged, and is open as well.
+        """
         found: list[_Judged] = []
+        is_open = False
         for one in rest:
             if one.outcome is _Outcome.CUT:
                 break
-            found.append(one)
+            is_open = is_open or one.outcome is not _Outcome.LOST
+            doubtful = is_open and one.run.first > self.acknowledged
+            found.append(replace(one, outcome=_Outcome.OPEN) if doubtful else one)
         return found
 
     def conclude(self, kept: list[_Judged], rest: list[_Judged], *, equal: bool) -> Decision:
