@@ -15,7 +15,7 @@ from engine.spark.columns import RECORD_COLUMNS, spark_schema
 from engine.spark.stream_directory import directory_stream
 from engine.spark.stream_node import node_stream
 from engine.spark.stream_reader import WaltzStreamReader
-from formats.segment import Record
+from formats.segment import Record, index_name, segment_name
 
 SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
 Row = dict[str, Any]
@@ -97,3 +97,18 @@ def as_row(record: Record) -> tuple[int, bytes, int, tuple[int, int, int, int]]:
 def row_value(row: Row) -> tuple[int, bytes, int, tuple[int, ...]]:
     """The same, of a row."""
     return row["transaction_id"], row["data"], row["header"], tuple(row["request_id"].values())
+
+
+def segment_path(path: Path, first: int, partition: int = 0) -> Path:
+    return path / str(partition) / segment_name(first)
+
+
+def damage(path: Path, first: int, number: int, partition: int = 0) -> Record:
+    """Flip a byte in a record of a directory of `build_directory`; returns the record."""
+    with_index = path / str(partition) / index_name(first)
+    entries = with_index.read_bytes()[128:]
+    offset = int.from_bytes(entries[8 * (number - first) :][:8], "big")
+    data = bytearray(segment_path(path, first, partition).read_bytes())
+    data[offset + 20] ^= 0x40
+    segment_path(path, first, partition).write_bytes(data)
+    return Record.decode(bytes(data[offset : offset + 40 + int.from_bytes(data[offset + 28 : offset + 32], "big")]))

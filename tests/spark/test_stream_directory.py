@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,32 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
+from engine.errors import InvalidRequestError, NotWaltzError
 from engine.findings import Finding
 from engine.inspect.dump import dump_records
-from engine.scan import scanner
-from engine.spark import stream_directory, stream_places
 from engine.storage.append import AppendSession, PendingRecord
 from engine.storage.directory import StorageDirectory, StorageOptions
 from formats.segment import Record, index_name, segment_name
-from tests.builders import build_directory, make_records, write_segment
+from tests.builders import build_directory, make_records
 from tests.golden import GOLDEN, needs_golden
-from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
-
-
-def _segment(path: Path, first: int, partition: int = 0) -> Path:
-    return path / str(partition) / segment_name(first)
-
-
-def _damage(path: Path, first: int, number: int, partition: int = 0, *, per_segment: int = 50) -> Record:
-    """Flip a byte in a record of a directory of `build_directory`; returns the record."""
-    with_index = path / str(partition) / index_name(first)
-    entries = with_index.read_bytes()[128:]
-    offset = int.from_bytes(entries[8 * (number - first) :][:8], "big")
-    data = bytearray(_segment(path, first, partition).read_bytes())
-    data[offset + 20] ^= 0x40
-    _segment(path, first, partition).write_bytes(data)
-    return Record.decode(bytes(data[offset : offset + 40 + int.from_bytes(data[offset + 28 : offset + 32], "big")]))
+from tests.spark.streaming import Query, as_row, damage, findings, ids, open_stream, row_value, segment_path
 
 
 def test_every_record_comes_once_with_its_bytes_whatever_the_limit(tmp_path: Path) -> None:
@@ -71,7 +52,7 @@ def test_what_is_appended_comes_and_a_torn_tail_is_not_there_yet(tmp_path: Path)
     query = Query(path)
     query.run()
     raw = more[0].encode()
-    with _segment(path, 0).open("ab") as file:
+    with segment_path(path, 0).open("ab") as file:
         for cut in (10, 30, len(raw) - 1):
             file.write(raw[file.tell() and 0 : cut] if cut == 10 else raw[{30: 10}.get(cut, 30) : cut])
             file.flush()
@@ -110,7 +91,7 @@ def test_a_live_writer_with_small_segments_loses_and_doubles_nothing(tmp_path: P
 def test_damage_in_front_of_records_is_told_once_and_costs_only_itself(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 120})
     for first, number in ((0, 0), (0, 17), (0, 18), (0, 49), (50, 50), (50, 75), (100, 118)):
-        _damage(path, first, number)
+        damage(path, first, number)
     query = Query(path, maxRecordsPerTrigger=limit)
     query.run()
     lost = {0, 17, 18, 49, 50, 75, 118}
@@ -123,12 +104,12 @@ def test_damage_in_front_of_records_is_told_once_and_costs_only_itself(tmp_path:
 
 def test_damage_at_the_end_is_told_when_something_follows(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 20})
-    _damage(path, 0, 19)
+    damage(path, 0, 19)
     query = Query(path)
     query.run()
     assert ids(query.rows) == list(range(19))
     assert not findings(query.rows)
-    with _segment(path, 0).open("ab") as file:
+    with segment_path(path, 0).open("ab") as file:
         file.write(b"".join(one.encode() for one in make_records(3, first=20)))
     query.run()
     assert ids(query.rows) == [*range(19), 20, 21, 22]
@@ -139,7 +120,7 @@ def test_damage_at_the_end_is_told_when_something_follows(tmp_path: Path) -> Non
 def test_a_missing_segment_is_a_gap_told_once(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 200})
     for first in (0, 100):
-        _segment(path, first).unlink()
+        segment_path(path, first).unlink()
         (path / "0" / index_name(first)).unlink()
     query = Query(path, maxRecordsPerTrigger=limit)
     query.run()
@@ -150,8 +131,8 @@ def test_a_missing_segment_is_a_gap_told_once(tmp_path: Path, limit: str) -> Non
 @pytest.mark.parametrize("limit", ["1000", "9"])
 def test_a_segment_that_lost_its_end_is_told_once(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 150}, size=60)
-    data = _segment(path, 50).read_bytes()
-    _segment(path, 50).write_bytes(data[: 128 + 100 * 40 + 30])  # in the 41st of its records
+    data = segment_path(path, 50).read_bytes()
+    segment_path(path, 50).write_bytes(data[: 128 + 100 * 40 + 30])  # in the 41st of its records
     query = Query(path, maxRecordsPerTrigger=limit)
     query.run()
     assert ids(query.rows) == [*range(90), *range(100, 150)]
@@ -217,8 +198,8 @@ def test_a_query_begins_where_it_is_told(tmp_path: Path, starting: str, zero: ra
 
 def test_starting_at_what_is_damaged_tells_it_once(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 60})
-    _damage(path, 0, 9)
-    _damage(path, 0, 10)
+    damage(path, 0, 9)
+    damage(path, 0, 10)
     query = Query(path, startingTransactions='{"0": 9}', maxRecordsPerTrigger="1")
     query.run()
     assert ids(query.rows) == list(range(11, 60))
@@ -277,145 +258,6 @@ def test_a_reader_of_spark_4_1_that_is_told_nothing_still_gives_everything_once(
         rows += read_batch(reader, offset, end)
         offset = end
     assert ids(rows) == list(range(60))
-
-
-# ---- a history that changed ---------------------------------------------------------------------------------------------
-
-
-def _truncate_and_rewrite(path: Path) -> None:
-    with StorageDirectory.open(path) as storage:
-        storage.partition(0).truncate(30)
-        AppendSession(storage, 0).append([PendingRecord(b"another history")] * 60)
-
-
-def _truncate(path: Path) -> None:
-    with StorageDirectory.open(path) as storage:
-        storage.partition(0).truncate(30)
-
-
-def _change_last(path: Path) -> None:
-    records = make_records(60)
-    build = build_directory(path.with_name("other"), {0: [records[:59] + make_records(60, seed=9)[59:]]})
-    shutil.rmtree(path / "0")
-    shutil.copytree(build / "0", path / "0")
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path / "0")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_truncate_and_rewrite, "is not the one that was read"),
-        (_truncate, "ends at 30 now: it was truncated"),
-        (_change_last, "is not the one that was read"),
-        (_remove, "truncated"),
-    ],
-)
-def test_a_history_that_changed_stops_the_query_with_a_message(
-    tmp_path: Path, change: Callable[[Path], None], said: str
-) -> None:
-    path = build_directory(tmp_path / "d", {0: 60}, local_low_water_mark=5)
-    query = Query(path)
-    query.run()
-    change(path)
-    query.restart()
-    with pytest.raises(StalePlanError, match=said) as raised:
-        query.step()
-    assert "partition 0" in str(raised.value)
-    assert "startingTransactions" in str(raised.value)
-
-
-def test_a_planned_batch_that_was_truncated_fails_when_it_is_planned_again_and_when_it_is_read(tmp_path: Path) -> None:
-    path = build_directory(tmp_path / "d", {0: 60}, local_low_water_mark=5)
-    reader = open_stream(path)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start)
-    (task,) = reader.partitions(start, end)
-    _truncate_and_rewrite(path)
-    with pytest.raises(StalePlanError):
-        list(reader.read(task))
-    with pytest.raises(StalePlanError):
-        open_stream(path).partitions(start, end)
-
-
-def test_the_same_records_in_other_segments_are_the_same_history(tmp_path: Path) -> None:
-    path = build_directory(tmp_path / "d", {0: 60}, per_segment=50)
-    query = Query(path, maxRecordsPerTrigger="33")
-    query.step()
-    other = build_directory(tmp_path / "e", {0: 60}, per_segment=7)
-    shutil.rmtree(path / "0")
-    shutil.copytree(other / "0", path / "0")
-    query.run()
-    assert ids(query.rows) == list(range(60))
-
-
-def test_another_cluster_under_the_same_path_is_told(tmp_path: Path) -> None:
-    import uuid
-
-    path = build_directory(tmp_path / "d", {0: 60})
-    query = Query(path)
-    query.run()
-    shutil.rmtree(path)
-    build_directory(path, {0: 90}, key=uuid.UUID(int=5))
-    with pytest.raises(StalePlanError, match="cluster"):
-        query.step()
-
-
-# ---- cost ---------------------------------------------------------------------------------------------------------------
-
-
-def test_the_latest_offset_of_sound_segments_reads_one_record_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = build_directory(tmp_path / "d", {0: 500, 1: 500}, size=100)
-    scanned: list[int] = []
-
-    def counting(*args: object, **named: int) -> object:
-        scanned.append(named["stop"] - named["start"])
-        return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(stream_places, "scan_records", counting)
-    reader = open_stream(path, maxRecordsPerTrigger="100")
-    reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
-    assert not scanned
-
-
-def test_without_an_index_only_what_follows_the_last_offset_is_scanned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = build_directory(tmp_path / "d", {0: [make_records(500, size=100)]})
-    (path / "0" / index_name(0)).unlink()
-    query = Query(path)
-    query.run()
-    with _segment(path, 0).open("ab") as file:
-        file.write(make_records(1, first=500, size=100)[0].encode())
-    scanned: list[int] = []
-
-    def counting(*args: object, **named: int) -> object:
-        scanned.append(named["stop"] - named["start"])
-        return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(stream_places, "scan_records", counting)
-    assert ids(query.step() or []) == [500]
-    assert max(scanned) <= 140
-
-
-def test_a_large_segment_is_split_where_its_index_proves_records_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_places, "SPLIT_BYTES", 3000)
-    monkeypatch.setattr("engine.spark.stream_reader.TASK_WEIGHT", 5000)
-    path = build_directory(tmp_path / "d", {0: [make_records(300)], 1: [make_records(5, partition=1)]})
-    _damage(path, 0, 77)
-    reader = open_stream(path)
-    start = reader.initialOffset()
-    assert len(reader.partitions(start, reader.latestOffset(start))) > 3
-    query = Query(path)
-    query.run()
-    assert ids(query.rows) == [one for one in range(300) if one != 77]
-    assert findings(query.rows) == [(0, 77, "record-checksum")]
 
 
 # ---- whatever happens to the bytes --------------------------------------------------------------------------------------
@@ -484,34 +326,6 @@ def test_directories_of_the_released_waltz_stream_as_they_are_dumped() -> None:
         assert [(r["transaction_id"], r["data"]) for r in query.rows if r["partition"] == number] == [
             (one.transaction_id, one.data) for one in expected if one.partition == number
         ]
-
-
-def test_a_partition_at_rest_is_not_listed_again_and_what_happens_there_is_still_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = build_directory(tmp_path / "d", {0: 120, 1: 20})
-    for number in (0, 1):
-        os.utime(path / str(number), ns=(10**18, 10**18))
-    query = Query(path)
-    query.run()
-    listed: list[str] = []
-    view_partition = stream_directory.view_partition
-
-    def counting(directory: Path, partition: int) -> object:
-        listed.append(directory.name)
-        return view_partition(directory, partition)
-
-    monkeypatch.setattr(stream_directory, "view_partition", counting)
-    reader, offset = query.reader, query.offset
-    assert reader.latestOffset(offset) == offset
-    assert not listed
-    with _segment(path, 100).open("ab") as file:
-        file.write(make_records(1, first=120)[0].encode())
-    assert reader.latestOffset(offset)["partitions"]["0"]["transaction_id"] == 120
-    assert not listed
-    write_segment(path / "0", make_records(3, first=121))
-    assert reader.latestOffset(offset)["partitions"]["0"]["transaction_id"] == 123
-    assert listed == ["0"]
 
 
 def test_what_is_no_storage_directory_is_told(tmp_path: Path) -> None:

@@ -6,15 +6,9 @@ Here the writer is driven as Spark drives it; `test_writer_spark` lets Spark do 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import pickle
 import random
-import socket
-import subprocess
-import sys
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,86 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from engine import disk
-from engine.errors import ChecksumMismatchError, DamageError, InvalidRequestError, RefusedError, WaltzError
-from engine.findings import Finding
-from engine.inspect.dump import dump_records
-from engine.inspect.verify import verify
-from engine.spark import run_writing, staging
-from engine.spark.columns import RECORD_COLUMNS, arrow_schema, spark_schema
-from engine.spark.writer import Staged, StorageWriter, storage_writer
+from engine.errors import ChecksumMismatchError, InvalidRequestError, RefusedError, WaltzError
+from engine.spark import run_writing
+from engine.spark.writer import Staged, storage_writer
 from engine.storage.append import AppendSession, PendingRecord
 from engine.storage.directory import StorageDirectory
 from engine.storage.view import read_control
 from formats.control import Layout
-from formats.segment import Record
 from tests.builders import make_records
-
-SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
-KEY = "01234567-89ab-cdef-0123-456789abcdef"
-
-
-def rows(number: int, records: Sequence[Record], /, **changed: Sequence[Any]) -> pa.RecordBatch:
-    """Rows as the data source reads them; `changed` replaces columns."""
-    columns: dict[str, Sequence[Any]] = {
-        "node": ["/x"] * len(records),
-        "partition": [number] * len(records),
-        "transaction_id": [one.transaction_id for one in records],
-        "request_id": [
-            dict(zip(("client", "generation", "partition", "sequence"), _parts(one), strict=True)) for one in records
-        ],
-        "header": [one.header for one in records],
-        "data_checksum": [f"{one.data_checksum:08x}" for one in records],
-        "data": [one.data for one in records],
-        **changed,
-    }
-    nothing = [None] * len(records)
-    schema = arrow_schema(RECORD_COLUMNS)
-    return pa.RecordBatch.from_arrays([pa.array(columns.get(f.name, nothing), f.type) for f in schema], schema=schema)
-
-
-def _parts(record: Record) -> tuple[int, int, int, int]:
-    i = record.request_id
-    return i.client, i.generation, i.partition, i.sequence
-
-
-def begin(path: Path, *, overwrite: bool = False, schema: StructType = SCHEMA, **options: str) -> StorageWriter:
-    given = {"path": str(path), **{name.lower(): value for name, value in options.items()}}
-    made: StorageWriter = pickle.loads(pickle.dumps(storage_writer(given, schema, overwrite)))
-    return made
-
-
-def write(path: Path, tasks: Sequence[Sequence[pa.RecordBatch]], **options: str) -> None:
-    """A job as Spark runs it, with its abort when something fails."""
-    writer = begin(path, **options)
-    messages: list[Any] = []
-    try:
-        messages += [pickle.loads(pickle.dumps(writer.write(iter(task)))) for task in tasks]
-        writer.commit(messages)
-    except WaltzError:
-        writer.abort(messages)
-        raise
-
-
-def records_of(path: Path) -> dict[int, list[Record]]:
-    found: dict[int, list[Record]] = {}
-    for one in dump_records(path):
-        assert not isinstance(one, Finding)
-        assert one.partition is not None
-        assert one.data is not None
-        made = Record(one.transaction_id, one.request_id, one.header, one.data, one.data_checksum, one.record_checksum)
-        found.setdefault(one.partition, []).append(made)
-    return found
-
-
-def is_clean(path: Path) -> bool:
-    return not [one for one in verify([path]) if isinstance(one, Finding)]
-
-
-def nothing_left(path: Path, *, empty: bool = False) -> bool:
-    """Whether the target is as it was, and nothing beside it."""
-    return sorted(os.listdir(path.parent)) == ([path.name] if empty else [])
-
+from tests.spark.writing import KEY, SCHEMA, begin, is_clean, nothing_left, records_of, request_parts, rows, write
 
 # ---- what is written ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +101,7 @@ def test_rows_without_request_ids_headers_and_checksums_get_them(tmp_path: Path)
     writer = begin(path, schema=schema)
     writer.commit([writer.write(iter([batch]))])
     assert is_clean(path)
-    assert [(_parts(one), one.header, one.data_ok) for one in records_of(path)[1]] == [
+    assert [(request_parts(one), one.header, one.data_ok) for one in records_of(path)[1]] == [
         ((0, 0, 1, number), 0, True) for number in range(3)
     ]
 
@@ -340,136 +263,6 @@ def test_columns_of_other_types_are_refused_before_anything_runs(tmp_path: Path,
     with pytest.raises(InvalidRequestError, match='option\\("data", "true"\\)'):
         begin(tmp_path / "new", schema=StructType([one for one in SCHEMA if one.name != "data"]))
     assert nothing_left(tmp_path / "new")
-
-
-# ---- jobs that end half-way -----------------------------------------------------------------------------------------------
-
-
-def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
-    path = tmp_path / "new"
-    code = (
-        "from pathlib import Path; from engine.spark.staging import make_staging;"
-        f"made = make_staging(Path({str(path)!r})); (made / 'tasks' / 'x').mkdir(); (made / 'tasks' / 'x' / 'f').touch()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    (left,) = os.listdir(tmp_path)
-    assert left.startswith(staging.prefix(path))
-    half = tmp_path / (staging.prefix(path) + "without-an-owner")
-    half.mkdir()
-    write(path, [[rows(0, make_records(3))]])
-    assert nothing_left(path, empty=True)
-    assert is_clean(path)
-
-
-def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "new"
-    writer = begin(path)
-    (left,) = os.listdir(tmp_path)
-    with pytest.raises(RefusedError, match=left) as raised:
-        begin(path)
-    assert str(os.getpid()) in str(raised.value) or "process" in str(raised.value)
-    writer.commit([writer.write(iter([rows(0, make_records(3))]))])
-    assert nothing_left(path, empty=True)
-
-
-@pytest.mark.parametrize(
-    ("owner", "alive"),
-    [
-        (staging.Owner(socket.gethostname(), 2**22 + 5, 1), False),
-        (staging.Owner(socket.gethostname(), os.getpid(), 1), False),
-        (staging.Owner("another-host", 1, 1), None),
-    ],
-    ids=["gone", "same-id", "elsewhere"],
-)
-def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.Owner, alive: bool | None) -> None:
-    assert owner.alive is alive
-    left = tmp_path / (staging.prefix(tmp_path / "new") + str(uuid.uuid4()))
-    left.mkdir()
-    (left / staging.OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
-    if alive is False:
-        staging.remove(staging.make_staging(tmp_path / "new"))
-        assert nothing_left(tmp_path / "new")
-    else:
-        with pytest.raises(RefusedError, match="another-host"):
-            staging.make_staging(tmp_path / "new")
-        assert left.is_dir()
-
-
-def test_this_process_is_alive() -> None:
-    assert staging.driver().alive is True
-
-
-def test_a_task_that_does_not_see_the_staging_directory_says_so(tmp_path: Path) -> None:
-    writer = begin(tmp_path / "new")
-    writer.abort([])
-    assert nothing_left(tmp_path / "new")
-    with pytest.raises(RefusedError, match="file system"):
-        writer.write(iter([rows(0, make_records(3))]))
-    writer.abort([])
-
-
-def test_a_target_that_fills_up_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "new"
-    writer = begin(path)
-    message = writer.write(iter([rows(0, make_records(3))]))
-    path.mkdir()
-    (path / "somebody").touch()
-    with pytest.raises(RefusedError, match="not empty"):
-        writer.commit([message])
-    assert nothing_left(path, empty=True)
-    assert os.listdir(path) == ["somebody"]
-
-
-def test_what_a_disk_changes_before_it_is_read_back_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = run_writing._check
-
-    def spoil_and_check(path: Path, segment: Any) -> None:
-        raw = bytearray(path.read_bytes())
-        raw[150] ^= 1
-        path.write_bytes(raw)
-        check(path, segment)
-
-    monkeypatch.setattr(run_writing, "_check", spoil_and_check)
-    with pytest.raises(DamageError, match="read back"):
-        write(tmp_path / "new", [[rows(0, make_records(3))]])
-    assert nothing_left(tmp_path / "new")
-
-
-def test_at_every_change_of_the_disk_the_target_is_whole_or_not_there_and_what_it_names_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "new"
-    changes: list[disk.Change] = []
-    dirty: set[Path] = set()
-
-    def observe(change: disk.Change) -> None:
-        changes.append(change)
-        if change.kind in ("create", "write"):
-            dirty.add(change.path)
-        elif change.kind == "sync":
-            dirty.discard(change.path)
-        elif change.kind == "rename" and change.target == path:
-            assert not [one for one in dirty if one.name != staging.OWNER], "something is not durable yet"
-            assert (path / "waltz-storage.ctl").is_file()
-        elif change.kind == "rename":
-            assert change.path not in dirty
-        if not any(one.kind == "rename" and one.target == path for one in changes):
-            assert not path.exists()
-
-    writer = begin(path)
-    monkeypatch.setattr(disk, "observer", observe)
-    messages: list[Any] = [writer.write(iter([rows(0, make_records(20)), rows(1, make_records(4, partition=1))]))]
-    writer.commit(messages)
-    monkeypatch.setattr(disk, "observer", None)
-    kinds = [(one.kind, one.path.name) for one in changes]
-    renamed = {one.target: place for place, one in enumerate(changes) if one.target is not None}
-    named = renamed[path]
-    (control,) = [place for target, place in renamed.items() if target.suffix == ".ctl"]
-    moved = [place for target, place in renamed.items() if target.suffix in (".seg", ".idx")]
-    assert max(moved) < control < named
-    assert ("sync-directory", "0") in kinds[max(moved) - 3 : control]
-    assert kinds[named + 1] == ("sync-directory", tmp_path.name)
-    assert is_clean(path)
 
 
 def test_many_open_partitions_are_flushed_when_they_hold_too_much(

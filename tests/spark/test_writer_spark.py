@@ -20,7 +20,7 @@ from tests.builders import build_directory
 from tests.golden import GOLDEN, needs_golden
 from tests.interop.processes import Stage, wait_until
 from tests.spark.killing import PATIENCE, mortal
-from tests.spark.test_writer import is_clean, nothing_left, records_of
+from tests.spark.writing import is_clean, nothing_left, records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,152 @@
+"""Writes that end half-way, and the order in which a write changes the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+
+from engine import disk
+from engine.errors import DamageError, RefusedError
+from engine.spark import run_writing, staging
+from tests.builders import make_records
+from tests.spark.writing import begin, is_clean, nothing_left, rows, write
+
+# ---- jobs that end half-way -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    code = (
+        "from pathlib import Path; from engine.spark.staging import make_staging;"
+        f"made = make_staging(Path({str(path)!r})); (made / 'tasks' / 'x').mkdir(); (made / 'tasks' / 'x' / 'f').touch()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(staging.prefix(path))
+    half = tmp_path / (staging.prefix(path) + "without-an-owner")
+    half.mkdir()
+    write(path, [[rows(0, make_records(3))]])
+    assert nothing_left(path, empty=True)
+    assert is_clean(path)
+
+
+def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    writer = begin(path)
+    (left,) = os.listdir(tmp_path)
+    with pytest.raises(RefusedError, match=left) as raised:
+        begin(path)
+    assert str(os.getpid()) in str(raised.value) or "process" in str(raised.value)
+    writer.commit([writer.write(iter([rows(0, make_records(3))]))])
+    assert nothing_left(path, empty=True)
+
+
+@pytest.mark.parametrize(
+    ("owner", "alive"),
+    [
+        (staging.Owner(socket.gethostname(), 2**22 + 5, 1), False),
+        (staging.Owner(socket.gethostname(), os.getpid(), 1), False),
+        (staging.Owner("another-host", 1, 1), None),
+    ],
+    ids=["gone", "same-id", "elsewhere"],
+)
+def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.Owner, alive: bool | None) -> None:
+    assert owner.alive is alive
+    left = tmp_path / (staging.prefix(tmp_path / "new") + str(uuid.uuid4()))
+    left.mkdir()
+    (left / staging.OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
+    if alive is False:
+        staging.remove(staging.make_staging(tmp_path / "new"))
+        assert nothing_left(tmp_path / "new")
+    else:
+        with pytest.raises(RefusedError, match="another-host"):
+            staging.make_staging(tmp_path / "new")
+        assert left.is_dir()
+
+
+def test_this_process_is_alive() -> None:
+    assert staging.driver().alive is True
+
+
+def test_a_task_that_does_not_see_the_staging_directory_says_so(tmp_path: Path) -> None:
+    writer = begin(tmp_path / "new")
+    writer.abort([])
+    assert nothing_left(tmp_path / "new")
+    with pytest.raises(RefusedError, match="file system"):
+        writer.write(iter([rows(0, make_records(3))]))
+    writer.abort([])
+
+
+def test_a_target_that_fills_up_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    writer = begin(path)
+    message = writer.write(iter([rows(0, make_records(3))]))
+    path.mkdir()
+    (path / "somebody").touch()
+    with pytest.raises(RefusedError, match="not empty"):
+        writer.commit([message])
+    assert nothing_left(path, empty=True)
+    assert os.listdir(path) == ["somebody"]
+
+
+def test_what_a_disk_changes_before_it_is_read_back_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = run_writing._check
+
+    def spoil_and_check(path: Path, segment: Any) -> None:
+        raw = bytearray(path.read_bytes())
+        raw[150] ^= 1
+        path.write_bytes(raw)
+        check(path, segment)
+
+    monkeypatch.setattr(run_writing, "_check", spoil_and_check)
+    with pytest.raises(DamageError, match="read back"):
+        write(tmp_path / "new", [[rows(0, make_records(3))]])
+    assert nothing_left(tmp_path / "new")
+
+
+def test_at_every_change_of_the_disk_the_target_is_whole_or_not_there_and_what_it_names_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new"
+    changes: list[disk.Change] = []
+    dirty: set[Path] = set()
+
+    def observe(change: disk.Change) -> None:
+        changes.append(change)
+        if change.kind in ("create", "write"):
+            dirty.add(change.path)
+        elif change.kind == "sync":
+            dirty.discard(change.path)
+        elif change.kind == "rename" and change.target == path:
+            assert not [one for one in dirty if one.name != staging.OWNER], "something is not durable yet"
+            assert (path / "waltz-storage.ctl").is_file()
+        elif change.kind == "rename":
+            assert change.path not in dirty
+        if not any(one.kind == "rename" and one.target == path for one in changes):
+            assert not path.exists()
+
+    writer = begin(path)
+    monkeypatch.setattr(disk, "observer", observe)
+    messages: list[Any] = [writer.write(iter([rows(0, make_records(20)), rows(1, make_records(4, partition=1))]))]
+    writer.commit(messages)
+    monkeypatch.setattr(disk, "observer", None)
+    kinds = [(one.kind, one.path.name) for one in changes]
+    renamed = {one.target: place for place, one in enumerate(changes) if one.target is not None}
+    named = renamed[path]
+    (control,) = [place for target, place in renamed.items() if target.suffix == ".ctl"]
+    moved = [place for target, place in renamed.items() if target.suffix in (".seg", ".idx")]
+    assert max(moved) < control < named
+    assert ("sync-directory", "0") in kinds[max(moved) - 3 : control]
+    assert kinds[named + 1] == ("sync-directory", tmp_path.name)
+    assert is_clean(path)
