@@ -62,7 +62,7 @@ builder = SparkSession.builder.master(sys.argv[1])
 spark = builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.addPyFile(str(shipping.write_archive(Path(sys.argv[2]))))
 spark.dataSource.register(WaltzDataSource)
-frame = spark.read.format("waltz").option("splitsize", "1").load(sys.argv[3])
+frame = spark.read.format("waltz").option("splitSize", "2000").load(sys.argv[3])
 print("COUNT", frame.where("finding is null").count())
 
 
