@@ -107,6 +107,19 @@ def test_on_a_terminal_there_are_blocks_and_no_line_is_too_long(damaged: Path, c
     assert "segment-gap" in plain
 
 
+def test_replicas_of_one_partition_are_told_apart_by_the_ends_of_their_paths(tmp_path: Path) -> None:
+    place = tmp_path / ("long" * 20)
+    place.mkdir()
+    storages = [age(build_directory(place / name, {0: 50})) for name in ("one", "two")]
+    for storage in storages:
+        set_times(storage, 0, [CREATED], CREATED + HOUR)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal("stats", *storages, columns=80).out)
+    series = plain[plain.index("Transactions over time") : plain.index("Sizes of data")].splitlines()
+    assert max(map(len, series)) <= 80
+    for name in ("one/0", "two/0"):
+        assert [line for line in series if line.startswith("..") and name in line]
+
+
 def test_no_colour_and_dumb_terminals_are_respected(storage: Path) -> None:
     assert "\x1b" not in on_terminal("stats", storage, NO_COLOR="1").out
     dumb = on_terminal("stats", storage, TERM="dumb").out

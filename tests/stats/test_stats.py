@@ -16,7 +16,7 @@ from engine.stats.report import StatsReport
 from engine.stats.stats import stats
 from engine.storage.places import place
 from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record
+from formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record
 from tests.builders import CREATED, build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, records_of, segment_of, tear_tail
 from tests.golden import golden_directories, needs_golden
@@ -285,3 +285,13 @@ def test_objects_behind_a_url_are_counted_like_files(tmp_path: Path) -> None:
         assert far.gaps == here.gaps
     finally:
         memory.rm("/stats-node", recursive=True)
+
+
+def test_the_times_of_a_header_that_does_not_belong_here_count_for_nothing(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=50)
+    set_times(storage, 0, [CREATED, CREATED + HOUR], CREATED + 2 * HOUR)
+    flip(segment_of(storage), SEGMENT_HEADER.offset_of("cluster_key"))
+    report = count(age(storage))
+    assert "segment-key" in [one.code for one in report.findings]
+    assert [(one.segment, one.reason) for one in report.untimed if one.segment == 0] == [(0, "its header is damaged")]
+    agrees_with_dump(report, storage)

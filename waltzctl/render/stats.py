@@ -21,6 +21,8 @@ _RAMP = " .:-=+*#%@"
 _PARTS = " ▏▎▍▌▋▊▉"
 PARTITIONS_SHOWN = 32
 LINES_SHOWN = 20
+NAMED = 24
+"""Characters of a name beside a line of columns."""
 _NARROW, _WIDE = 40, 120
 """Columns that are used at least and at most."""
 
@@ -111,9 +113,9 @@ def width_text(milliseconds: int) -> str:
 
 
 def narrowed(values: Sequence[float], columns: int) -> tuple[float, ...]:
-    """At most `columns` values, each the mean of as many neighbours as that takes."""
+    """At most `columns` values, each the largest of as many neighbours as that takes."""
     each = -(-len(values) // columns)
-    return tuple(sum(values[n : n + each]) / len(values[n : n + each]) for n in range(0, len(values), each))
+    return tuple(max(values[n : n + each]) for n in range(0, len(values), each))
 
 
 def partition_names(report: StatsReport) -> dict[int, str]:
@@ -207,16 +209,22 @@ def _partitions(report: StatsReport, names: dict[int, str], look: Look) -> Itera
 
 def _columns(series: Sequence[Series], look: Look) -> Iterator[str]:
     """Lines of columns below each other."""
-    named = max(len(one.name) for one in series)
+    names = [_ended(one.name, NAMED) for one in series]
+    named = max(map(len, names))
     told = max(len(one.shown) for one in series)
-    room = max(look.columns - min(named, 24) - told - 4, 10)
-    for one in series:
+    room = max(look.columns - named - told - 4, 10)
+    for one, name in zip(series, names, strict=True):
         drawn = look.heights(narrowed(one.values, room), one.most)
         yield (
-            f"{one.name.rjust(named)}  {drawn}  {one.shown}"
+            f"{name.rjust(named)}  {drawn}  {one.shown}"
             if look.blocks
-            else f"{one.name.rjust(named)} |{drawn}| {one.shown}"
+            else f"{name.rjust(named)} |{drawn}| {one.shown}"
         )
+
+
+def _ended(name: str, length: int) -> str:
+    """The end of a long name, which tells it apart from others better than its beginning."""
+    return name if len(name) <= length else ".." + name[2 - length :]
 
 
 def _series(report: StatsReport, by: str, names: dict[int, str], *, of_bytes: bool) -> list[Series]:
