@@ -1,0 +1,228 @@
+"""What Spark costs and brings on one machine, beside the local engine on the same files: ratios of one run.
+
+    python benchmarks/spark.py [--quick] [--repeat 3] [--only NAME] [--directory DIR] [--json]
+
+Files are warm (in the page cache), which is the hardest case for Spark: nothing hides what it costs.  Starts of sessions are given
+apart.  Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of 4 GiB instead
+of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident memory of Spark's Python
+workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes that a filter leaves unread).
+--quick divides every size by eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+from generated import make_storage, total_bytes, workplace
+
+from engine.crew import Crew
+from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from engine.spark.crew import SparkCrew
+from engine.spark.session import Session, SparkOptions, open_session
+
+GIB = 1 << 30
+SECTIONS = ("engines", "sizes", "segments", "memory", "queries")
+
+
+@dataclass
+class Figures:
+    """What was measured, by name, and the lines that are shown."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, value: float, shown: str) -> None:
+        self.values[name] = value
+        print(f"  {name:44} {shown}", flush=True)
+
+
+def fastest(work: Callable[[], object], repeat: int) -> float:
+    """Seconds of the fastest of several rounds; the first, which warms up, does not count."""
+    work()
+    times = []
+    for _ in range(repeat):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def checked(paths: list[Path], *, threads: int | None = None, crew: Crew | None = None) -> VerifySummary:
+    *findings, summary = verify(paths, VerifyOptions(threads=threads), crew=crew)
+    assert isinstance(summary, VerifySummary)
+    assert summary.status == "clean", findings
+    return summary
+
+
+@contextmanager
+def session(master: str, figures: Figures) -> Iterator[Session]:
+    begun = time.perf_counter()
+    conf = (("spark.driver.memory", "2g"), ("spark.sql.python.filterPushdown.enabled", "true"))
+    with open_session(SparkOptions(master, conf)) as opened:
+        seconds = time.perf_counter() - begun
+        figures.add(f"start of a session, {master}", seconds, f"{seconds:.1f} s")
+        yield opened
+
+
+def python_workers() -> list[psutil.Process]:
+    """Spark's Python workers that this process started, by way of Java."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.worker" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def bytes_read(processes: list[psutil.Process]) -> int:
+    """Bytes that processes have asked the system for, from disk or from its memory."""
+    return sum(process.io_counters().read_chars for process in processes)
+
+
+def engines(figures: Figures, place: Path, scale: int, repeat: int) -> None:
+    print(f"verify of {4 // scale or 0.5} GiB, records of 1 KiB")
+    size = 4 * GIB // scale
+    many, one = place / "many", place / "one"
+    make_storage(many, size=size, record_size=1024, segment_size=size // 64)
+    make_storage(one, size=size, record_size=1024, segment_size=size * 2)
+    read = total_bytes(many)
+    seconds: dict[str, float] = {}
+
+    def measure(name: str, work: Callable[[], object]) -> None:
+        seconds[name] = fastest(work, repeat)
+        figures.add(name, read / seconds[name], f"{seconds[name]:.2f} s  {read / seconds[name] / 1e9:.2f} GB/s")
+
+    for threads in (1, 2):
+        measure(f"local engine, {threads} thread(s)", partial(checked, [many], threads=threads))
+    measure("local engine, 2 threads, one segment", partial(checked, [one], threads=2))
+    for master in ("local[1]", "local[2]"):
+        with session(master, figures) as opened:
+            measure(f"Spark {master}", partial(checked, [many], crew=SparkCrew(opened)))
+            measure(f"Spark {master}, one segment", partial(checked, [one], crew=SparkCrew(opened)))
+    ratio(figures, "Spark local[2] over local[1]", seconds["Spark local[1]"] / seconds["Spark local[2]"], 1.6)
+    local = min(seconds["local engine, 1 thread(s)"], seconds["local engine, 2 thread(s)"])
+    ratio(figures, "Spark local[2] over the local engine", local / seconds["Spark local[2]"], 0.7)
+    one_of_many = seconds["Spark local[2]"] / seconds["Spark local[2], one segment"]
+    ratio(figures, "one segment over 64, Spark local[2]", one_of_many, None)
+
+
+def ratio(figures: Figures, name: str, value: float, wanted: float | None) -> None:
+    verdict = "" if wanted is None else f"  wanted {wanted}: {'met' if value >= wanted else 'MISSED'}"
+    figures.add(name, value, f"{value:.2f}{verdict}")
+
+
+def sizes(figures: Figures, place: Path, scale: int, repeat: int) -> None:
+    print("verify against size, local[2], 64 MiB segments; memory of the Python workers after each")
+    storages = [place / f"size-{number}" for number in range(4)]
+    for storage, size in zip(storages, (GIB // 4, GIB, 3 * GIB, 4 * GIB), strict=True):
+        make_storage(storage, size=size // scale, record_size=1024, segment_size=64 << 20)
+    series = [storages[:1], storages[1:2], [storages[3]], [storages[1], storages[2], storages[3]]]
+    points: list[tuple[float, float]] = []
+    with session("local[2]", figures) as opened:
+        for paths in series:
+            read = sum(total_bytes(path) for path in paths)
+            seconds = fastest(partial(checked, paths, crew=SparkCrew(opened)), repeat)
+            points.append((read, seconds))
+            held = max((process.memory_info().rss for process in python_workers()), default=0)
+            name = f"{read / GIB:.2f} GiB"
+            figures.add(f"verify {name}", seconds, f"{seconds:.2f} s  {read / seconds / 1e9:.2f} GB/s")
+            figures.add(f"largest Python worker after {name}", held, f"{held / (1 << 20):.0f} MiB")
+    line = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
+    fit = statistics.correlation([x for x, _ in points], [y for _, y in points]) ** 2
+    figures.add("straight line: fixed cost", line.intercept, f"{line.intercept:.2f} s")
+    figures.add("straight line: rate", 1 / line.slope, f"{1 / line.slope / 1e9:.2f} GB/s")
+    figures.add("straight line: R squared", fit, f"{fit:.4f}")
+
+
+def planned(path: Path) -> int:
+    """Plan a read as Spark has it planned; the number of splits."""
+    from engine.spark.batch import reader
+    from engine.spark.columns import pick, spark_schema
+
+    return len(reader({"path": str(path)}, spark_schema(pick("records", None))).partitions())
+
+
+def segments(figures: Figures, place: Path, scale: int, repeat: int) -> None:
+    print("number of segments, 640 records of 100 B in each: planning on the driver, and the whole")
+    counts = [10, 100, 1000, 10_000 // scale]
+    for count in counts:
+        make_storage(place / f"segments-{count}", size=count * 64_000, record_size=100, segment_size=64_000)
+    with session("local[2]", figures) as opened:
+        for count in counts:
+            path = place / f"segments-{count}"
+            plan = fastest(partial(planned, path), repeat)
+            whole = fastest(partial(checked, [path], crew=SparkCrew(opened)), repeat)
+            here = fastest(partial(checked, [path], threads=2), repeat)
+            figures.add(f"plan a read of {count} segments", plan, f"{plan * 1000:.1f} ms")
+            figures.add(f"verify {count} segments, Spark", whole, f"{whole:.2f} s")
+            figures.add(f"verify {count} segments, local engine", here, f"{here:.2f} s")
+
+
+def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
+    print("queries on records of 100 B")
+    storage, other = place / "queries", place / "other"
+    records = make_storage(storage, size=2 * GIB // scale, record_size=100, segment_size=64 << 20)
+    make_storage(other, size=GIB // scale, record_size=100, segment_size=64 << 20)
+    (other / "0").rename(storage / "1")  # headers say partition 0: findings of another check, no hindrance to reading
+    total = records + records // 2
+    with session("local[2]", figures) as opened:
+        from engine.spark.source import WaltzDataSource
+
+        spark = opened.spark
+        spark.dataSource.register(WaltzDataSource)
+        read = spark.read.format("waltz")
+        pruned = spark.read.format("waltz").schema("partition int").load(str(storage))
+        for name, frame in (("partition only", pruned), ("default columns", read.load(str(storage)))):
+            work = frame.groupBy("partition").count()
+            rows = {row["partition"]: row["count"] for row in work.collect()}
+            assert sum(rows.values()) >= total, rows
+            seconds = fastest(work.collect, repeat)
+            rate = total / seconds
+            shown = f"{seconds:.2f} s  {rate / 1e6:.1f} million records/s"
+            if name == "partition only":
+                shown += f"  wanted 5: {'met' if rate >= 5e6 else 'MISSED'}"
+            figures.add(f"select partition, count(*), {name}", rate, shown)
+        filtered = pruned.where("partition = 1")
+        filtered.count()
+        workers = python_workers()
+        before = bytes_read(workers)
+        filtered.count()
+        seen = bytes_read(python_workers()) - before
+        wanted = sum(file.stat().st_size for file in (storage / "1").iterdir())
+        everything = total_bytes(storage)
+        figures.add(
+            "bytes read for where partition = 1", seen, f"{seen:,} of {everything:,}; its own files have {wanted:,}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="an eighth of every size")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=SECTIONS)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    scale = 8 if arguments.quick else 1
+    figures = Figures()
+    sections = {"engines": engines, "sizes": sizes, "segments": segments, "queries": queries}
+    for name, section in sections.items():
+        if arguments.only in (None, name) or (arguments.only == "memory" and name == "sizes"):
+            with workplace(arguments.directory, 10 * GIB // scale) as place:
+                section(figures, place, scale, arguments.repeat)
+    if arguments.json:
+        print(json.dumps(figures.values, indent=1))
+
+
+if __name__ == "__main__":
+    main()
