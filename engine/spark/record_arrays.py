@@ -205,14 +205,17 @@ class Gathering:
         self._schema = schema
         self._most_rows, self._most_bytes = most_rows, min(most_bytes, _LARGEST // 2)
         self._constants = Constants(None, None, None)
+        self._told_apart = [name for name in ("node", "partition", "segment") if name in self._wanted]
         self._waiting: list[RecordBatch] = []
         self._rows = self._bytes = 0
         self.keep_data = "data" in self._wanted
 
     def begin(self, node: str, partition: int | None, segment: int) -> Iterable[pa.RecordBatch]:
-        """From now on records of this segment."""
-        yield from self.flush()
-        self._constants = Constants(node, partition, segment)
+        """From now on records of this segment.  Those of two segments share a batch where no column tells them apart."""
+        constants, known = Constants(node, partition, segment), self._constants
+        if any(getattr(constants, name) != getattr(known, name) for name in self._told_apart):
+            yield from self.flush()
+            self._constants = constants
 
     def add(self, batch: RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take records of the segment."""
@@ -223,11 +226,11 @@ class Gathering:
         self._rows += len(batch)
         self._bytes += size
 
-    def tell(self, findings: Sequence[Finding]) -> Iterable[pa.RecordBatch]:
+    def tell(self, findings: Sequence[Finding], node: str) -> Iterable[pa.RecordBatch]:
         """Put damage behind the records that were taken so far."""
         if findings:
             yield from self.flush()
-            yield finding_batch(findings, self._wanted, self._constants.node, self._schema)
+            yield finding_batch(findings, self._wanted, node, self._schema)
 
     def flush(self) -> Iterable[pa.RecordBatch]:
         """Hand out what waits."""

@@ -52,7 +52,7 @@ def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema
             if isinstance(behind, Part) and behind.job == item.follower:
                 before = reading.end
             else:
-                yield from gathering.tell(_look_behind(reading.end, item, limits))
+                yield from gathering.tell(_look_behind(reading.end, item, limits), item.node)
     yield from gathering.flush()
 
 
@@ -73,14 +73,14 @@ class _PartReading:
             try:
                 reader = stack.enter_context(SegmentReader(part.job, self._limits, data=self._gathering.keep_data))
                 if part.number == 0:
-                    yield from self._gathering.tell(self._of_file(reader))
+                    yield from self._gathering.tell(self._of_file(reader), part.node)
                 if reader.short:
                     return
                 yield from self._items(reader)
             except FilesChangedError:
                 return
             except DiskReadError as error:
-                yield from self._gathering.tell(unreadable(part.job, error).findings)
+                yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
 
     def _of_file(self, reader: SegmentReader) -> list[Finding]:
         """What is wrong with the file as a whole, and between it and the segment in front of it."""
@@ -105,7 +105,7 @@ class _PartReading:
                 if batch is not None:
                     yield from gathering.add(batch)
             elif _overlaps(part, item.transaction_id, item.next_transaction_id):
-                yield from gathering.tell(_damage(reader, item))
+                yield from gathering.tell(_damage(reader, item), part.node)
         if wanted.to_end and reader.next_id is not None:
             self.end = part.job, reader.next_id, (reader.data_state, reader.index_state)
 

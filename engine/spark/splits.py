@@ -23,7 +23,7 @@ from engine.storage.view import TargetKind, resolve, view_storage
 from formats.control import CONTROL_FILE_NAME
 from formats.segment import ENTRY_SIZE, HEADER_SIZE
 
-FLAT = 64 << 10
+FLAT = 256 << 10
 """Bytes that could be read in the time that opening a segment takes."""
 _WILDCARDS = frozenset("*?[")
 
