@@ -710,6 +710,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "clients_exact": BOOLEAN,
             "clients_missed_records": {**COUNT, "description": "Any one client may have so many more than is said."},
             "clients_missed_bytes": COUNT,
+            "client_series_missed_records": {**COUNT, "description": "And so many more in its series over time."},
             "headers": COUNT,
             "headers_exact": BOOLEAN,
             "headers_missed_records": COUNT,

@@ -163,7 +163,8 @@ class Ranking:
 class StatsReport:
     """Everything.  `width` is that of the buckets of time, in milliseconds; `status` and `exit_status_name` follow from findings.
 
-    `gaps` holds the first GAPS_LISTED; the partitions count all of them.
+    `client_series` says how sure the clients' series over time are.  `gaps` holds the first GAPS_LISTED; the partitions count all
+    of them.
     """
 
     status: str
@@ -177,6 +178,7 @@ class StatsReport:
     partitions: tuple[PartitionStats, ...]
     clients: tuple[ClientStats, ...]
     client_ranking: Ranking
+    client_series: Ranking
     headers: tuple[HeaderStats, ...]
     header_ranking: Ranking
     size_classes: tuple[SizeClassStats, ...]
@@ -223,6 +225,11 @@ def headers_of(total: Aggregate, top: int) -> tuple[tuple[HeaderStats, ...], Ran
 def _best(table: Table, top: int) -> Ints:
     """Rows with most records, then most bytes, then the smallest key."""
     return np.lexsort((table.keys[0], -table.values[1], -table.values[0]))[:top]
+
+
+def client_series_of(total: Aggregate) -> Ranking:
+    """How sure the clients' series over time are."""
+    return _ranking(total.time_clients, len(np.unique(total.time_clients.table.keys[1])))
 
 
 def _ranking(ranked: Ranked, known: int) -> Ranking:

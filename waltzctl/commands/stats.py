@@ -100,8 +100,9 @@ MANUAL = Manual(
                     " they are replicas of each other; the same file counts once."
                 ),
                 (
-                    "Clients are told apart exactly while there are up to 1,048,576 pairs of client and partition, header"
-                    " values up to 65,536. Beyond that those with the fewest records and bytes are let go as counting goes"
+                    "Clients are told apart exactly while there are up to 1,048,576 pairs of client and partition (for their"
+                    " series over time: of client and bucket), header values up to 65,536. Beyond that those with the fewest"
+                    " records and bytes are let go as counting goes"
                     " on; the output then says how much any one may have more than it shows."
                 ),
             ),

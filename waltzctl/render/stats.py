@@ -258,6 +258,16 @@ def _over_time(report: StatsReport, names: dict[int, str], look: Look) -> Iterat
         yield ""
         yield look.bold(f"Transactions over time, by {what} (estimated)")
         yield from _columns(_series(report, by, called, of_bytes=False), look)
+        if by == "client" and not report.client_series.exact:
+            yield series_bound(report)
+
+
+def series_bound(report: StatsReport) -> str:
+    """What is said under clients' series that are not exact."""
+    missed = report.client_series.missed_records
+    return (
+        f"There are too many clients to keep: up to {counted(missed, 'record')} of each may be missing in its series."
+    )
 
 
 def _more(series: int) -> Iterator[str]:

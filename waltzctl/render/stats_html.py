@@ -14,6 +14,7 @@ from waltzctl.render.stats import (
     moment,
     partition_names,
     rate,
+    series_bound,
     size,
     time_series,
     total_of,
@@ -319,6 +320,8 @@ class _View:
                 f"<p>There are too many clients to keep: any one may have up to {ranking.missed_records:,} more records and"
                 f" {text(human_bytes(ranking.missed_bytes))} more than is shown.</p>\n"
             )
+        if not report.client_series.exact:
+            yield f"<p>{text(series_bound(report))}</p>\n"
         records = max(one.records for one in report.clients)
         most = max(one.bytes for one in report.clients)
         series = dict(time_series(report, "client", of_bytes=False))

@@ -208,6 +208,7 @@ def summary_object(report: StatsReport) -> Object:
             "clients_exact": clients.exact,
             "clients_missed_records": clients.missed_records,
             "clients_missed_bytes": clients.missed_bytes,
+            "client_series_missed_records": report.client_series.missed_records,
             "headers": headers.known,
             "headers_exact": headers.exact,
             "headers_missed_records": headers.missed_records,
