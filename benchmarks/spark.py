@@ -2,11 +2,11 @@
 
     python benchmarks/spark.py [--quick] [--repeat 3] [--only NAME] [--directory DIR] [--json]
 
-Files are warm (in the page cache), which is the hardest case for Spark: nothing hides what it costs.  Starts of sessions are given
-apart.  Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of 4 GiB instead
-of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident memory of Spark's Python
-workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes that a filter leaves unread).
---quick divides every size by eight.
+Files are warm (in the page cache), which is the hardest case for Spark: nothing hides what it costs. Starts of sessions are
+given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of
+4 GiB instead of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident
+memory of Spark's Python workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes
+that a filter leaves unread). --quick divides every size by eight.
 """
 
 from __future__ import annotations
