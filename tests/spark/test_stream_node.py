@@ -11,7 +11,9 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
 from engine.spark import stream_node
 from engine.spark.columns import RECORD_COLUMNS
+from engine.tls import TlsOptions
 from tests.builders import build_directory, make_records
+from tests.node.certificates import PASSWORD, Authority
 from tests.spark.nodes import served
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 
@@ -163,5 +165,35 @@ def test_options_that_cannot_be_meant_are_refused_at_once(url: str, options: dic
 
 
 def test_plain_text_off_the_loopback_needs_to_be_said_twice() -> None:
+    reader = open_stream("waltz://192.0.2.1:55281", plaintext="true")
     with pytest.raises(RefusedError, match="loopback"):
-        open_stream("waltz://192.0.2.1:55281", plaintext="true").initialOffset()
+        reader.initialOffset()
+    reader.stop()
+
+
+def test_a_trust_store_decides_whom_a_stream_believes_and_passwords_come_from_files(tmp_path: Path) -> None:
+    path = _directory(tmp_path, 4)
+    ours, other = Authority("ours"), Authority("other")
+    (tmp_path / "password").write_text(f"{PASSWORD}\nnot this line\n")
+    key_store = ours.issue("node", "localhost").write(tmp_path, "PKCS12")
+    trust_store = ours.write(tmp_path, "PKCS12")
+    stranger = other.write(tmp_path, "JKS")
+    tls = TlsOptions(
+        key_store=key_store, key_store_password=PASSWORD, trust_store=trust_store, trust_store_password=PASSWORD
+    )
+    passwords = {name: str(tmp_path / "password") for name in ("trustStorePasswordFile", "keyStorePasswordFile")}
+    with served(path, plaintext=False, tls=tls) as node:
+        url = node.url.replace("127.0.0.1", "localhost")
+        query = Query(url, trustStore=str(trust_store), keyStore=str(key_store), **passwords)
+        query.run()
+        assert ids(query.rows) == [0, 1, 2, 3]
+        query.reader.stop()
+        for options in ({"trustStore": str(stranger), "keyStore": str(key_store)}, {"trustStore": str(trust_store)}):
+            reader = open_stream(url, **options, **passwords)
+            with pytest.raises(PeerError):
+                reader.initialOffset()
+            reader.stop()
+    missing = open_stream(url, trustStore=str(trust_store), trustStorePasswordFile=str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidRequestError, match="nowhere"):
+        missing.initialOffset()
+    missing.stop()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -12,10 +13,16 @@ from typing import Any
 
 
 def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    """Large rows without end: what is small would wait in a buffer on its way to the writer."""
+    import pyarrow as pa
+
     for batch in batches:
-        yield batch
-        while True:
-            time.sleep(1)
+        for number in itertools.count():
+            row = dict.fromkeys(batch.schema.names)
+            row |= {"partition": 0, "transaction_id": number, "header": 0, "data": bytes(1 << 20)}
+            row["request_id"] = {"client": 1, "generation": 1, "partition": 0, "sequence": number}
+            yield pa.RecordBatch.from_pylist([row], schema=batch.schema)
+            time.sleep(0.2)
 
 
 def _fails_once(batches: Iterator[Any]) -> Iterator[Any]:
