@@ -5,7 +5,8 @@ to which transaction they are kept, behind which one this replica goes on with w
 are intact but not those that a quorum holds.  Here that knowledge becomes cuts and losses, before anything else is planned; what
 was cut is then restored, as far as it was promised here, like anything that is lost.
 
-Nothing at or below the local low-water mark is cut or replaced without the explicit wish to lose data.
+Nothing at or below the local low-water mark is cut or replaced without the explicit wish to lose data.  Above it nobody was
+promised anything, if the replicas that were compared are all there are; so every intact record that goes is called a loss.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Reconciliation:
             "cut-segment", part.data_path, self.ground.partition,
             f"transaction {after} becomes the last one: no quorum of the replicas holds what follows it here",
             ids=(after + 1, max(after + 1, found.next_id - 1)), offset=offset, length=content.size() - offset,
-            loses_data=self.loses(after + 1),
+            loses_data=found.next_id > after + 1,
         )  # fmt: skip
         losses = tuple(loss for loss in found.losses if loss.offset < offset)
         before = places.get(after)
@@ -110,10 +111,6 @@ class Reconciliation:
         )
         part.original = part.content = content.spliced(offset, content.size(), ())
         return True
-
-    def loses(self, first: int) -> bool:
-        """Whether what goes was promised to somebody."""
-        return self.mark is None or first <= self.mark
 
     def outvote(self, first: int, last: int) -> None:
         """Make a loss of intact records that are to be replaced."""
@@ -150,7 +147,7 @@ class Reconciliation:
                     ground.draft.step(
                         action, state.path, ground.partition, f"begins behind transaction {self.agreed.cut_after}",
                         ids=(part.first, part.first), offset=0, length=state.size,
-                        loses_data=data and self.loses(part.first),
+                        loses_data=data,
                     )  # fmt: skip
                     ground.draft.edits.append(Remove(state.path))
 

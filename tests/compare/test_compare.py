@@ -384,3 +384,22 @@ def test_another_cluster_or_number_of_partitions_is_refused(nodes: list[Path], t
 
 def test_states_are_named_from_the_gravest_on() -> None:
     assert list(State) == ["missing", "diverged", "damaged", "ahead", "behind", "equal"]
+
+
+def test_replicas_behind_urls_are_compared_with_files(nodes: list[Path]) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    from engine.storage.places import place
+
+    rewrite(nodes[1], 70)
+    flip(nodes[0], 20)
+    store = fsspec.filesystem("memory")
+    for path in nodes[:2]:
+        store.put(str(path), f"/compared/{path.name}", recursive=True)
+    try:
+        one = compared(place("memory://compared/node-1"), place("memory://compared/node-2"), nodes[2])[0]
+    finally:
+        store.rm("/compared", recursive=True)
+    assert states(one) == ["damaged", "diverged", "equal"]
+    assert damaged(one.replicas[0]) == [20]
+    assert one.replicas[0].restore_from == nodes[2]
+    assert one.first_divergence == 70
