@@ -68,10 +68,11 @@ class _PartReading:
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """The rows.  Files that went away, or were cut since they were listed, have none."""
-        part = self._part
+        part, opened = self._part, False
         with contextlib.ExitStack() as stack:
             try:
                 reader = stack.enter_context(SegmentReader(part.job, self._limits, data=self._gathering.keep_data))
+                opened = True
                 if part.number == 0:
                     yield from self._gathering.tell(self._of_file(reader), part.node)
                 if reader.short:
@@ -80,7 +81,8 @@ class _PartReading:
             except FilesChangedError:
                 return
             except DiskReadError as error:
-                yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
+                if opened or part.number == 0:  # that a file cannot be opened is told once
+                    yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
 
     def _of_file(self, reader: SegmentReader) -> list[Finding]:
         """What is wrong with the file as a whole, and between it and the segment in front of it."""

@@ -105,7 +105,8 @@ def is_url(text: str) -> bool:
 def place(text: str, options: Mapping[str, Any] | None = None) -> Path:
     """A path, or the `UrlPath` of a URL; ``file://`` URLs are paths of this machine.
 
-    `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials).
+    `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
+    None: as before.
     Raises InvalidRequestError for a URL that carries a password, which would end up in every message.
     """
     if not is_url(text):
@@ -120,9 +121,12 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> Path:
             advice="give it to the file system in its own way: environment, configuration file or storage options",
         )
     path = UrlPath(text.rstrip("/"))
-    if options:
+    if options is not None:
+        wanted = tuple(sorted(options.items()))
         with _opening:
-            _options[path.root_url] = tuple(sorted(options.items()))
+            if wanted != _options.get(path.root_url, ()):
+                _options[path.root_url] = wanted
+                _file_systems.pop((path.root_url, os.getpid()), None)  # it was opened in another way
     return path
 
 

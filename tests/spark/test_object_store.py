@@ -169,8 +169,9 @@ def test_damage_there_is_rows_and_credentials_are_in_no_message(store: Store, tm
         "storage.config_kwargs": '{"retries": {"max_attempts": 0}, "connect_timeout": 1}',
     }
     with pytest.raises(DiskReadError) as raised:
-        read("s3://elsewhere/node", **broken)
+        read(url, **broken)
     assert "geheim" not in str(raised.value)
+    assert len(read(url, **store.options)) == 50, "what was said wrongly once was kept"
     shutil.rmtree(storage)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from engine import disk
+from engine.errors import DiskReadError
 from engine.inspect.segment_job import SegmentJob
 from engine.spark import segment_parts
 from engine.spark.batch import reader
@@ -260,6 +261,26 @@ def test_files_that_grow_shrink_or_vanish_after_planning_fail_no_task(tmp_path: 
     assert ids == sorted(set(ids))
     assert ids[:7] == list(range(40, 47))
     assert ids[7:47] == list(range(80, 120))
+
+
+@pytest.mark.parametrize("splits", ["128MiB", "900"])
+def test_a_file_that_cannot_be_opened_is_one_row_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: str
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 120}, per_segment=40, size=50)
+    age(storage)
+    original = disk.open_for_reading
+
+    def refused(path: Path | str) -> int:
+        if Path(path) == seg(storage, 0, 40):
+            raise DiskReadError(path, None, PermissionError(13, "Permission denied"), doing="open")
+        return original(path)
+
+    monkeypatch.setattr(disk, "open_for_reading", refused)
+    rows = read(storage, splitSize=splits, columns="segment,transaction_id,finding")
+    assert [row["segment"] for row in rows if row["finding"] == "read-error"] == [40]
+    ids = [row["transaction_id"] for row in rows if row["finding"] is None]
+    assert ids == [*range(40), *range(80, 120)]
 
 
 def test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result(tmp_path: Path) -> None:
