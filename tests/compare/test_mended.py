@@ -63,18 +63,31 @@ def check_mended(nodes: list[Path], *, loss: bool) -> None:
     assert [snapshot(path) for path in nodes] == before
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.tuples(injuries, injuries, injuries), st.sampled_from((-1, MARK)), st.booleans())
-def test_plans_lead_to_what_is_kept_and_undo_leads_back(
-    whole: dict[int, list[Path]],
-    tmp_path_factory: pytest.TempPathFactory,
-    case: tuple[Injuries, ...],
-    mark: int,
-    loss: bool,
-) -> None:
-    root = tmp_path_factory.mktemp("case")
+Case = tuple[tuple[Injuries, ...], int, bool]
+cases = st.tuples(st.tuples(injuries, injuries, injuries), st.sampled_from((-1, MARK)), st.booleans())
+
+
+def mend_and_undo(whole: dict[int, list[Path]], root: Path, case: Case) -> None:
+    wanted, mark, loss = case
     nodes = [Path(shutil.copytree(path, root / path.name)) for path in whole[mark]]
-    for salt, (path, wanted) in enumerate(zip(nodes, case, strict=True)):
-        injure(path, wanted, salt)
+    for salt, (path, one) in enumerate(zip(nodes, wanted, strict=True)):
+        injure(path, one, salt)
     check_mended(nodes, loss=loss)
     shutil.rmtree(root)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases)
+def test_plans_lead_to_what_is_kept_and_undo_leads_back(
+    whole: dict[int, list[Path]], tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    mend_and_undo(whole, tmp_path_factory.mktemp("case"), case)
+
+
+@pytest.mark.long
+@settings(max_examples=1000, deadline=None)
+@given(cases)
+def test_plans_lead_to_what_is_kept_and_undo_leads_back_thoroughly(
+    whole: dict[int, list[Path]], tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    mend_and_undo(whole, tmp_path_factory.mktemp("case"), case)
