@@ -86,7 +86,7 @@ def test_a_killed_write_leaves_no_target_and_the_next_one_cleans_up_and_survives
         with mortal(stage, "retry", "tests.spark.writing_job", "retry", str(source), str(target)) as running:
             wait_until(lambda: running.status is not None, "the write ends", seconds=PATIENCE)
             assert running.status == 0, running.tail()
-            assert "this attempt is lost" in running.log.read_text(errors="replace")
+            assert Path(f"{source}.lost").read_text()
     assert nothing_left(target, empty=True)
     assert is_clean(target)
     assert records_of(target) == records_of(source)

@@ -1,6 +1,6 @@
 """Writes in a process of their own: ``python -m tests.spark.writing_job slow|retry SOURCE TARGET``.
 
-`slow` never ends; `retry`: each task fails once, half-way, and a second job of rows that cannot be written fails for good.
+`slow` never ends; `retry`: each task's first attempt fails half-way, and a line is added to the file SOURCE.lost.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -25,16 +25,23 @@ def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
             time.sleep(0.2)
 
 
-def _fails_once(batches: Iterator[Any]) -> Iterator[Any]:
-    from pyspark import TaskContext
+def _fails_once(lost: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The first attempt of each task fails half-way, and says so in a file."""
 
-    context = TaskContext.get()
-    assert context is not None
-    for batch in batches:
-        yield batch.slice(0, batch.num_rows // 2)
-        if context.attemptNumber() == 0:
-            raise RuntimeError("this attempt is lost")
-        yield batch.slice(batch.num_rows // 2)
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if context.attemptNumber() == 0:
+                with open(lost, "a", encoding="utf-8") as file:
+                    file.write("an attempt\n")
+                raise RuntimeError("this attempt is lost")
+            yield batch.slice(batch.num_rows // 2)
+
+    return work
 
 
 def main(kind: str, source: str, target: str) -> None:
@@ -45,7 +52,7 @@ def main(kind: str, source: str, target: str) -> None:
         spark = session.spark
         spark.dataSource.register(WaltzDataSource)
         rows = spark.read.format("waltz").option("data", "true").load(source)
-        work = _slowly if kind == "slow" else _fails_once
+        work = _slowly if kind == "slow" else _fails_once(f"{source}.lost")
         rows = rows.mapInArrow(work, rows.schema)
         rows.write.format("waltz").mode("append").option("layout", "released").save(target)
 
