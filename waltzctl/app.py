@@ -44,7 +44,8 @@ COMMANDS: tuple[ModuleType, ...] = (
 HELP = """Create, inspect, repair, extend and serve the storage of a Waltz cluster.
 
 Inspecting (status, verify, dump, compare, stats) never writes, takes no lock, and works on a directory in use; status,
-verify and dump also on a running node, waltz://HOST:PORT. What repairs shows its plan first, keeps every byte that it removes or replaces, and can be undone.
+verify and dump also on a running node, waltz://HOST:PORT. What repairs shows its plan first, keeps every byte that it
+removes or replaces, and can be undone.
 
 serve runs a storage node; node looks after one that runs, ours or one of release 0.13.2; bench measures it."""
 
