@@ -18,10 +18,10 @@ demo: $(STAMP)        ## the main job on generated data: create, append, damage,
 	$(BIN)/python demo/demo.py
 
 test: $(STAMP)        ## the whole default test run, a few minutes on two cores
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 test-long: $(STAMP)   ## the thorough variants as well: more crash states, mutated inputs, live runs and kills
-	$(BIN)/python -m pytest -n $(JOBS) --long
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long
 
 interop: $(STAMP)     ## the released Waltz and ours, mixed, on the loopback; takes the release from WALTZ_CLASSPATH
 ifeq ($(strip $(WALTZ_CLASSPATH)),)
