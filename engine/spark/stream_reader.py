@@ -269,19 +269,36 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admitted(self, begin: StreamOffset, latest: dict[int, Anchor], rows: int) -> dict[int, Anchor]:
         queued = {number: last.transaction_id - begin.at(number).transaction_id for number, last in latest.items()}
-        ends = {}
-        for number, count in share(queued, rows).items():
-            start, last = begin.at(number), latest[number]
-            end = start if count == 0 else last
-            reach = count
-            while start.transaction_id + reach < last.transaction_id and count:
-                found = self._history.at_or_before(number, start.transaction_id + reach, start)
-                if found.transaction_id > start.transaction_id:
-                    end = found
-                    break
-                reach *= 2  # nothing intact among them: they belong to the batch of what follows
-            ends[number] = end
-        return ends
+        return {
+            number: self._cut(number, begin.at(number), latest[number], count)
+            for number, count in share(queued, rows).items()
+        }
+
+    def _cut(self, partition: int, start: Anchor, last: Anchor, count: int) -> Anchor:
+        """An intact record at most `count` transactions behind `start`; further only behind what is damaged or missing."""
+        if count <= 0:
+            return start
+        if last.transaction_id - start.transaction_id <= count:
+            return last
+        nothing = start.transaction_id  # up to here nothing intact follows `start`
+        reach, found = nothing + count, start
+        while reach < last.transaction_id:
+            found = self._history.at_or_before(partition, reach, start)
+            if found.transaction_id > start.transaction_id:
+                break
+            nothing, reach = reach, 2 * reach - start.transaction_id
+        else:
+            reach, found = last.transaction_id, last
+        if nothing == start.transaction_id:
+            return found
+        while reach - nothing > 1:  # the first intact one
+            middle = (nothing + reach) // 2
+            if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:
+                reach = middle
+            else:
+                nothing = middle
+        wanted = min(reach + count - 1, last.transaction_id)
+        return self._history.at_or_before(partition, wanted, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option ``maxRecordsPerTrigger``."""

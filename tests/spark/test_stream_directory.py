@@ -116,7 +116,7 @@ def test_damage_at_the_end_is_told_when_something_follows(tmp_path: Path) -> Non
     assert findings(query.rows) == [(0, 19, "record-checksum")]
 
 
-@pytest.mark.parametrize("limit", ["1000", "9"])
+@pytest.mark.parametrize("limit", ["1000", "9", "1"])
 def test_a_missing_segment_is_a_gap_told_once(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 200})
     for first in (0, 100):
@@ -126,6 +126,7 @@ def test_a_missing_segment_is_a_gap_told_once(tmp_path: Path, limit: str) -> Non
     query.run()
     assert ids(query.rows) == [*range(50, 100), *range(150, 200)]
     assert findings(query.rows) == [(0, 0, "segment-gap"), (0, 100, "segment-gap")]
+    assert all(len(ids(batch)) <= int(limit) for batch in query.batches)
 
 
 @pytest.mark.parametrize("limit", ["1000", "9"])
@@ -282,8 +283,10 @@ def _damaged_anyhow(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
             case _:
                 pass
         file.write_bytes(raw)
-    query = Query(path, maxRecordsPerTrigger=str(data.draw(st.sampled_from([4, 17, 1000]))))
+    limit = data.draw(st.sampled_from([4, 17, 1000]))
+    query = Query(path, maxRecordsPerTrigger=str(limit))
     query.run()
+    assert all(len(ids(batch)) <= limit for batch in query.batches)
     dumped = list(dump_records(path))
     last = max((one.transaction_id for one in dumped if not isinstance(one, Finding)), default=-1)
     assert ids(query.rows) == [one.transaction_id for one in dumped if not isinstance(one, Finding)]
