@@ -75,14 +75,19 @@ def prefix(target: Path) -> str:
     return f"{target.name}{disk.TEMPORARY_SUFFIX}-"
 
 
-def make_staging(target: Path) -> Path:
-    """A new staging directory; those that ended processes left are removed.
+def clear_left(target: Path) -> None:
+    """Remove the staging directories of processes that have ended.
 
     Raises RefusedError when another write to the target seems to be under way, DiskWriteError.
     """
-    for name in sorted(os.listdir(target.parent)):
-        if name.startswith(prefix(target)):
-            _clear(target, target.parent / name)
+    if target.parent.is_dir():
+        for name in sorted(os.listdir(target.parent)):
+            if name.startswith(prefix(target)):
+                _clear(target, target.parent / name)
+
+
+def make_staging(target: Path) -> Path:
+    """A new staging directory.  Raises DiskWriteError."""
     staging = target.parent / f"{prefix(target)}{uuid.uuid4()}"
     disk.make_directory(staging)
     disk.write_whole(staging / OWNER, json.dumps(asdict(driver())).encode())

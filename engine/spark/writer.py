@@ -26,7 +26,7 @@ from engine.findings import Finding
 from engine.inspect.verify import VerifyOptions, verify
 from engine.spark.run_joining import StagedSegment, join
 from engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
-from engine.spark.staging import STORAGE, TASKS, make_staging, remove
+from engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
 from engine.storage import places
 from engine.storage.control_file import create_control_file
 from engine.storage.options import StorageOptions
@@ -158,7 +158,8 @@ class Staged(WriterCommitMessage):
 def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StorageWriter:
     """The writer of one job; looks at the target and makes the staging directory.
 
-    Raises InvalidRequestError for options and columns, RefusedError for a target that holds something, DiskWriteError.
+    Raises InvalidRequestError for options and columns, RefusedError for a target that holds something or to which another
+    write is under way, DiskWriteError.
     """
     wanted = write_options(options)
     check_columns(schema)
@@ -167,6 +168,7 @@ def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
             f"{wanted.path}: a storage directory is never overwritten",
             advice='write to a new directory with mode("append"), then take the old one away',
         )
+    clear_left(wanted.path)
     check_target(wanted.path)
     return StorageWriter(wanted, make_staging(wanted.path), disk.now_ms())
 

@@ -41,6 +41,19 @@ def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -
     assert is_clean(path)
 
 
+def test_what_a_process_left_that_ended_behind_the_last_rename_is_removed_though_the_target_is_whole(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "new"
+    write(path, [[rows(0, make_records(3))]])
+    left = tmp_path / (staging.prefix(path) + str(uuid.uuid4()))
+    left.mkdir()
+    with pytest.raises(RefusedError, match="not empty"):
+        begin(path)
+    assert nothing_left(path, empty=True)
+    assert is_clean(path)
+
+
 def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path) -> None:
     path = tmp_path / "new"
     writer = begin(path)
@@ -67,11 +80,11 @@ def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.
     left.mkdir()
     (left / staging.OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
     if alive is False:
-        staging.remove(staging.make_staging(tmp_path / "new"))
+        staging.clear_left(tmp_path / "new")
         assert nothing_left(tmp_path / "new")
     else:
         with pytest.raises(RefusedError, match="another-host"):
-            staging.make_staging(tmp_path / "new")
+            staging.clear_left(tmp_path / "new")
         assert left.is_dir()
 
 
