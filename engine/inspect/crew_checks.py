@@ -23,6 +23,9 @@ from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.split_segments import PART
 from engine.storage.view import FileState
 
+SHARES = 4
+"""Parts for each worker below which segments are cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -105,9 +108,11 @@ def check_all(
     terms = Terms(replace(options, resume=None, threads=None), deadline, share)
     tasks: list[CheckTask] = []
     spans: list[range] = []
+    part_size = max(PART, sum(job.bytes for job in jobs) // (SHARES * max(1, crew.hands)))
     for job in jobs:
         begin = len(tasks)
-        tasks += [CheckTask(job, terms, part) for part in _parts(job, options, limits)] or [CheckTask(job, terms)]
+        parts = _parts(job, part_size, options, limits)
+        tasks += [CheckTask(job, terms, part) for part in parts] or [CheckTask(job, terms)]
         spans.append(range(begin, len(tasks)))
     weights = [_weight(task, options) for task in tasks]
     answers = list(crew.map(check, tasks, weights=weights, what="verify"))
@@ -132,12 +137,12 @@ def _same_files(report: SegmentReport) -> None:
 
     Workers of a cluster may have a directory of the same name, with something else in it.
     """
-    here = FileState.of(report.job.data_path)
     there = report.states[0]
-    if here is None or here.size != report.job.bytes:
-        return  # it changed here as well
-    missing, other = report.gone, there is not None and there.size != here.size and not report.job.last
-    if missing or other:
+    if not report.gone and (there is None or there.size == report.job.bytes or report.job.last):
+        return
+    here = FileState.of(report.job.data_path)
+    missing = report.gone
+    if here is not None and here.size == report.job.bytes:  # it did not change here
         what = (
             "does not see this file" if missing else f"sees another file of this name, of {there and there.size} bytes"
         )
@@ -155,15 +160,18 @@ def _weight(task: CheckTask, options: VerifyOptions) -> int:
     return task.job.bytes if options.sample is None else int(task.job.bytes * options.sample)
 
 
-def _parts(job: SegmentJob, options: VerifyOptions, limits: Limits) -> list[Part]:
-    """What a large segment is cut into; nothing for one that goes as a whole."""
-    if options.partial or job.bytes <= PART:
+def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Limits) -> list[Part]:
+    """What a large segment is cut into; nothing for one that goes as a whole.
+
+    Cutting takes a few reads of the index, here, so it is done only where there is too little else to share out.
+    """
+    if options.partial or job.bytes <= part_size:
         return []
     try:
         with SegmentCheck(job, limits) as opened:
             if opened.short or opened.reader is None:
                 return []
-            return [Part(scan.start, stop, scan.first_id) for scan, stop in opened.parts(PART)]
+            return [Part(scan.start, stop, scan.first_id) for scan, stop in opened.parts(part_size)]
     except (FilesChangedError, DiskReadError):
         return []  # as a whole, where that becomes a finding
 

@@ -47,6 +47,7 @@ def test_verify_finds_the_same_in_parts_of_segments(
     spark_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("engine.inspect.crew_checks.PART", 300)
+    monkeypatch.setattr("engine.inspect.crew_checks.SHARES", 4096)
     assert seen(CORPUS, VerifyOptions(), LocalCrew(2)) == seen(CORPUS, VerifyOptions(), None)
     assert seen(CORPUS, VerifyOptions(), SparkCrew(spark_session)) == seen(CORPUS, VerifyOptions(), None)
 
