@@ -8,6 +8,7 @@ import random
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from engine import disk
 from engine.errors import DiskReadError
 from engine.inspect.segment_job import SegmentJob
+from engine.scan import resync
 from engine.spark import segment_parts
 from engine.spark.batch import reader
 from engine.spark.columns import pick, spark_schema
@@ -55,9 +57,13 @@ def test_the_rows_of_released_data_are_those_of_a_dump(storage: Path, size: str)
 
 @pytest.fixture
 def short_sight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches look and follow for hundreds of bytes instead of for megabytes, so that small files exercise them."""
+    """Searches look and follow for hundreds of bytes instead of for megabytes, so that small files exercise them.
+
+    What convinces a search for a part convinces that behind damage as well: both have the same measure.
+    """
     monkeypatch.setattr(segment_parts, "LOOKBACK", 600)
-    monkeypatch.setattr(segment_parts, "LOOKAHEAD", 1500)
+    for module in (segment_parts, resync):
+        monkeypatch.setattr(module, "LOOKAHEAD", 1500)
 
 
 def hostile_records(count: int, seed: int) -> list[Record]:
@@ -75,20 +81,34 @@ def hostile_records(count: int, seed: int) -> list[Record]:
     return records
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 10**6),
-    size=st.sampled_from([400, 900, 2000, 5000]),
-    index=st.sampled_from(["right", "none", "short", "shifted", "noise"]),
-    hurt=st.lists(st.tuples(st.sampled_from(["bit", "zeros", "length", "cut out"]), st.floats(0, 1)), max_size=4),
-)
+CASES = {
+    "seed": st.integers(0, 10**6),
+    "size": st.sampled_from([400, 900, 2000, 5000]),
+    "index": st.sampled_from(["right", "none", "short", "shifted", "noise"]),
+    "hurt": st.lists(st.tuples(st.sampled_from(["bit", "zeros", "length", "cut out"]), st.floats(0, 1)), max_size=4),
+}
+BOUNDED = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@settings(max_examples=60, **BOUNDED)
+@given(**CASES)
 def test_hostile_and_damaged_segments_have_the_rows_of_a_dump(
-    short_sight: None,
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    size: int,
-    index: str,
-    hurt: list[tuple[str, float]],
+    short_sight: None, tmp_path_factory: pytest.TempPathFactory, **case: Any
+) -> None:
+    hostile_case(tmp_path_factory, **case)
+
+
+@pytest.mark.long
+@settings(max_examples=2000, **BOUNDED)
+@given(**CASES)
+def test_many_hostile_and_damaged_segments_have_the_rows_of_a_dump(
+    short_sight: None, tmp_path_factory: pytest.TempPathFactory, **case: Any
+) -> None:
+    hostile_case(tmp_path_factory, **case)
+
+
+def hostile_case(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, size: int, index: str, hurt: list[tuple[str, float]]
 ) -> None:
     storage = tmp_path_factory.mktemp("storage")
     build_directory(storage, {0: [hostile_records(120, seed)]})
