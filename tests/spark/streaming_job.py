@@ -20,6 +20,9 @@ def main(job: Path) -> None:
     with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
         spark = session.spark
         spark.dataSource.register(WaltzDataSource)
+        # queries that begin at the same instant trip over a map that Spark fills at the first task and sends with every one
+        warm = next(one["source"] for one in told["queries"] if "://" not in one["source"])
+        spark.read.format("waltz").load(warm).limit(1).collect()
         queries = [
             spark.readStream.format("waltz")
             .options(**one["options"])
