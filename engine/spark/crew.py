@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import ClusterError, WaltzError
 from engine.progress import SILENT, Progress
+from engine.spark.telegrams import Address, Receiver, Sender
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,12 +69,14 @@ class SparkCrew:
         self.progress.start(what, sum(weights))
         for begin in range(0, len(packets), WAVE):
             wave = packets[begin : begin + WAVE]
-            payloads = [pickle.dumps([tasks[number] for number in packet]) for packet in wave]
-            worker = partial(do_packets, work, payloads, os.getcwd())
-            rows = self.run(
-                partial(_collect, worker=worker, packets=len(wave)),
-                weight=sum(weights[number] for packet in wave for number in packet),
-            ).to_pylist()
+            payloads = [pickle.dumps([(tasks[number], weights[number]) for number in packet]) for packet in wave]
+            with Receiver(self._session.options.where) as receiver:
+                worker = partial(do_packets, work, payloads, os.getcwd(), receiver.address)
+                rows = self.run(
+                    partial(_collect, worker=worker, packets=len(wave)),
+                    weight=sum(weights[number] for packet in wave for number in packet),
+                    receiver=receiver,
+                ).to_pylist()
             answers = {row["packet"]: (row["failed"], row["result"]) for row in rows}
             for number in range(len(wave)):
                 failed, result = answers.pop(number)
@@ -81,7 +84,7 @@ class SparkCrew:
                     raise pickle.loads(result)
                 yield from pickle.loads(result)
 
-    def run(self, job: Callable[[SparkSession], Result], *, weight: int) -> Result:
+    def run(self, job: Callable[[SparkSession], Result], *, weight: int, receiver: Receiver | None = None) -> Result:
         """``job(spark)`` in a thread of its own, while this one tells how far its `weight` bytes are.
 
         Whoever interrupts the wait ends the job.  Raises ClusterError when Spark gives it up.
@@ -104,6 +107,8 @@ class SparkCrew:
             while thread.is_alive():
                 thread.join(_LOOK)
                 reached = int(weight * self._share_done())
+                if receiver is not None:
+                    reached = min(weight, max(reached, receiver.done()))
                 self.progress.advance(max(0, reached - told))
                 told = max(told, reached)
         except BaseException:
@@ -199,7 +204,11 @@ def _standing_in(directory: str) -> Iterator[None]:
 
 
 def do_packets(
-    work: Callable[[Any], Any], payloads: list[bytes], directory: str, batches: Iterator[pa.RecordBatch]
+    work: Callable[[Any], Any],
+    payloads: list[bytes],
+    directory: str,
+    told_to: Address | None,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[Any]:
     """On a worker: do the packets whose numbers come in, each task of each."""
     import pyarrow as pa
@@ -207,9 +216,14 @@ def do_packets(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             failed = False
+            sender = Sender(told_to, number)
+            results: list[Any] = []
+            answer: object = results
             try:
                 with _standing_in(directory):
-                    answer: object = [work(task) for task in pickle.loads(payloads[number])]
+                    for task, weight in pickle.loads(payloads[number]):
+                        results.append(work(task))
+                        sender.advance(weight)
             except WaltzError as error:
                 failed, answer = True, error
             yield pa.RecordBatch.from_arrays(

@@ -1,0 +1,98 @@
+"""How far workers are, told to whoever waits: small datagrams, each with a packet's number and the bytes that are done of it.
+
+Spark tells when a task of its own has ended, and such a task may read for minutes.  A datagram that is lost, or that no network
+lets through, changes nothing but what is shown: then the ended tasks are what is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+_TELEGRAM = struct.Struct("!16sIQ")
+_EVERY = 0.2
+"""Seconds between two datagrams of a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where telegrams go; the token tells those of this job from any other."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+class Receiver:
+    """Takes telegrams and adds them up.  A context manager; not thread-safe."""
+
+    def __init__(self, master: str) -> None:
+        """`master` as Spark names it: which of this machine's addresses its workers can reach."""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._done: dict[int, int] = {}
+        self.address: Address | None = None
+        with contextlib.suppress(OSError):
+            self._socket.setblocking(False)
+            self._socket.bind((_own_address(master), 0))
+            host, port = self._socket.getsockname()
+            self.address = Address(host, port, secrets.token_bytes(16))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def done(self) -> int:
+        """Bytes that are done, of all packets, as far as it is known.  A packet that is begun again does not count twice."""
+        while self.address is not None:
+            try:
+                data = self._socket.recv(_TELEGRAM.size + 1)
+            except OSError:
+                break
+            if len(data) == _TELEGRAM.size:
+                token, packet, amount = _TELEGRAM.unpack(data)
+                if secrets.compare_digest(token, self.address.token):
+                    self._done[packet] = max(amount, self._done.get(packet, 0))
+        return sum(self._done.values())
+
+
+def _own_address(master: str) -> str:
+    """Of this machine, as the master's machine would see it; the loopback where workers are local."""
+    scheme, found, rest = master.partition("://")
+    if not found or scheme not in ("spark", "sc"):
+        return "127.0.0.1"
+    host = rest.partition("/")[0].partition(",")[0].rpartition(":")[0] or rest
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: it only chooses the way
+        own: str = probe.getsockname()[0]
+        return own
+
+
+class Sender:
+    """Tells how far a packet is, a few times a second at most."""
+
+    def __init__(self, address: Address | None, packet: int) -> None:
+        self._address = address
+        self._packet = packet
+        self._done = 0
+        self._told = 0.0
+
+    def advance(self, amount: int) -> None:
+        """`amount` more bytes are done."""
+        self._done += amount
+        now = time.monotonic()
+        if self._address is None or now - self._told < _EVERY:
+            return
+        self._told = now
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            telegram = _TELEGRAM.pack(self._address.token, self._packet, self._done)
+            line.sendto(telegram, (self._address.host, self._address.port))

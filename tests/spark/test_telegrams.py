@@ -1,0 +1,80 @@
+"""How far workers are: telegrams add up once, and nothing else that arrives counts."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.spark.crew import SparkCrew
+from engine.spark.telegrams import Receiver, Sender
+from tests.spark.test_crew import Heard
+
+if TYPE_CHECKING:
+    from engine.spark.session import Session
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def wait_for(receiver: Receiver, amount: int) -> None:
+    while receiver.done() < amount:
+        pass
+
+
+def test_telegrams_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
+    with Receiver("local[2]") as receiver:
+        Sender(receiver.address, 0).advance(100)
+        Sender(receiver.address, 1).advance(7)
+        wait_for(receiver, 107)
+        Sender(receiver.address, 0).advance(60)  # the packet is done once more, by another worker
+        Sender(receiver.address, 2).advance(1)
+        wait_for(receiver, 108)
+        assert receiver.done() == 108
+
+
+def test_telegrams_of_another_job_and_nonsense_do_not_count() -> None:
+    with Receiver("local[2]") as receiver:
+        address = receiver.address
+        assert address is not None
+        Sender(replace(address, token=bytes(16)), 0).advance(100)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            for data in (b"", b"x" * 27, b"x" * 29, b"x" * 5000):
+                line.sendto(data, (address.host, address.port))
+        Sender(address, 0).advance(5)
+        wait_for(receiver, 5)
+        assert receiver.done() == 5
+
+
+def test_whoever_cannot_be_told_is_no_hindrance() -> None:
+    Sender(None, 0).advance(100)
+    with Receiver("spark://no.such.host.invalid:7077") as receiver:
+        assert receiver.address is None
+        assert receiver.done() == 0
+
+
+def _slow(task: int) -> int:
+    import time
+
+    time.sleep(0.3)
+    return task
+
+
+def test_progress_moves_while_a_packet_is_in_work(spark_session: Session) -> None:
+    class Steps(Heard):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps: list[int] = []
+
+        def advance(self, amount: int) -> None:
+            super().advance(amount)
+            if amount:
+                self.steps.append(amount)
+
+    heard = Steps()
+    assert list(SparkCrew(spark_session, heard).map(_slow, range(12), weights=[10] * 12, what="slow")) == list(
+        range(12)
+    )
+    assert heard.done == 120
+    assert len(heard.steps) >= 3
