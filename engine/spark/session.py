@@ -122,7 +122,7 @@ def open_session(options: SparkOptions) -> Session:
             _muster(session)
         except (PySparkException, OSError) as error:
             raise ClusterError(
-                f"{options.where}: {first_line(error)}", advice="is the master right, and does it run?"
+                f"{options.where}: {first_line(error)}{_said(error)}", advice="are master and settings right?"
             ) from error
         except Exception as error:
             if type(error).__module__.startswith(("py4j", "grpc")):
@@ -158,6 +158,13 @@ def first_line(error: BaseException) -> str:
         return next((line for line in below if not line[0].isspace()), lines[0])
     cause = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
     return cause[-1] if cause else lines[0].strip() if lines else type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    """Of what Java said while it did not start, the line that names the reason."""
+    lines = [line.strip() for note in getattr(error, "__notes__", ()) for line in note.splitlines() if line.strip()]
+    telling = [line for line in lines if "Exception" in line or "rror" in line or "nvalid" in line]
+    return f" {telling[0]}" if telling else ""
 
 
 def _prepare_environment(options: SparkOptions) -> None:

@@ -104,3 +104,18 @@ def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
     assert done.returncode == 14
     assert f"{master}: nobody answers" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--master", "nonsense"], "Master"),
+        (["--conf", "spark.driver.memory=banana"], "banana"),
+    ],
+)
+def test_why_java_does_not_start_is_said_in_one_line(options: list[str], why: str) -> None:
+    done = run("-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark", *options)
+    assert done.returncode == 14
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert "Traceback" not in done.stderr
