@@ -33,6 +33,15 @@ class RequestId:
     partition: int
     sequence: int
 
+    def by_name(self) -> dict[str, int]:
+        """The four numbers by their names, in the order of the layout."""
+        return {
+            "client": self.client,
+            "generation": self.generation,
+            "partition": self.partition,
+            "sequence": self.sequence,
+        }
+
     @classmethod
     def from_words(cls, high: int, low: int) -> RequestId:
         """From two 64-bit words, signed or unsigned, as the release holds them in memory."""

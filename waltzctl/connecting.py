@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from waltzctl.manual import Section
-from waltzctl.options import parsed, path_of
+from waltzctl.options import parsed, path_of, with_shared
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
@@ -136,21 +135,8 @@ def _password(file: str | None, option: str) -> str | None:
             raise typer.BadParameter(f"{file}: not UTF-8", param_hint=f"'{option}'") from None
 
 
-def with_connection(run: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options of a connection; it gets them as one argument, `connection`."""
-    names = [field.name for field in fields(Connecting)]
-
-    def wrapped(**given: Any) -> Result:
-        connection = Connecting(**{name: given.pop(name) for name in names})
-        return run(**given, connection=connection)
-
-    own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != "connection"]
-    shared = inspect.signature(Connecting, eval_str=True).parameters.values()
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
-    wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
-    return wrapped
+with_connection = with_shared(Connecting, "connection")
+"""Gives a command the options of a connection, as one argument, `connection`."""
 
 
 def address_of(text: str, *, name: str) -> Address:

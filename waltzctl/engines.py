@@ -6,14 +6,15 @@ import contextlib
 import enum
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waltzctl.manual import Section
+from waltzctl.options import with_shared
 from waltzctl.outcome import say
 from waltzctl.values import human_bytes, human_duration
 
@@ -22,16 +23,14 @@ if TYPE_CHECKING:
     from engine.progress import Progress
     from engine.spark.session import SparkOptions
 
-Result = TypeVar("Result")
-
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
 ONE_MINUTE = 60.0
 """Seconds that one machine may take before `auto` asks Spark."""
 WORTH_A_TRIAL = 256 << 20
 """Bytes that any disk, or network drive, gives within seconds."""
-_TRIAL = 0.25
-"""Seconds that the speed of this machine is tried for."""
+_TRIAL, _TRIAL_BYTES = 0.25, 64 << 20
+"""Seconds that the speed of this machine is tried for, and bytes after which a fast one has shown it."""
 
 ENGINE = Section(
     "ENGINE",
@@ -43,8 +42,8 @@ ENGINE = Section(
             " or URLs such as s3://BUCKET/NODE, and Python with waltzctl's libraries; waltzctl's own code is sent to them."
         ),
         (
-            "--engine auto, the default, tries for a quarter of a second how fast this machine reads, and takes Spark only"
-            " for what would take longer than a minute; with --master it takes Spark. Spark needs the extra:"
+            "--engine auto, the default, tries for at most a quarter of a second how fast this machine reads, and takes Spark"
+            " only for what would take longer than a minute; with --master it takes Spark. Spark needs the extra:"
             " pip install 'waltzctl[spark]'. Ctrl-C cancels the job."
         ),
     ),
@@ -165,25 +164,19 @@ def _estimate(paths: list[Path]) -> tuple[float, int]:
     with open_source(largest.path) as source:
         for item in summarise_records(source, first_transaction_id=int(largest.path.stem)):
             read = item.end
-            if isinstance(item, Damage) or time.monotonic() - begun > _TRIAL:
+            if isinstance(item, Damage) or read > _TRIAL_BYTES or time.monotonic() - begun > _TRIAL:
                 break
     rate = max(read, 1) / max(time.monotonic() - begun, 1e-6)
     return size / (rate * (os.cpu_count() or 1)), size
 
 
-def with_engine(run: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options of its engine; it gets them as one argument, `computing`."""
-    names = [field.name for field in fields(Computing)]
+def _checked(**given: Any) -> Computing:
+    computing = Computing(**given)
+    computing.check()
+    return computing
 
-    def wrapped(**given: Any) -> Result:
-        computing = Computing(**{name: given.pop(name) for name in names})
-        computing.check()
-        return run(**given, computing=computing)
 
-    own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != "computing"]
-    shared = inspect.signature(Computing, eval_str=True).parameters.values()
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
-    wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
-    return wrapped
+_checked.__signature__ = inspect.signature(Computing, eval_str=True)  # type: ignore[attr-defined]
+
+with_engine = with_shared(_checked, "computing")
+"""Gives a command the options of its engine, as one argument, `computing`.  They raise typer.BadParameter before it runs."""

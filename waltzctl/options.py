@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from waltzctl.values import parse_ranges
 
 Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 class Format(enum.StrEnum):
@@ -81,6 +83,25 @@ PlanOption = Annotated[
     ),
 ]
 StorageArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage directory.", show_default=False)]
+
+
+def with_shared(kind: Callable[..., Value], name: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command options that several share, the fields of `kind`; it gets them as one argument, `name`."""
+    shared = inspect.signature(kind, eval_str=True).parameters
+
+    def decorate(run: Callable[..., Result]) -> Callable[..., Result]:
+        def wrapped(**given: Any) -> Result:
+            value = kind(**{field: given.pop(field) for field in shared})
+            return run(**given, **{name: value})
+
+        own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != name]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
+        wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
+        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+        return wrapped
+
+    return decorate
 
 
 def parsed(option: str, text: str | None, parse: Callable[[str], Value]) -> Value | None:

@@ -167,9 +167,7 @@ class _Comparison:
     def _summary(self) -> CompareSummary:
         status = max((one for one in ORDER if self._verdicts[one]), key=ORDER.index, default=Verdict.EQUAL)
         name = _STATUS[status]
-        if (
-            status is Verdict.EQUAL and self._findings
-        ):  # the records are the same, but something beside them is not well
+        if status is Verdict.EQUAL and self._findings:  # the records are the same, something beside them is not well
             name = "repairable"
         views, held = self._directories.views, self._directories.held
         return CompareSummary(

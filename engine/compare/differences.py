@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 10_000
+_OF_A_RECORD = frozenset(
+    ("segment", "offset", "size", "request_id", "header", "data_length", "data_checksum", "record_checksum", "data")
+)
+"""Columns that are those of the Spark data source."""
 
 
 def load_arrow() -> Any:
@@ -36,7 +40,9 @@ def schema() -> pa.Schema:
     versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
     """
     pa = load_arrow()
-    request_id = pa.struct([(name, pa.int32()) for name in ("client", "generation", "partition", "sequence")])
+    from engine.spark.columns import RECORD_COLUMNS, arrow_type
+
+    record = [(one.name, arrow_type(one.kind)) for one in RECORD_COLUMNS if one.name in _OF_A_RECORD]
     return pa.schema(
         [
             ("partition", pa.int32()),
@@ -46,15 +52,7 @@ def schema() -> pa.Schema:
             ("state", pa.string()),
             ("version", pa.int32()),
             ("restore_from", pa.string()),
-            ("segment", pa.int64()),
-            ("offset", pa.int64()),
-            ("size", pa.int64()),
-            ("request_id", request_id),
-            ("header", pa.int32()),
-            ("data_length", pa.int32()),
-            ("data_checksum", pa.string()),
-            ("record_checksum", pa.string()),
-            ("data", pa.binary()),
+            *record,
         ]
     )
 
@@ -97,17 +95,11 @@ def _state(version: int, run: Run, kept: Kept | None) -> str:
 def _record(side: Side | None) -> dict[str, Any]:
     if side is None:
         return {}
-    number = side.request_id
     return {
         "segment": side.segment,
         "offset": side.offset,
         "size": side.size,
-        "request_id": {
-            "client": number.client,
-            "generation": number.generation,
-            "partition": number.partition,
-            "sequence": number.sequence,
-        },
+        "request_id": side.request_id.by_name(),
         "header": side.header,
         "data_length": side.data_length,
         "data_checksum": f"{side.data_checksum:08x}",

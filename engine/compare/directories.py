@@ -11,9 +11,10 @@ from engine.compare.reading import Replica, Segment
 from engine.compare.vote import Ballot
 from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from engine.findings import Code, Finding, make_finding
+from engine.inspect.partition_runs import assigned_in
 from engine.storage import places
 from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
-from formats.control import ControlFile, Layout, PartitionInfo
+from formats.control import ControlFile, PartitionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Directories:
         ballot = Ballot(directory is not None, *marks)
         if directory is None:
             return Member(view.path, ballot, None)
-        listed = [one for one in directory.segments if one.data is not None or one.index is not None]
+        listed = directory.segments
         stops = [*(one.first_transaction_id for one in listed), None][1:]
         segments = tuple(Segment(one, stop) for one, stop in zip(listed, stops, strict=True))
         mark = ballot.local_low_water_mark
@@ -89,13 +90,8 @@ def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None
 
 def belongs(view: StorageView, partition: int) -> bool:
     """Whether a directory is a replica of a partition: as its control file says, else whether there is a directory for it."""
-    info = info_of(view.control, partition)
-    current = None if info is None else info.current_struct
-    if view.control is None or info is None or view.control.layout is Layout.DOCUMENTED:
-        return partition in view.partitions
-    if current is None or (not current.assigned and not all(one.valid for one in info.structs)):
-        return partition in view.partitions  # the struct that is lost may be the one that says so
-    return bool(current.assigned)
+    assigned = assigned_in(view.control, partition)
+    return partition in view.partitions if assigned is None else assigned
 
 
 def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) -> Directories:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.compare.directories import Member
 from engine.compare.reading import Replica
@@ -57,7 +58,4 @@ def _part(replica: Replica | None, low: int, high: int | None) -> Replica | None
     segments = replica.segments
     first = sum(1 for one in segments if one.stop is not None and one.stop <= low)
     last = len(segments) if high is None else sum(1 for one in segments if one.first < high)
-    return Replica(
-        replica.number, replica.storage, replica.partition, replica.cluster_key, replica.mark,
-        segments[max(0, first - 1) : last + 1], replica.held,
-    )  # fmt: skip
+    return replace(replica, segments=segments[max(0, first - 1) : last + 1])

@@ -26,7 +26,6 @@ from engine.scan.source import ByteSource
 from engine.storage.places import open_source
 from engine.storage.view import FileState, SegmentView, read_segment_header
 from formats.segment import (
-    ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
     MAX_DATA_LENGTH,
@@ -58,7 +57,7 @@ class Segment:
     @property
     def entries(self) -> int:
         """Whole entries of the index file."""
-        return 0 if self.view.index is None else max(0, (self.view.index.size - HEADER_SIZE) // ENTRY_SIZE)
+        return self.view.entries
 
 
 @dataclass(frozen=True, slots=True)

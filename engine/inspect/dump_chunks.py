@@ -10,7 +10,7 @@ from engine.inspect.record_checks import prove
 from engine.inspect.segment_checks import SegmentCheck
 from engine.inspect.segment_job import SegmentJob
 from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.scan.scanner import scan_records, summarise_records
+from engine.scan.scanner import summarise_records
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 CHUNK = 1 << 20
@@ -79,20 +79,12 @@ class SegmentReader(SegmentCheck):
             elif item.end <= stop:
                 yield item
             elif int(item.offset[0]) < stop:
-                yield _rows_before(item, stop)
+                yield item.first(int(item.offset.searchsorted(stop)))
 
     def _scan(self, place: Place, stop: int, last: int | None) -> Generator[Item, None, bool]:
         """Scan from `place`; ends behind `stop` or the id `last`.  Returns whether the end of the file was seen."""
         next_id: int | None = place.transaction_id
-        scan = scan_records(
-            self.data,
-            first_transaction_id=place.transaction_id,
-            start=place.offset,
-            stop=self.size,
-            index=None if self.reader is None else self.reader.source,
-            data=self._keep_data,
-            max_record=MAX_DATA_LENGTH,
-        )
+        scan = self.scan(place.transaction_id, place.offset, stop=self.size, data=self._keep_data)
         end = place.offset
         for item in scan:
             yield item
@@ -164,21 +156,3 @@ class SegmentReader(SegmentCheck):
                     places.append(Place(int(run.offset[number]), run.first_transaction_id + number))
         ends = [place.offset for place in places[1:]] + [stop]
         return list(zip(places, ends, strict=True))
-
-
-def _rows_before(batch: RecordBatch, stop: int) -> RecordBatch:
-    """The rows of a batch that begin in front of the offset `stop`."""
-    count = int(batch.offset.searchsorted(stop))
-    return RecordBatch(
-        batch.offset[:count],
-        batch.transaction_id[:count],
-        batch.request_id_high[:count],
-        batch.request_id_low[:count],
-        batch.header[:count],
-        batch.data_length[:count],
-        batch.data_checksum[:count],
-        batch.record_checksum[:count],
-        batch.data_ok[:count],
-        batch.data,
-        batch.data_base,
-    )

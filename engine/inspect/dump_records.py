@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import DiskReadError, InvalidRequestError
-from engine.findings import Code, Finding, Severity
+from engine.findings import Code, Finding
 from engine.inspect.dump_chunks import Item, SegmentReader
 from engine.inspect.limits import Limits
 from engine.inspect.live import states
 from engine.inspect.partition_runs import runs
-from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.record_checks import damage_finding, join_finding, tail_finding
 from engine.inspect.segment_checks import FilesChangedError, unreadable
 from engine.inspect.segment_job import SegmentJob
 from engine.inspect.targets import Scope, look_around, plan
-from engine.scan.columns import DamageCause, RecordBatch
+from engine.scan.columns import Damage, DamageCause, RecordBatch
 from engine.storage.view import FileState
 from formats.checksums import crc32
 from formats.request_id import RequestId
@@ -174,7 +174,7 @@ class _Segment:
         try:
             stack.enter_context(reader)
             self._states = reader.data_state, reader.index_state
-            findings = [one for one in reader.header_findings if _matters(one, self._job)]
+            findings = reader.data_header_findings
             if reader.short:
                 return None, [*findings, *reader.finish_short().findings]
         except FilesChangedError:
@@ -188,15 +188,10 @@ class _Segment:
         expected, begins = before.next_id, behind.begins
         if expected is None or begins is None or expected == begins:
             return
-        code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
         low, high = sorted((expected, begins))
         if not self._wanted.overlaps(low, high - 1) or before.changed() or behind.changed():
             return
-        what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
-        message = (
-            f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
-        )
-        yield behind._job.finding(code, message, transaction_id=low)
+        yield join_finding(behind._job, expected, begins)
 
     def changed(self) -> bool:
         """Whether the files differ from when they were opened."""
@@ -209,11 +204,9 @@ class _Segment:
         following = item.next_transaction_id
         if not self._wanted.overlaps(item.transaction_id, None if following is None else following - 1):
             return
-        if item.cause is not DamageCause.TORN_TAIL:
-            if reader.confirmed(item):
-                yield damage_finding(self._job, item)
-        elif settled(reader):
-            yield tail_finding(self._job, item)
+        found = damage_told(reader, item)
+        if found is not None:
+            yield found
 
     def _records(self, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         rows = range(len(batch))
@@ -258,8 +251,11 @@ class _Segment:
         )
 
 
-def _matters(finding: Finding, job: SegmentJob) -> bool:
-    return finding.severity is not Severity.NOTE and finding.path == job.data_path
+def damage_told(reader: SegmentReader, damage: Damage) -> Finding | None:
+    """The finding for damage; None where a node is only just writing or has truncated."""
+    if damage.cause is DamageCause.TORN_TAIL:
+        return tail_finding(reader.job, damage) if settled(reader) else None
+    return damage_finding(reader.job, damage) if reader.confirmed(damage) else None
 
 
 def settled(reader: SegmentReader) -> bool:

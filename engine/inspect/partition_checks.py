@@ -9,7 +9,6 @@ from pathlib import Path
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.segment_job import SegmentReport
 from engine.storage.view import PartitionView, SegmentView
-from formats.segment import HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def acknowledged_findings(context: PartitionContext, ordered: Sequence[SegmentRe
 def orphan_finding(context: PartitionContext, segment: SegmentView) -> Finding:
     """An index file without a data file."""
     assert segment.index is not None
-    entries = max(0, segment.index.size - HEADER_SIZE) // 8
+    entries = segment.entries
     held = f"it has {entries} entries: the data file was there once" if entries else "it has no entries"
     return context.finding(
         Code.INDEX_ORPHAN,

@@ -22,6 +22,7 @@ from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView, view_partition
+from formats.control import ControlFile
 
 _ATTEMPTS = 3
 
@@ -115,7 +116,7 @@ class PartitionRun:
         else:
             found = []
         yield from found
-        yield from stray_files(self._context, self._still_there(view.temporary), self._still_there(view.unknown))
+        yield from self.strays()
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked; later ones do not count."""
@@ -161,6 +162,13 @@ class PartitionRun:
                 return None
             watch.changed()
 
+    def strays(self) -> Iterator[Finding]:
+        """What lies in the directory beside segments, and is not of work in progress."""
+        view = self._partition.view
+        if view is not None:
+            temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
+            yield from stray_files(self._context, temporary, unknown)
+
     def _still_there(self, paths: Sequence[Path]) -> list[Path]:
         """Of names that may belong to work in progress, those that are not it."""
         return [
@@ -187,7 +195,7 @@ def runs(
         expected = {
             info.partition
             for info in control.partitions
-            if (partitions is None or info.partition in partitions) and _assigned(around, info.partition)
+            if (partitions is None or info.partition in partitions) and assigned_in(control, info.partition)
         }
     for number in sorted(expected | set(present)):
         part = present.get(number)
@@ -199,9 +207,8 @@ def runs(
         yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
 
 
-def _assigned(around: Surroundings, partition: int) -> bool | None:
+def assigned_in(control: ControlFile | None, partition: int) -> bool | None:
     """The flag in force; None where nothing tells: in the documented layout, or when a struct is invalid."""
-    control = around.control
     if control is None or partition >= len(control.partitions):
         return None
     info = control.partitions[partition]
@@ -218,7 +225,7 @@ def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> Partit
         number,
         part.path,
         around.local_low_water_mark(number),
-        None if number is None else _assigned(around, number),
+        None if number is None else assigned_in(around.control, number),
     )
 
 

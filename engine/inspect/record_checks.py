@@ -284,6 +284,15 @@ def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
     )
 
 
+def join_finding(job: SegmentJob, expected: int, begins: int) -> Finding:
+    """A gap or an overlap between neighbours: one segment leads to the id `expected`, the next begins at another one."""
+    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
+    low, high = sorted((expected, begins))
+    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
+    message = f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
+    return job.finding(code, message, transaction_id=low)
+
+
 def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
     """Everything that a scan found in the data, but its tail, in file order."""
     found = [damage_finding(job, damage) for damage in scan.damages]

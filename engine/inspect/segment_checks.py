@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from engine.errors import DiskReadError
-from engine.findings import Code, Finding
+from engine.findings import Code, Finding, Severity
 from engine.inspect.header_checks import check_headers, short_header
 from engine.inspect.index_checks import IndexReader, wrong_finding
 from engine.inspect.limits import CutShort, Limits
@@ -19,9 +19,11 @@ from engine.inspect.partial import PartialScan
 from engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from engine.inspect.sampling import split
 from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.scan.columns import Damage, RecordBatch
+from engine.scan.scanner import scan_records
 from engine.storage.places import open_source
 from engine.storage.view import FileState, read_segment_header
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
 
 _ATTEMPTS = 4
 
@@ -129,6 +131,11 @@ class SegmentCheck:
         """What is wrong with both headers."""
         return self._headers
 
+    @property
+    def data_header_findings(self) -> list[Finding]:
+        """What is wrong with the data file's header; notes are not."""
+        return [one for one in self._headers if one.severity is not Severity.NOTE and one.path == self.job.data_path]
+
     def index_problem(self) -> tuple[Finding, ...]:
         """Why there is no index to read, where there is none."""
         return () if self._index_problem is None else (self._index_problem,)
@@ -163,6 +170,20 @@ class SegmentCheck:
     def whole(self) -> RangeScan:
         """A scan of the whole file, not begun yet."""
         return RangeScan(self.data, self.begins, HEADER_SIZE, self.begins, self.limits, self.reader)
+
+    def scan(
+        self, first: int, start: int, *, stop: int | None = None, data: bool = False
+    ) -> Iterator[RecordBatch | Damage]:
+        """Records from the id `first` at the offset `start` on, and damage in its place; see `scan_records`."""
+        return scan_records(
+            self.data,
+            first_transaction_id=first,
+            start=start,
+            stop=stop,
+            index=None if self.reader is None else self.reader.source,
+            data=data,
+            max_record=MAX_DATA_LENGTH,
+        )
 
     def parts(self, part: int) -> list[tuple[RangeScan, int]]:
         """Scans that can run side by side, each with the offset where it ends.  Raises DiskReadError."""

@@ -70,9 +70,13 @@ class RecordBatch:
 
     def first(self, count: int) -> RecordBatch:
         """The first `count` records."""
-        if count >= len(self):
+        return self.rows(0, count)
+
+    def rows(self, low: int, high: int) -> RecordBatch:
+        """The records numbered `low` to `high` - 1, `low` from 0 on."""
+        if low == 0 and high >= len(self):
             return self
-        columns = {name: getattr(self, name)[:count] for name in COLUMN_TYPES}
+        columns = {name: getattr(self, name)[low:high] for name in COLUMN_TYPES}
         return RecordBatch(**columns, data=self.data, data_base=self.data_base)
 
     def record_bytes(self, place: int) -> memoryview:

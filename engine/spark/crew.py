@@ -144,11 +144,9 @@ class SparkCrew:
         return sum(info.numCompletedTasks for info in infos if info is not None) / tasks if tasks else 0.0
 
     def _explain(self, error: BaseException) -> BaseException:
-        from pyspark.errors import PySparkException
+        from engine.spark.session import first_line, of_spark
 
-        from engine.spark.session import first_line
-
-        if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j", "grpc")):
+        if of_spark(error):
             return ClusterError(f"{self._session.options.where}: the job was given up: {first_line(error)}")
         return error
 

@@ -10,20 +10,18 @@ from engine.errors import DiskReadError
 from engine.findings import Finding
 from engine.inspect.control_checks import ControlState
 from engine.inspect.limits import Limits
-from engine.inspect.live import Watch, states
+from engine.inspect.live import states
 from engine.inspect.outcome import VerifyOptions
 from engine.inspect.partition_checks import (
     PartitionContext,
     acknowledged_findings,
     neighbour_findings,
-    stray_files,
 )
 from engine.inspect.partition_runs import PartitionRun
 from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.spark.splits import FLAT, Surveyed, parts_for
-from engine.storage import places
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import RECORD_OVERHEAD
 
@@ -110,14 +108,7 @@ class ChunkTask:
         if self.whole is not None:
             run = self.whole.opened(limits)
             yield from run.orphans()
-            view = run.view
-            if view is not None:
-                held = self.whole.around.held
-                temporary, unknown = (
-                    [path for path in paths if places.still_named(path) and Watch((path,), held, limits).quiet_now()]
-                    for paths in (view.temporary, view.unknown)
-                )
-                yield from stray_files(self.context, temporary, unknown)
+            yield from run.strays()
 
     def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
         row = sorted(reports, key=lambda report: report.begins)

@@ -75,7 +75,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         view=view,
         columns=columns,
         data=data,
-        partitions=_partitions(options),
+        partitions=partitions_of(options),
         first=_number(options, "minTransactionId"),
         last=_number(options, "maxTransactionId"),
         split_size=_size(options, "splitSize"),
@@ -133,7 +133,8 @@ def _truth(options: Mapping[str, str], name: str) -> bool | None:
     return text.strip().lower() == "true"
 
 
-def _partitions(options: Mapping[str, str]) -> frozenset[int] | None:
+def partitions_of(options: Mapping[str, str]) -> frozenset[int] | None:
+    """The option ``partitions``; None for all.  Raises InvalidRequestError."""
     text = options.get("partitions")
     if text is None:
         return None

@@ -173,23 +173,7 @@ def rows_between(batch: RecordBatch, first: int | None, last: int | None) -> Rec
 
 def rows_of(batch: RecordBatch, low: int, high: int) -> RecordBatch | None:
     """Rows ``[low, high)`` of a batch; None where there is none."""
-    if low >= high:
-        return None
-    if low == 0 and high == len(batch):
-        return batch
-    return RecordBatch(
-        batch.offset[low:high],
-        batch.transaction_id[low:high],
-        batch.request_id_high[low:high],
-        batch.request_id_low[low:high],
-        batch.header[low:high],
-        batch.data_length[low:high],
-        batch.data_checksum[low:high],
-        batch.record_checksum[low:high],
-        batch.data_ok[low:high],
-        batch.data,
-        batch.data_base,
-    )
+    return None if low >= high else batch.rows(low, high)
 
 
 class Gathering:

@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
+from engine.findings import Finding
 from engine.inspect.dump_chunks import SegmentReader
-from engine.inspect.dump_records import settled
+from engine.inspect.dump_records import damage_told
 from engine.inspect.limits import Limits
 from engine.inspect.live import states
-from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.record_checks import join_finding
 from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
 from engine.inspect.segment_job import SegmentJob
 from engine.scan import kernels
-from engine.scan.columns import Damage, DamageCause, RecordBatch
+from engine.scan.columns import RecordBatch
 from engine.spark.record_arrays import Gathering, finding_batch, rows_between
 from engine.spark.segment_parts import items_of, range_of
 from engine.spark.splits import Item, Notice, Part, total
@@ -86,10 +86,7 @@ class _PartReading:
 
     def _of_file(self, reader: SegmentReader) -> list[Finding]:
         """What is wrong with the file as a whole, and between it and the segment in front of it."""
-        job = self._part.job
-        found = [
-            one for one in reader.header_findings if one.severity is not Severity.NOTE and one.path == job.data_path
-        ]
+        found = reader.data_header_findings
         if reader.short:
             return [*found, *reader.finish_short().findings]
         if self._before is not None:
@@ -107,16 +104,10 @@ class _PartReading:
                 if batch is not None:
                     yield from gathering.add(batch)
             elif _overlaps(part, item.transaction_id, item.next_transaction_id):
-                yield from gathering.tell(_damage(reader, item), part.node)
+                found = damage_told(reader, item)
+                yield from gathering.tell(() if found is None else (found,), part.node)
         if wanted.to_end and reader.next_id is not None:
             self.end = part.job, reader.next_id, (reader.data_state, reader.index_state)
-
-
-def _damage(reader: SegmentReader, damage: Damage) -> Sequence[Finding]:
-    """Damage, unless a node is only just writing there."""
-    if damage.cause is DamageCause.TORN_TAIL:
-        return (tail_finding(reader.job, damage),) if settled(reader) else ()
-    return (damage_finding(reader.job, damage),) if reader.confirmed(damage) else ()
 
 
 def _overlaps(part: Part, first: int, following: int | None) -> bool:
@@ -137,10 +128,7 @@ def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Fi
     behind = states(reader.job.data_path, reader.job.index_path)
     if now != seen or behind != (reader.data_state, reader.index_state):
         return
-    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
-    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
-    message = f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
-    yield reader.job.finding(code, message, transaction_id=low)
+    yield join_finding(reader.job, expected, begins)
 
 
 def _look_behind(before: _End, part: Part, limits: Limits) -> list[Finding]:

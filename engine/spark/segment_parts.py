@@ -25,7 +25,7 @@ from engine.inspect.record_checks import prove
 from engine.scan.columns import Damage, DamageCause, RecordRun
 from engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
 from engine.scan.resync import LOOKAHEAD
-from engine.scan.scanner import scan_records, summarise_records
+from engine.scan.scanner import summarise_records
 from engine.spark.record_arrays import rows_of
 from engine.spark.splits import Part
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
@@ -69,16 +69,7 @@ def items_of(reader: SegmentReader, part: Part, wanted: Range, *, data: bool) ->
     """Records and damage that begin in the range.  Sets the reader's `next_id` when the end of the segment was seen."""
     next_id: int | None = wanted.begin.transaction_id
     end = wanted.begin.offset
-    scan = scan_records(
-        reader.data,
-        first_transaction_id=wanted.begin.transaction_id,
-        start=wanted.begin.offset,
-        stop=reader.size,
-        index=None if reader.reader is None else reader.reader.source,
-        data=data,
-        max_record=MAX_DATA_LENGTH,
-    )
-    for item in scan:
+    for item in reader.scan(wanted.begin.transaction_id, wanted.begin.offset, stop=reader.size, data=data):
         if isinstance(item, Damage):
             if not wanted.to_end and item.offset >= wanted.stop:
                 return

@@ -95,7 +95,6 @@ def open_session(options: SparkOptions) -> Session:
     """
     try:
         import pyspark  # noqa: F401
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UnavailableError(
@@ -120,14 +119,12 @@ def open_session(options: SparkOptions) -> Session:
                 _ship(spark, options, directory)
             session = Session(spark, options, contextlib.ExitStack())
             _muster(session)
-        except (PySparkException, OSError) as error:
+        except Exception as error:
+            if not (isinstance(error, OSError) or of_spark(error)):
+                raise
             raise ClusterError(
                 f"{options.where}: {first_line(error)}{_said(error)}", advice="are master and settings right?"
             ) from error
-        except Exception as error:
-            if type(error).__module__.startswith(("py4j", "grpc")):
-                raise ClusterError(f"{options.where}: {first_line(error)}") from error
-            raise
         session._stack = stack.pop_all()
         return session
 
@@ -148,6 +145,13 @@ def _knock(where: str) -> None:
         else:
             return
     raise ClusterError(f"{where}: nobody answers: {refused}", advice="is the master right, and does it run?")
+
+
+def of_spark(error: BaseException) -> bool:
+    """Whether an error comes from Spark, or from the ways to it."""
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j", "grpc"))
 
 
 def first_line(error: BaseException) -> str:

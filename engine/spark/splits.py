@@ -21,7 +21,6 @@ from engine.spark.selection import Selection
 from engine.storage import places
 from engine.storage.view import TargetKind, resolve, view_storage
 from formats.control import CONTROL_FILE_NAME
-from formats.segment import ENTRY_SIZE, HEADER_SIZE
 
 FLAT = 256 << 10
 """Bytes that could be read in the time that opening a segment takes."""
@@ -163,11 +162,7 @@ def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> I
 def entries_of(run: PartitionRun) -> dict[int, int]:
     """Entries of each index of a partition, by the id in its name, from its size."""
     segments = () if run.view is None else run.view.segments
-    return {
-        one.first_transaction_id: max(0, one.index.size - HEADER_SIZE) // ENTRY_SIZE
-        for one in segments
-        if one.index is not None
-    }
+    return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
 
 def _parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:

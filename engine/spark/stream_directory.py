@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import NotWaltzError, StalePlanError
-from engine.findings import Code, Finding, Severity
+from engine.findings import Code, Finding
 from engine.inspect.header_checks import short_header
-from engine.inspect.record_checks import damage_finding, tail_finding
+from engine.inspect.record_checks import damage_finding, join_finding, tail_finding
 from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.scan.scanner import scan_records
 from engine.spark.offsets import BEGINNING, Anchor
 from engine.spark.read_options import storage_options
 from engine.spark.record_arrays import Constants, rows_of
@@ -30,7 +29,7 @@ from engine.spark.stream_rows import RowMaker
 from engine.storage import places
 from engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
 from formats.control import CONTROL_FILE_NAME, ControlFile
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from formats.segment import HEADER_SIZE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -242,9 +241,7 @@ class _Reading:
         part, opened = self._part, self._opened
         job = part.job
         if part.first == part.segment:
-            for finding in opened.header_findings:
-                if finding.severity is not Severity.NOTE and finding.path == job.data_path:
-                    yield finding
+            yield from opened.data_header_findings
         if opened.short:
             if part.ends_at is not None:
                 raise _changed(part, "its file is shorter than a header")
@@ -253,15 +250,7 @@ class _Reading:
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
-        items = scan_records(
-            opened.data,
-            first_transaction_id=part.start_id,
-            start=part.start,
-            stop=part.stop,
-            index=None if opened.reader is None else opened.reader.source,
-            data=data,
-            max_record=MAX_DATA_LENGTH,
-        )
+        items = opened.scan(part.start_id, part.start, stop=part.stop, data=data)
         explained = False
         for item in items:
             if isinstance(item, RecordBatch):
@@ -303,16 +292,7 @@ class _Reading:
         if part.ends_at is not None and not self._last.is_record(part.ends_at):
             raise _changed(part, f"transaction {part.last} is another one, or is not there")
         if following is not None and not explained and self._next != following:
-            low, high = sorted((self._next, following))
-            gap = self._next < following
-            if gap and not part.first <= low:
-                return
-            what = "are missing" if gap else "may stand twice"
-            yield part.job.finding(
-                Code.SEGMENT_GAP if gap else Code.SEGMENT_OVERLAP,
-                f"transactions {low} to {high - 1} {what}: one segment leads to {self._next}, the next begins at"
-                f" {following}",
-                transaction_id=low,
-            )
+            if part.first <= self._next or following < self._next:
+                yield join_finding(part.job, self._next, following)
         elif self._next <= part.last and not explained and following is None:
             raise _changed(part, f"the records end with {self._next - 1}")

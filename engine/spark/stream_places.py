@@ -20,7 +20,7 @@ from engine.inspect.record_checks import prove
 from engine.inspect.segment_checks import SegmentCheck
 from engine.inspect.segment_job import SegmentJob
 from engine.scan.columns import Damage, RecordBatch, RecordView
-from engine.scan.scanner import read_record_at, scan_records
+from engine.scan.scanner import read_record_at
 from engine.spark.offsets import BEGINNING, Anchor
 from engine.storage.view import FileState, PartitionView, SegmentView
 from formats.request_id import RequestId
@@ -275,15 +275,7 @@ def _scan_up_to(opened: SegmentCheck, found: Anchor | None, bound: int | None) -
         place, following = found.end, found.transaction_id + 1
     if place >= opened.size:
         return found
-    items = scan_records(
-        opened.data,
-        first_transaction_id=following,
-        start=place,
-        stop=opened.size,
-        index=None if opened.reader is None else opened.reader.source,
-        max_record=MAX_DATA_LENGTH,
-    )
-    for item in items:
+    for item in opened.scan(following, place, stop=opened.size):
         if isinstance(item, Damage):
             if bound is not None and item.next_transaction_id is not None and item.next_transaction_id > bound:
                 break

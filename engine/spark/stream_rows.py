@@ -63,7 +63,7 @@ class RowMaker:
             "partition": [partition] * len(records),
             "transaction_id": [one.transaction_id for one in records],
             "size": [RECORD_OVERHEAD + len(one.data) for one in records],
-            "request_id": [_request_id(one) for one in records],
+            "request_id": [one.request_id.by_name() for one in records],
             "header": [one.header for one in records],
             "data_length": [len(one.data) for one in records],
             "data_checksum": [f"{one.data_checksum:08x}" for one in records],
@@ -76,8 +76,3 @@ class RowMaker:
             for name, field in zip(self._names, self._arrow, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-
-
-def _request_id(record: WireRecord) -> dict[str, int]:
-    i = record.request_id
-    return {"client": i.client, "generation": i.generation, "partition": i.partition, "sequence": i.sequence}

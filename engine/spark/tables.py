@@ -84,11 +84,7 @@ def write_table(request: TableRequest, crew: Crew) -> TableResult:
     """
     if os.path.lexists(request.target):
         raise InvalidRequestError(f"{request.target}: exists already", advice="name a new directory")
-    size = sum(scope.data_bytes() for scope in plan([request.path], request.partitions))
-    if isinstance(crew, SparkCrew):
-        rows, found = _by_spark(request, crew, size)
-    else:
-        rows, found = _here(request, crew, size)
+    rows, found = _by_spark(request, crew) if isinstance(crew, SparkCrew) else _here(request, crew)
     return TableResult(rows, _worded(request, crew, found))
 
 
@@ -109,7 +105,7 @@ class _Written:
     found: tuple[Place, ...]
 
 
-def _here(request: TableRequest, crew: Crew, size: int) -> tuple[int, list[Place]]:
+def _here(request: TableRequest, crew: Crew) -> tuple[int, list[Place]]:
     if request.format not in WRITTEN_HERE:
         raise InvalidRequestError(
             f"{request.format}: only {' and '.join(WRITTEN_HERE)} are written without Spark",
@@ -135,8 +131,8 @@ def _here(request: TableRequest, crew: Crew, size: int) -> tuple[int, list[Place
             )
             for number, packet in enumerate(packets)
         ]
-        share = size // max(1, len(tasks))
-        written = list(crew.map(_write, tasks, weights=[share] * len(tasks), what=f"write {request.format}"))
+        weights = [sum(item.cost for item in packet.items) for packet in packets]
+        written = list(crew.map(_write, tasks, weights=weights, what=f"write {request.format}"))
         for task in tasks:
             disk.sync_file(Path(task.path))
         disk.sync_directory(staging)
@@ -179,10 +175,11 @@ def _places(table: pa.Table) -> list[Place]:
     return [(row["finding"], row["partition"], row["segment"], row["offset"]) for row in rows]
 
 
-def _by_spark(request: TableRequest, crew: SparkCrew, size: int) -> tuple[int, list[Place]]:
+def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]:
     from engine.spark.source import WaltzDataSource
 
     target = str(request.target.absolute())
+    size = sum(scope.data_bytes() for scope in plan([request.path], request.partitions))
 
     def job(spark: SparkSession) -> tuple[int, list[Place]]:
         spark.dataSource.register(WaltzDataSource)

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
+from engine.findings import Code, Finding
 from engine.inspect.dump_chunks import Item, Place, SegmentReader
-from engine.inspect.dump_records import settled
+from engine.inspect.dump_records import damage_told
 from engine.inspect.limits import Limits
-from engine.inspect.record_checks import MAX_LISTED, damage_finding, prove, tail_finding
+from engine.inspect.record_checks import MAX_LISTED, prove
 from engine.inspect.segment_checks import FilesChangedError, unreadable
 from engine.inspect.segment_job import SegmentJob
 from engine.scan import kernels
@@ -127,10 +127,7 @@ class _Gathering:
         self._task = task
         self._job = task.job
         self._reader = reader
-        self._headers = tuple(
-            one for one in reader.header_findings
-            if one.severity is not Severity.NOTE and one.path == task.job.data_path
-        )  # fmt: skip
+        self._headers = tuple(reader.data_header_findings)
         self._findings: list[Finding] = []
         self._unlisted = 0
 
@@ -202,13 +199,11 @@ class _Gathering:
                 self._name_bad_data(item)
             return Place(item.end, int(item.transaction_id[-1]) + 1)
         following = item.next_transaction_id
-        if item.cause is not DamageCause.TORN_TAIL:
-            if self._listed() and self._reader.confirmed(item):
-                self._findings.append(damage_finding(self._job, item))
-            return Place(item.end, item.transaction_id if following is None else following)
-        if settled(self._reader):
-            self._findings.append(tail_finding(self._job, item))
-        return before
+        torn = item.cause is DamageCause.TORN_TAIL
+        found = damage_told(self._reader, item) if torn or self._listed() else None
+        if found is not None:
+            self._findings.append(found)
+        return before if torn else Place(item.end, item.transaction_id if following is None else following)
 
     def _name_bad_data(self, batch: RecordBatch) -> None:
         for row in np.flatnonzero(~batch.data_ok).tolist():

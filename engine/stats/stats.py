@@ -14,11 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from engine.crew import Crew
-from engine.findings import Code, Finding
+from engine.findings import Finding
 from engine.inspect.limits import Limits
 from engine.inspect.live import states
 from engine.inspect.outcome import Tally
 from engine.inspect.partition_runs import PartitionRun, runs
+from engine.inspect.record_checks import join_finding
 from engine.inspect.targets import look_around, plan
 from engine.stats.aggregate import Aggregate, Collector
 from engine.stats.axes import Clock, Interval, Scale
@@ -121,14 +122,7 @@ def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
     expected, begins = before.next_id, behind.begins
     if expected is None or begins is None or expected == begins or before.changed() or behind.changed():
         return
-    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
-    low, high = sorted((expected, begins))
-    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
-    yield behind.task.job.finding(
-        code,
-        f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}",
-        transaction_id=low,
-    )
+    yield join_finding(behind.task.job, expected, begins)
 
 
 def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsReport:

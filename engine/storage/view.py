@@ -23,7 +23,7 @@ from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from engine.storage import places
 from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
-from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
 
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -63,6 +63,11 @@ class SegmentView:
     first_transaction_id: int
     data: FileState | None
     index: FileState | None
+
+    @property
+    def entries(self) -> int:
+        """Whole entries of the index file, by its size."""
+        return 0 if self.index is None else max(0, self.index.size - HEADER_SIZE) // ENTRY_SIZE
 
     @property
     def data_path(self) -> Path:

@@ -70,19 +70,13 @@ def _replica_keys(one: ReplicaComparison) -> Object:
 
 
 def _side_keys(side: Side, holders: Sequence[Path]) -> Object:
-    number = side.request_id
     return {
         "transaction_id": side.transaction_id,
         "paths": [path_text(path) for path in holders],
         "segment": side.segment,
         "offset": side.offset,
         "size": side.size,
-        "request_id": {
-            "client": number.client,
-            "generation": number.generation,
-            "partition": number.partition,
-            "sequence": number.sequence,
-        },
+        "request_id": side.request_id.by_name(),
         "header": side.header,
         "data_length": side.data_length,
         "data_checksum": hex32(side.data_checksum),
