@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from engine.errors import StalePlanError
+from engine.inspect import segment_checks
 from engine.scan import scanner
 from engine.spark import stream_directory, stream_places
 from engine.storage.append import AppendSession, PendingRecord
@@ -119,7 +120,7 @@ def test_the_latest_offset_of_sound_segments_reads_one_record_and_no_other(
         scanned.append(named["stop"] - named["start"])
         return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_places, "scan_records", counting)
+    monkeypatch.setattr(segment_checks, "scan_records", counting)
     reader = open_stream(path, maxRecordsPerTrigger="100")
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
     assert not scanned
@@ -140,7 +141,7 @@ def test_without_an_index_only_what_follows_the_last_offset_is_scanned(
         scanned.append(named["stop"] - named["start"])
         return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_places, "scan_records", counting)
+    monkeypatch.setattr(segment_checks, "scan_records", counting)
     assert ids(query.step() or []) == [500]
     assert max(scanned) <= 140
 
