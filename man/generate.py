@@ -47,7 +47,8 @@ FORMATS = (
         "plain",
         (
             "The default elsewhere. Lines of columns with a tab between them, never shortened. The first column names the"
-            " object; lines that begin with # name the columns or are sentences. A missing value is a single minus sign."
+            " object; lines that begin with # name the columns or are sentences. A missing value, or a list of none, is a"
+            " single minus sign."
         ),
     ),
     (

@@ -162,6 +162,24 @@ def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form:
                     for name in manual_of(command).objects}  # fmt: skip
 
 
+def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
+    columns: dict[str, set[str]] = {}
+    for act, _, expected in steps(tmp_path, "plain"):
+        answer, width, kinds = act(""), dict[str, int](), set[str]()
+        for line in answer.out.splitlines():
+            kind, *rest = line.split("\t")
+            if kind.startswith("# ") and rest:
+                assert kind == "# record" or kind[2:] not in width, f"a second line of columns: {line}"
+                width[kind[2:]] = len(rest)
+                columns.setdefault(kind[2:], set()).add("\t".join(rest))
+            elif not kind.startswith("#"):
+                assert len(rest) == width[kind]
+                kinds.add(kind)
+        assert expected <= kinds
+    del columns["record"]  # its last columns are those that --data asks for, and data_b64 where data is no text
+    assert {kind: found for kind, found in columns.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize("layout", list(Layout))
 def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> None:
     storage = build_directory(tmp_path / "s", {0: 5}, layout=layout)

@@ -53,7 +53,7 @@ def _replica_keys(one: ReplicaComparison) -> Object:
         "last_transaction_id": one.last_transaction_id,
         "state": one.state.value,
         "cut_after": one.cut_after,
-        "damaged": one.damaged_ids(),
+        "damaged": tuple(one.damaged_ids()),
         "restore_from": path_text(one.restore_from),
         "damaged_records": one.damaged_records,
         "votes": one.votes,
@@ -72,7 +72,7 @@ def _replica_keys(one: ReplicaComparison) -> Object:
 def _side_keys(side: Side, holders: Sequence[Path]) -> Object:
     return {
         "transaction_id": side.transaction_id,
-        "paths": [path_text(path) for path in holders],
+        "paths": tuple(map(path_text, holders)),
         "segment": side.segment,
         "offset": side.offset,
         "size": side.size,
@@ -129,8 +129,8 @@ def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differenc
             "exit_status": int(ExitStatus.from_label(summary.exit_status_name)),
             **{verdict.value: count for verdict, count in summary.partitions.items()},
             "partitions": sum(summary.partitions.values()),
-            "replicas": [path_text(path) for path in summary.replicas],
-            "unassigned": list(summary.unassigned),
+            "replicas": tuple(map(path_text, summary.replicas)),
+            "unassigned": tuple(summary.unassigned),
             "records": summary.records,
             "bytes": summary.bytes,
             "findings": summary.findings,
@@ -149,7 +149,7 @@ def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differenc
                 for one in plans
             ],
             "differences": path_text(differences),
-            "in_use": [path_text(path) for path in summary.held],
+            "in_use": tuple(map(path_text, summary.held)),
         },
     )
 

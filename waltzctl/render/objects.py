@@ -1,8 +1,9 @@
 """The objects that commands print: their names, keys and the form of their values.
 
 This file is the contract with scripts (schemas: ``docs/schemas``).  Keys are only ever added, at the end; a missing value is
-None.  Checksums are eight lower-case hex digits, times RFC 3339 in UTC with milliseconds, bytes base64 under a key that
-ends in ``_b64``; identifiers, offsets and sizes are numbers (beyond 2^53 some readers of JSON round them).
+None.  A tuple holds several values, a list holds objects; JSON shows both as arrays.  Checksums are eight lower-case hex
+digits, times RFC 3339 in UTC with milliseconds, bytes base64 under a key that ends in ``_b64``; identifiers, offsets and sizes
+are numbers (beyond 2^53 some readers of JSON round them).
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ def plan_object(plan: Plan) -> Object:
             "steps": [_step_keys(step) for step in plan.steps],
             "undecided": [finding_keys(finding) for finding in plan.undecided],
             "arguments": {
-                "partitions": None if plan.arguments.partitions is None else list(plan.arguments.partitions),
+                "partitions": None if plan.arguments.partitions is None else tuple(plan.arguments.partitions),
                 "everything": plan.arguments.everything,
                 "after": plan.arguments.after,
-                "replicas": list(plan.arguments.replicas),
+                "replicas": tuple(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
             },
@@ -135,7 +136,7 @@ def _agreed_keys(plan: Plan) -> Object:
             "partition": one.partition,
             "clean_to": one.clean_to,
             "cut_after": one.cut_after,
-            "outvoted": [list(span) for span in one.outvoted],
+            "outvoted": tuple(one.outvoted),
             "restore_end": one.restore_end,
         }
         for one in plan.arguments.agreed
@@ -177,7 +178,7 @@ def cluster_object(result: ClusterResult) -> Object:
             "num_partitions": result.num_partitions,
             "layout": result.layout.value,
             "directories": [
-                {"path": path_text(directory.path), "assigned": list(directory.assigned)}
+                {"path": path_text(directory.path), "assigned": tuple(directory.assigned)}
                 for directory in result.directories
             ],
         },
@@ -205,12 +206,12 @@ def undo_entry_object(entry: QuarantineEntry) -> Object:
         {
             "id": entry.id,
             "command": entry.command,
-            "arguments": list(entry.arguments),
+            "arguments": tuple(entry.arguments),
             "created": entry.created,
             "state": entry.state.value,
             "plan_hash": entry.plan_hash,
             "quarantine": path_text(entry.path),
-            "files": [file.path for file in entry.files],
+            "files": tuple(file.path for file in entry.files),
         },
     )
 

@@ -1,9 +1,10 @@
 """plain: lines of columns with a tab between them, for ``cut``, ``awk`` and log files; never shortened.
 
-The first column names the object, the others are its keys in their fixed order (nested ones joined by a dot).  A list of
-objects inside an object follows as lines of its own, named ``object.key``.  Before the first line of each kind stands a line
-that begins with ``#`` and names the columns; sentences for people begin with ``#`` as well.  A missing value is ``-``; tabs,
-line ends and what cannot be printed are escaped.
+The first column names the object, the others are its keys in their fixed order (nested ones joined by a dot).  Several values
+of one key stand in one column, with commas between them.  A list of objects inside an object follows as lines of its own, named
+``object.key``.  Before the first line of each kind stands a line that begins with ``#`` and names the columns; sentences for
+people begin with ``#`` as well.  A missing value is ``-``, and so is a list of none; tabs, line ends and what cannot be printed
+are escaped.
 """
 
 from __future__ import annotations
@@ -23,24 +24,32 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return ",".join(cell(item) for item in value)
+        return ",".join(cell(item) for item in value) or "-"
     return printable(str(value))
 
 
 def rows(kind: str, shown: Object) -> list[Row]:
-    """The object's own line first, then those of the objects in it."""
+    """The object's own line first, then those of the objects in it.
+
+    What is a column and what are lines is decided by the type of the value and never by what is in it, so that an empty list
+    shifts no column.
+    """
     own: dict[str, Any] = {}
     inner: list[Row] = []
-    for key, value in shown.items():
-        if key in ("schema", "type"):
-            continue
+
+    def put(key: str, value: Any) -> None:
         if isinstance(value, dict) and key != "data":
-            own.update({f"{key}.{name}": item for name, item in value.items()})
-        elif isinstance(value, list) and key != "data" and all(isinstance(item, dict) for item in value):
+            for name, item in value.items():
+                put(f"{key}.{name}", item)
+        elif isinstance(value, list) and key != "data":
             for item in value:
-                inner += rows(f"{kind}.{key}", item)
+                inner.extend(rows(f"{kind}.{key}", item))
         else:
             own[key] = value
+
+    for key, value in shown.items():
+        if key not in ("schema", "type"):
+            put(key, value)
     return [(kind, own), *inner]
 
 
