@@ -343,11 +343,11 @@ def test_an_exit_ends_its_thread_after_every_request_was_answered(
     with serving(tmp_path / "s") as served:
         service = service_of(served)
         real = service.partition.append_blocks
-        calls: list[object] = []
+        threads: list[threading.Thread] = []
 
         def once(blocks: object) -> None:
-            calls.append(blocks)
-            if len(calls) == 1:
+            threads.append(threading.current_thread())
+            if len(threads) == 1:
                 raise leave
             real(blocks)  # type: ignore[arg-type]
 
@@ -358,6 +358,8 @@ def test_an_exit_ends_its_thread_after_every_request_was_answered(
         service.resume()
         assert codes(peer.wait(3)) == ["internal", "", ""]
         served.succeed(appended(1))
+        threads[0].join(PATIENCE)  # it tells of its end while this test is the one to hear of it
+        assert not threads[0].is_alive()
 
 
 def test_a_connection_in_trouble_harms_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
