@@ -329,6 +329,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         key = self._history.look()
         for one in (begin, finish):
             check_same_cluster(one, key, self._history.place)
+        self._check_kept(begin, finish)
         tasks: list[InputPartition] = []
         packed: list[Part] = []
         weight = 0
@@ -347,6 +348,20 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 packed.append(part)
                 weight += part.bytes
         return [*tasks, TaskParts(packed)]
+
+    def _check_kept(self, begin: StreamOffset, finish: StreamOffset) -> None:
+        """No partition is forgotten, as where `latestOffset` did not know where the batch begins."""
+        wanted = only_wanted(begin, self._options.partitions)
+        for number, anchor in begin.partitions.items():
+            if not anchor.identified or number in finish.partitions:
+                continue
+            if number in wanted:
+                raise history_changed(self._history.place, number, anchor, None, -1)
+            raise InvalidRequestError(
+                f"{self._history.place}, partition {number}: it was read up to {anchor.transaction_id}, and the query leaves it"
+                " out now; its checkpoint would forget that",
+                advice="begin with a checkpoint of its own, or use PySpark 4.2 or later",
+            )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task."""

@@ -6,16 +6,18 @@ import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from engine.spark.columns import RECORD_COLUMNS, spark_schema
 from engine.spark.stream_directory import directory_stream
 from engine.spark.stream_node import node_stream
-from engine.spark.stream_reader import WaltzStreamReader
+from engine.spark.stream_reader import ADMISSION, WaltzStreamReader
 from formats.segment import Record, index_name, segment_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
 Row = dict[str, Any]
@@ -47,9 +49,14 @@ class Query:
         self.reader.stop()
         self.reader = open_stream(self.place, **self.options)
 
+    def _latest(self, limit: ReadLimit | None) -> dict[str, Any]:
+        if ADMISSION:
+            return self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
+        return self.reader.latestOffset()  # as PySpark 4.1 asks
+
     def step(self, limit: ReadLimit | None = None) -> list[Row] | None:
         """The next batch; None when there is nothing new.  It is read twice, by another reader the second time."""
-        end = self._through_json(self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit()))
+        end = self._through_json(self._latest(limit))
         if end == self.offset:
             return None
         rows = read_batch(self.reader, self.offset, end)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.errors import DiskReadError
+from engine.spark.stream_reader import ADMISSION
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import dumped, examples, in_order, read, verified
+from tests.spark.streaming import Query, ids
 from waltzctl.render.objects import finding_keys
 
 if TYPE_CHECKING:
@@ -173,6 +175,48 @@ def test_damage_there_is_rows_and_credentials_are_in_no_message(store: Store, tm
     assert "geheim" not in str(raised.value)
     assert len(read(url, **store.options)) == 50, "what was said wrongly once was kept"
     shutil.rmtree(storage)
+
+
+def grown(path: Path, records: int) -> Path:
+    """The same storage each time, with more and more in it: partition 0 rolls over every 400 records."""
+    rolled = [make_records(min(400, records - first), first=first, size=500) for first in range(0, records, 400)]
+    return age(build_directory(path, {0: rolled, 1: [make_records(records // 2, partition=1, size=500)]}))
+
+
+def test_a_stream_gives_what_is_uploaded_once_and_asks_for_little_else(store: Store, tmp_path: Path) -> None:
+    url = store.upload(grown(tmp_path / "a", 300), "s3://stream/node")
+    query = Query(url, maxRecordsPerTrigger="300", **store.options)
+    query.run()
+    for name, records in (("b", 700), ("c", 1000)):
+        store.upload(grown(tmp_path / name, records), url)
+        query.restart()
+        query.run()
+    assert ids(query.rows) == list(range(1000))
+    assert ids(query.rows, 1) == list(range(500))
+    assert not ADMISSION or all(len(batch) <= 300 for batch in query.batches)
+    store.gets.clear()
+    assert query.step() is None
+    assert all(asked is not None for _, asked, _ in store.gets), "a whole object was asked for"
+    assert sum(length for _, _, length in store.gets) < 60_000, "what was read before is read again"
+
+
+def test_a_streaming_query_goes_on_at_its_checkpoint(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    url = store.upload(grown(tmp_path / "a", 500), "s3://query/node")
+    stream = spark.readStream.format("waltz").options(**store.options).schema("partition int, transaction_id long")
+
+    def run() -> None:
+        written = stream.load(url).writeStream.format("parquet").trigger(availableNow=True)
+        query = written.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "table"))
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    run()
+    store.upload(grown(tmp_path / "b", 900), url)
+    run()
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(tuple(row) for row in rows) == [(0, n) for n in range(900)] + [(1, n) for n in range(450)]
 
 
 def test_file_urls_are_files(tmp_path: Path) -> None:

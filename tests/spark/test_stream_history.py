@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from engine.errors import StalePlanError
+from engine.errors import InvalidRequestError, StalePlanError
 from engine.inspect import segment_checks
 from engine.scan import scanner
 from engine.spark import stream_directory, stream_places
@@ -84,6 +83,17 @@ def test_a_planned_batch_that_was_truncated_fails_when_it_is_planned_again_and_w
         open_stream(path).partitions(start, end)
 
 
+def test_a_batch_whose_end_forgets_a_partition_is_refused(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 20, 1: 20})
+    query = Query(path)
+    query.run()
+    forgetful = {**query.offset, "partitions": {"0": query.offset["partitions"]["0"]}}
+    with pytest.raises(StalePlanError, match="partition 1: transaction 19 was read"):
+        query.reader.partitions(query.offset, forgetful)
+    with pytest.raises(InvalidRequestError, match="partition 1: it was read up to 19, and the query leaves it out"):
+        open_stream(path, partitions="0").partitions(query.offset, forgetful)
+
+
 def test_the_same_records_in_other_segments_are_the_same_history(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 60}, per_segment=50)
     query = Query(path, maxRecordsPerTrigger="33")
@@ -122,7 +132,7 @@ def test_the_latest_offset_of_sound_segments_reads_one_record_and_no_other(
 
     monkeypatch.setattr(segment_checks, "scan_records", counting)
     reader = open_stream(path, maxRecordsPerTrigger="100")
-    reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
+    reader.latestOffset(reader.initialOffset())
     assert not scanned
 
 
