@@ -160,8 +160,10 @@ def first_line(error: BaseException) -> str:
     if _TRACE in lines:  # of a worker's Python: what it raised stands below the indented lines
         below = lines[lines.index(_TRACE) + 1 :]
         return next((line for line in below if not line[0].isspace()), lines[0])
-    cause = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
-    return cause[-1] if cause else lines[0].strip() if lines else type(error).__name__
+    said = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
+    if not said:  # py4j: what was called, then a colon and what Java raised
+        said = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines[:1]
+    return said[-1].strip() if said else type(error).__name__
 
 
 def _said(error: BaseException) -> str:

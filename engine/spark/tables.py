@@ -1,7 +1,7 @@
 """Records, segments, index entries or partition infos as a table in files of a common format.
 
 The rows are those of the data source.  Parquet and ORC are written here, one file for each packet of what is read; Spark writes
-these and any other format that it knows by name (json, csv, delta, iceberg), with its own way of committing.
+these and any other format that it knows by name and writes to a path (json, delta), with its own way of committing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 WRITTEN_HERE = ("parquet", "orc")
 """Formats that need no Spark."""
+_FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "avro")
+"""Formats that are read back under the schema that was written; a table format has one of its own, and refuses to be told."""
 _MOST_FINDINGS = 10_000
 
 Place = tuple[str, int | None, int | None, int | None]
@@ -185,7 +187,8 @@ def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]
         spark.dataSource.register(WaltzDataSource)
         frame = spark.read.format("waltz").options(**request.options()).load()
         frame.write.format(request.format).mode("errorifexists").save(target)
-        written = spark.read.format(request.format).schema(frame.schema).load(target)
+        reader = spark.read.format(request.format)
+        written = (reader.schema(frame.schema) if request.format.lower() in _FILE_FORMATS else reader).load(target)
         if request.view != "records":
             return written.count(), []
         rows = written.where(f"finding is null or finding = '{Code.DATA_CHECKSUM}'").count()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from engine.crew import LocalCrew
 from engine.errors import ClusterError, DiskReadError
 from engine.spark.crew import PACKET, SparkCrew, pack
+from engine.spark.session import first_line
 
 if TYPE_CHECKING:
     from engine.spark.session import Session
@@ -77,6 +78,22 @@ def test_an_error_of_ours_arrives_as_it_was_raised(spark_session: Session) -> No
 def test_any_other_error_ends_the_job_and_names_its_cause(spark_session: Session) -> None:
     with pytest.raises(ClusterError, match="ZeroDivisionError"):
         list(SparkCrew(spark_session).map(_crash, [0], weights=[1], what="crash"))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("called o1.save.\n: java.lang.Error: no catalog\n\tat org.apache.X", "java.lang.Error: no catalog"),
+        (
+            "called o1.save.\n: a.B: job aborted\n\tat x\nCaused by: c.D: disk full\n\tat y",
+            "Caused by: c.D: disk full",
+        ),
+        ("[TABLE_OR_VIEW_NOT_FOUND] no table\nVerify the spelling", "[TABLE_OR_VIEW_NOT_FOUND] no table"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_of_a_long_trace_the_line_that_names_the_reason_is_shown(said: str, shown: str) -> None:
+    assert first_line(RuntimeError(said)) == shown
 
 
 def test_an_interrupt_cancels_the_job(spark_session: Session) -> None:
