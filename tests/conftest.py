@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
 import pytest
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java processes that live for seconds: compiling for long runs is most of what they would do."""
 COUNTS = "crash states"
 """Property of a test's report: what the crash harness counted.  It is summed up here, because only this file is loaded by the
 process that prints the summary when tests run in several."""
@@ -16,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts a job in the background lets it ignore Ctrl-C, and every process the tests start inherits that."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(name, SHORT_LIVED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.spark.running_cluster import Cluster, running_cluster
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
 ROOT = Path(__file__).resolve().parents[2]
 
