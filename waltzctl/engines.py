@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import inspect
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +20,6 @@ from waltzctl.values import human_bytes, human_duration
 if TYPE_CHECKING:
     from engine.crew import Crew
     from engine.progress import Progress
-    from engine.spark.session import SparkOptions
 
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
@@ -60,7 +58,7 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Computing:
-    """The options as they were given."""
+    """The options as they were given.  Making one raises typer.BadParameter for what cannot be meant."""
 
     engine: Annotated[
         EngineName,
@@ -83,27 +81,23 @@ class Computing:
         engine = None if self.engine is EngineName.AUTO else self.engine
         return {"engine": engine, "master": self.master, "conf": self.conf or None}
 
-    def check(self) -> None:
-        """Raises typer.BadParameter for what cannot be meant."""
-        self.spark_options()
+    def __post_init__(self) -> None:
+        self._settings()
+        if self.master is not None and not self.master.strip():
+            raise typer.BadParameter("the master is empty", param_hint="'--master'")
         if self.engine is EngineName.LOCAL:
             for option, given in (("--master", self.master), ("--conf", self.conf)):
                 if given:
                     raise typer.BadParameter("is about Spark, and the engine is local", param_hint=f"'{option}'")
 
-    def spark_options(self) -> SparkOptions:
-        """Where Spark runs.  Raises typer.BadParameter."""
-        from engine.spark.session import SparkOptions
-
+    def _settings(self) -> tuple[tuple[str, str], ...]:
         pairs = []
         for text in self.conf or ():
             key, equals, value = text.partition("=")
             if not equals or not key.startswith("spark."):
                 raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
             pairs.append((key.strip(), value.strip()))
-        if self.master is not None and not self.master.strip():
-            raise typer.BadParameter("the master is empty", param_hint="'--master'")
-        return SparkOptions(self.master, tuple(pairs))
+        return tuple(pairs)
 
     @contextlib.contextmanager
     def crew(self, paths: Iterable[Path], listener: Progress, *, quiet: bool = False) -> Iterator[Crew | None]:
@@ -112,15 +106,14 @@ class Computing:
             yield None
             return
         from engine.spark.crew import SparkCrew
-        from engine.spark.session import open_session
+        from engine.spark.session import SparkOptions, open_session
 
         listener.start("start Spark", 0)
-        with open_session(self.spark_options()) as session:
+        with open_session(SparkOptions(self.master, self._settings())) as session:
             yield SparkCrew(session, listener)
 
     def wants_spark(self, paths: Iterable[Path], *, quiet: bool = False) -> bool:
         """Whether Spark is to do it; says so on stderr where that was not asked for in so many words."""
-        self.check()
         if self.engine is not EngineName.AUTO:
             return self.engine is EngineName.SPARK
         if self.master is not None or self.conf:
@@ -170,13 +163,5 @@ def _estimate(paths: list[Path]) -> tuple[float, int]:
     return size / (rate * (os.cpu_count() or 1)), size
 
 
-def _checked(**given: Any) -> Computing:
-    computing = Computing(**given)
-    computing.check()
-    return computing
-
-
-_checked.__signature__ = inspect.signature(Computing, eval_str=True)  # type: ignore[attr-defined]
-
-with_engine = with_shared(_checked, "computing")
-"""Gives a command the options of its engine, as one argument, `computing`.  They raise typer.BadParameter before it runs."""
+with_engine = with_shared(Computing, "computing")
+"""Gives a command the options of its engine, as one argument, `computing`."""

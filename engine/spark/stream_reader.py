@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from engine.amounts import parse_ranges
 from engine.errors import InvalidRequestError
 from engine.spark.offsets import (
     BEGINNING,
@@ -29,7 +28,7 @@ from engine.spark.offsets import (
     parse_starting,
     share,
 )
-from engine.spark.read_options import STORAGE_PREFIX
+from engine.spark.read_options import STORAGE_PREFIX, partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,13 +102,7 @@ def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> St
     up_to = options.get("upto", INTACT).strip().lower()
     if up_to not in UP_TO:
         raise InvalidRequestError(f"upTo {up_to!r}: must be {' or '.join(UP_TO)}")
-    partitions = None
-    if "partitions" in options:
-        try:
-            partitions = frozenset(parse_ranges(options["partitions"]))
-        except ValueError as error:
-            raise InvalidRequestError(f"partitions: {error}") from None
-    return StreamOptions(parse_starting(options.get("startingtransactions")), limit, up_to, partitions)
+    return StreamOptions(parse_starting(options.get("startingtransactions")), limit, up_to, partitions_of(options))
 
 
 def path_of(options: Mapping[str, str]) -> str:

@@ -188,7 +188,7 @@ def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]
         frame = spark.read.format("waltz").options(**request.options()).load()
         frame.write.format(request.format).mode("errorifexists").save(target)
         reader = spark.read.format(request.format)
-        written = (reader.schema(frame.schema) if request.format.lower() in _FILE_FORMATS else reader).load(target)
+        written = (reader.schema(frame.schema) if request.format in _FILE_FORMATS else reader).load(target)
         if request.view != "records":
             return written.count(), []
         rows = written.where(f"finding is null or finding = '{Code.DATA_CHECKSUM}'").count()

@@ -43,3 +43,14 @@ def test_a_mistyped_command_imports_nothing_heavy() -> None:
     assert status == 2
     assert [name for name in modules if name in HEAVY] == []
     assert b"Did you mean 'verify'?" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "expected"), [("verify", 4), ("status", 0), ("stats", 4)])
+def test_what_is_read_here_imports_nothing_of_spark(command: str, expected: int) -> None:
+    storage = ROOT / "fixtures" / "flipped-bit" / "storage"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, command, storage], capture_output=True, env=environment(), cwd=ROOT, check=True
+    )
+    status, modules = json.loads(done.stdout.decode().partition("\0")[2])
+    assert status == expected
+    assert [name for name in modules if name.split(".")[0] == "pyspark" or name.startswith("engine.spark")] == []

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-
 from engine.errors import InvalidRequestError, StalePlanError
 from engine.inspect import segment_checks
 from engine.scan import scanner
@@ -120,38 +119,34 @@ def test_another_cluster_under_the_same_path_is_told(tmp_path: Path) -> None:
 # ---- cost ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_latest_offset_of_sound_segments_reads_one_record_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = build_directory(tmp_path / "d", {0: 500, 1: 500}, size=100)
-    scanned: list[int] = []
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each scan that a segment's check makes."""
+    found: list[int] = []
 
     def counting(*args: object, **named: int) -> object:
-        scanned.append(named["stop"] - named["start"])
+        found.append(named["stop"] - named["start"])
         return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(segment_checks, "scan_records", counting)
+    return found
+
+
+def test_the_latest_offset_of_sound_segments_reads_one_record_and_no_other(tmp_path: Path, scanned: list[int]) -> None:
+    path = build_directory(tmp_path / "d", {0: 500, 1: 500}, size=100)
     reader = open_stream(path, maxRecordsPerTrigger="100")
     reader.latestOffset(reader.initialOffset())
     assert not scanned
 
 
-def test_without_an_index_only_what_follows_the_last_offset_is_scanned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_index_only_what_follows_the_last_offset_is_scanned(tmp_path: Path, scanned: list[int]) -> None:
     path = build_directory(tmp_path / "d", {0: [make_records(500, size=100)]})
     (path / "0" / index_name(0)).unlink()
     query = Query(path)
     query.run()
     with segment_path(path, 0).open("ab") as file:
         file.write(make_records(1, first=500, size=100)[0].encode())
-    scanned: list[int] = []
-
-    def counting(*args: object, **named: int) -> object:
-        scanned.append(named["stop"] - named["start"])
-        return scanner.scan_records(*args, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(segment_checks, "scan_records", counting)
+    scanned.clear()
     assert ids(query.step() or []) == [500]
     assert max(scanned) <= 140
 

@@ -19,19 +19,13 @@ PREVIEW = 400
 
 def record_object(record: DumpedRecord, form: DataForm | None, preview: int | None = None) -> Object:
     """**record**.  `form` None: text for a table, of the first `preview` bytes (None: of all)."""
-    request = record.request_id
     keys: Object = {
         "partition": record.partition,
         "segment": record.segment,
         "transaction_id": record.transaction_id,
         "offset": record.offset,
         "size": record.size,
-        "request_id": {
-            "client": request.client,
-            "generation": request.generation,
-            "partition": request.partition,
-            "sequence": request.sequence,
-        },
+        "request_id": record.request_id.by_name(),
         "header": record.header,
         "data_length": record.data_length,
         "data_checksum": hex32(record.data_checksum),

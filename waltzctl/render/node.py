@@ -149,19 +149,13 @@ def node_plan_object(plan: NodePlan) -> Object:
 def node_record_object(one: NodeRecord, form: DataForm | None, preview: int | None = None) -> Object:
     """**record**, of a node: where it stands in which file, and its checksum there, are not seen."""
     record = one.record
-    request = record.request_id
     keys: Object = {
         "partition": one.partition,
         "segment": None,
         "transaction_id": record.transaction_id,
         "offset": None,
         "size": one.size,
-        "request_id": {
-            "client": request.client,
-            "generation": request.generation,
-            "partition": request.partition,
-            "sequence": request.sequence,
-        },
+        "request_id": record.request_id.by_name(),
         "header": record.header,
         "data_length": len(record.data),
         "data_checksum": hex32(record.data_checksum),
