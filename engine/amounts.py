@@ -36,8 +36,14 @@ def parse_duration(text: str) -> float:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second from text such as ``100MiB`` (1024), ``100MB`` (1000), ``100M`` (1024).  Raises ValueError."""
-    return max(1, int(_amount(text.strip().removesuffix("/s"), _BYTES, "100MiB or 2GiB")))
+    """Bytes a second from text such as ``100MiB`` (1024), ``100MB`` (1000), ``100M`` (1024).  Raises ValueError.
+
+    A bare number is refused: whoever writes 100 means megabytes, and at 100 bytes a second nothing ever ends.
+    """
+    amount = text.strip().removesuffix("/s")
+    if amount[-1:].isdecimal():
+        raise ValueError(f"{text!r} has no unit; write for instance {amount}MiB, or {amount}B for bytes")
+    return max(1, int(_amount(amount, _BYTES, "100MiB or 2GiB")))
 
 
 def parse_size(text: str) -> int:

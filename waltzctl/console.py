@@ -6,12 +6,15 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, TextIO
 
+from engine.errors import WaltzError
 from waltzctl.options import Format
 from waltzctl.outcome import drop_output, say
-from waltzctl.render.objects import Object
+from waltzctl.render.objects import Object, error_object
 from waltzctl.values import human_duration, printable
 
 
@@ -58,16 +61,18 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self._must_finish = must_finish
+        self._single = single
+        self._answered = False
         self._gone = False
         self._began = time.monotonic()
-        self._writer = self._open(single)
+        self._writer = self._open()
 
     @property
     def for_people(self) -> bool:
         """Whether sentences may stand between the objects (table and plain)."""
         return self.format in (Format.TABLE, Format.PLAIN)
 
-    def _open(self, single: bool) -> Writer:
+    def _open(self) -> Writer:
         if self.format is Format.NDJSON:
             from waltzctl.render.ndjson import NdjsonWriter
 
@@ -75,7 +80,7 @@ class Console:
         if self.format is Format.JSON:
             from waltzctl.render.json import JsonWriter
 
-            return JsonWriter(self.stream, single=single)
+            return JsonWriter(self.stream, single=self._single)
         if self.format is Format.PLAIN:
             from waltzctl.render.plain import PlainWriter
 
@@ -92,11 +97,22 @@ class Console:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not isinstance(error, BrokenPipeError):
+            if isinstance(error, WaltzError):
+                self._show_error(error)
             self._guarded(self._writer.close)
         self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
 
+    def _show_error(self, error: WaltzError) -> None:
+        """Tell a program why there is no answer, where the document has room: a single object may be there already.
+
+        People read it on stderr.
+        """
+        if not self.for_people and not (self._single and self._answered and self.format is Format.JSON):
+            self.emit(error_object(error), flush=True)
+
     def emit(self, shown: Object, *, flush: bool = False) -> None:
         """Show an object.  `flush`: it must reach the reader now."""
+        self._answered = True
         self._guarded(lambda: self._writer.write(shown))
         if flush:
             self.flush()
@@ -144,3 +160,15 @@ class Console:
                 raise
             self._gone = True
             drop_output()
+
+
+@contextmanager
+def refusals(chosen: str | None, *, single: bool = False) -> Iterator[None]:
+    """Show an error of the block as a Console would, for what has to be known before one can be opened."""
+    try:
+        yield
+    except WaltzError:
+        if chosen in (Format.JSON, Format.NDJSON):
+            with Console(Format(chosen), single=single):
+                raise
+        raise

@@ -25,7 +25,7 @@ from engine.inspect.dump import (
 from engine.inspect.outcome import Tally
 from engine.storage.view import Target, TargetKind, resolve
 from formats.control import PartitionInfo
-from waltzctl.console import Console, on_terminal
+from waltzctl.console import Console, on_terminal, refusals
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format, What
 from waltzctl.outcome import say
@@ -63,7 +63,8 @@ class Request:
 
 def dump(request: Request) -> ExitStatus:
     """Show what was asked for.  Raises what the engine's dump raises, and usage errors."""
-    target = resolve(request.path)
+    with refusals(request.format):
+        target = resolve(request.path)
     what = request.what or _USUAL.get(target.kind, What.RECORDS)
     _check(request, what)
     if request.output is not None:

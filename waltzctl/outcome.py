@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -29,15 +29,26 @@ _LISTED = 20
 
 
 def say(text: str) -> None:
-    """One message on stderr, each line escaped."""
-    for line in text.splitlines():
-        print(printable(line), file=sys.stderr)
+    """One message on stderr, each line escaped.
+
+    Where nobody can be told (a full disk or a closed pipe behind stderr) nothing is said: the exit status and what stands on
+    stdout do not depend on it.
+    """
+    try:
+        for line in text.splitlines():
+            print(printable(line), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        _drop(sys.stderr)
 
 
 def drop_output() -> None:
     """Nobody reads stdout any more: let what is still buffered go nowhere instead of failing at the end."""
+    _drop(sys.stdout)
+
+
+def _drop(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
-        descriptor = sys.stdout.fileno()
+        descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
@@ -73,7 +84,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
     except Exception:  # the last resort: a mistake of ours, shown with everything that helps to find it
         import traceback
 
-        traceback.print_exc()
+        say(traceback.format_exc())
         say("waltzctl: internal error: this is a mistake in waltzctl, not in your data; please report the lines above")
         return ExitStatus.INTERNAL
     return answer if isinstance(answer, ExitStatus) else ExitStatus.CLEAN

@@ -380,6 +380,22 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         },
         (),
     ),
+    "error": (
+        "Why a command ended without its answer: the same as on stderr (any command, json and ndjson).",
+        {
+            "error": {
+                "enum": sorted(
+                    ("internal", "usage", "damaged", "not-waltz", "locked", "mismatch", "refused", "io-error")
+                ),
+                "description": "The name of the exit status.",
+            },
+            "exit_status": EXIT_STATUS,
+            "message": STRING,
+            "advice": or_null({"type": "string", "description": "What to do next."}),
+            "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
     "append-result": (
         "What append made durable.",
         {

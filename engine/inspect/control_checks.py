@@ -155,7 +155,7 @@ def _check_info(path: Path, layout: Layout, info: PartitionInfo, storage: Path |
         )
     bad = [number for number in (1, 2) if not info.structs[number - 1].valid]
     said = ", ".join(
-        f"struct {number} at {layout.struct_offset(partition, number):#x}: checksum stored"
+        f"struct {number} at offset {layout.struct_offset(partition, number)}: checksum stored"
         f" {info.structs[number - 1].checksum:08x}, computed {computed_checksum(info.structs[number - 1]):08x}"
         for number in bad
     )

@@ -109,11 +109,10 @@ def entry_findings(segment: SegmentReader, number: int, offset: int) -> Iterator
             return
     if not settled(segment):
         return
-    said = f"{offset:#x}" if offset >= 0 else str(offset)
     why = "beyond the end of the data file" if beyond else "where no record of this id begins"
     yield job.finding(
         Code.INDEX_LONG if beyond else Code.INDEX_ENTRY,
-        f"the entry of transaction {number} says offset {said}, {why}",
+        f"the entry of transaction {number} says offset {offset}, {why}",
         index=True,
         transaction_id=number,
         offset=entry_position(number, segment.begins),

@@ -201,17 +201,13 @@ def _end_inside(reader: IndexReader, size: int) -> int:
 
 def wrong_finding(job: SegmentJob, begins: int, wrong: WrongEntries) -> Finding:
     """One finding for all wrong entries of an index."""
-    actual = "which cannot be" if wrong.actual is None else f"the record is at {wrong.actual:#x}"
+    actual = "which cannot be" if wrong.actual is None else f"the record is at {wrong.actual}"
     many = f"; {wrong.count} entries up to transaction {wrong.last} disagree" if wrong.count > 1 else ""
     return job.finding(
         Code.INDEX_ENTRY,
-        f"the entry of transaction {wrong.first} says offset {_hex(wrong.stored)}, {actual}{many}",
+        f"the entry of transaction {wrong.first} says offset {wrong.stored}, {actual}{many}",
         index=True,
         transaction_id=wrong.first,
         offset=entry_position(wrong.first, begins),
         length=ENTRY_SIZE * (wrong.last - wrong.first + 1),
     )
-
-
-def _hex(value: int) -> str:
-    return f"{value:#x}" if value >= 0 else str(value)

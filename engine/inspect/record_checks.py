@@ -231,7 +231,7 @@ def prove(source: ByteSource, index: IndexReader, transaction_id: int, stop: int
 def _next(damage: Damage) -> str:
     if damage.next_transaction_id is None:
         return "nothing valid follows" if damage.proof == "end" else "what follows was not examined"
-    return f"next valid record at {damage.end:#x} (transaction {damage.next_transaction_id})"
+    return f"next valid record at offset {damage.end} (transaction {damage.next_transaction_id})"
 
 
 def _stands(damage: Damage) -> str:
@@ -307,12 +307,14 @@ def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
         for bad in scan.bad_data
     ]
     for place in scan.unreadable:
-        beyond = "the rest was not read" if place.resumed is None else f"reading went on at {place.resumed:#x}"
+        beyond = "the rest was not read" if place.resumed is None else f"reading went on at offset {place.resumed}"
         length = None if place.resumed is None else place.resumed - place.offset
         found.append(job.finding(Code.READ_ERROR, f"{place.error}; {beyond}", offset=place.offset, length=length))
     found.sort(key=lambda finding: finding.offset or 0)
     if scan.unlisted:
-        message = f"{scan.unlisted} more places are damaged up to {scan.position:#x}; they are not listed one by one"
+        message = (
+            f"{scan.unlisted} more places are damaged up to offset {scan.position}; they are not listed one by one"
+        )
         code = found[-1].code if found else Code.RECORD_CHECKSUM
         found.append(job.finding(code, message, offset=scan.position))
     return found

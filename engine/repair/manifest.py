@@ -145,7 +145,8 @@ def locate(storage: Path, name: str) -> Path:
     path = storage / name
     if not path.parent.resolve().is_relative_to(storage.resolve()) or path.is_symlink():
         raise RefusedError(
-            f"{path}: a symbolic link leads out of {storage}", advice="repair works only inside the storage directory"
+            f"{path}: a symbolic link leads out of {storage}",
+            advice="repair works only inside the storage directory; --partition leaves the others out",
         )
     return path
 

@@ -216,7 +216,10 @@ class Draft:
             )
 
     def finish(self) -> Repair:
-        """The repair.  Raises DiskReadError."""
+        """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
+        from engine.repair.quarantine import check_edits
+
+        check_edits(self.storage, self.edits)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
         binding = bind(self.storage, partitions, self.edits, sources)

@@ -88,6 +88,7 @@ __all__ = [
     "State",
     "UndoResult",
     "apply_edits",
+    "check_edits",
     "interrupted",
     "list_entries",
     "roll_back_interrupted",
@@ -151,13 +152,11 @@ def apply_edits(
     interrupted before or a path leads out of the directory; ValueError for edits that contradict one another; DiskError
     when the system fails, after everything was taken back (or is left for `roll_back_interrupted`).
     """
-    groups = group_edits(storage, edits)
+    groups = check_edits(storage, edits)
     if not groups:
         raise ValueError("there is nothing to do")
     if left := interrupted(storage):
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
-    for group in groups:
-        _check_place(storage, group)
     _check_space(storage, groups)
     entry = _make_entry(storage, command, arguments, plan_hash)
     try:
@@ -175,6 +174,19 @@ def apply_edits(
         ):  # what cannot be taken back now stays prepared, for the next writer
             _take_back(entry, State.ROLLED_BACK, _ways_back(entry))
         raise
+
+
+def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
+    """The edits by file, once it is certain that each can be carried out where it is; read-only.
+
+    Plans are made through here as well, so that a dry run refuses what the application would.  Raises RefusedError when a path
+    leads out of the directory or onto another file system, StalePlanError for a file that is gone, ValueError for edits that
+    contradict one another.
+    """
+    groups = group_edits(storage, edits)
+    for group in groups:
+        _check_place(storage, group)
+    return groups
 
 
 def _check_place(storage: Path, group: FileEdits) -> None:

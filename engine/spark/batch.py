@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from engine.errors import NotWaltzError
+from engine.errors import InvalidRequestError, NotWaltzError
 from engine.spark.columns import Column, arrow_schema, columns_of
 from engine.spark.read_options import ReadOptions, parse
 from engine.spark.selection import Selection, pushed
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """The program that Spark runs to plan a read with filters, and only when its pushdown is on."""
+
+
+MAX_TASKS = 100_000
+"""Tasks of a read at most: Spark's driver keeps each of them, and its scheduler takes milliseconds for one."""
 
 
 class Packet(InputPartition):
@@ -61,7 +65,16 @@ class WaltzReader(DataSourceReader):
             items = (part for one in surveyed for part in record_parts(one, self._selection, options.split_size))
         else:
             items = VIEW_PLANS[options.view](surveyed, self._selection, options.split_size)
-        return [Packet(packet) for packet in pack(items, options.split_size)]
+        packets: list[InputPartition] = []
+        for packet in pack(items, options.split_size):
+            if len(packets) == MAX_TASKS:
+                raise InvalidRequestError(
+                    f"option splitSize: with {options.split_size} bytes for a task, this read has more than {MAX_TASKS} tasks,"
+                    " and Spark's driver holds all of them in memory",
+                    advice="raise splitSize (the default is 128MiB), or read less with partitions or minTransactionId",
+                )
+            packets.append(Packet(packet))
+        return packets
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches with exactly the schema that Spark was told.  What is damaged comes as rows."""

@@ -15,6 +15,8 @@ from engine.storage import places
 
 SPLIT_SIZE = 128 << 20
 """Bytes of data files that one task reads, about."""
+MIN_SPLIT_SIZE = 100
+"""Bytes: the smallest records are hardly smaller, and a task reads at least one."""
 STORAGE_PREFIX = "storage."
 KNOWN = {
     "path": "what load() was given",
@@ -159,6 +161,12 @@ def _size(options: Mapping[str, str], name: str) -> int:
     if text is None:
         return SPLIT_SIZE
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError as error:
         raise InvalidRequestError(f"option {name}: {error}") from error
+    if size < MIN_SPLIT_SIZE:
+        raise InvalidRequestError(
+            f"option {name}: {size} bytes are too few for a task; the least is {MIN_SPLIT_SIZE}",
+            advice="write a unit, for instance 128MiB, which is also the default",
+        )
+    return size

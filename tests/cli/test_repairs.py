@@ -275,3 +275,21 @@ def test_a_reader_that_goes_away_does_not_stop_a_repair(storage: Path) -> None:
     os.close(writer)
     assert (process.returncode, process.stderr) == (0, b"")
     assert invoke("verify", storage).status == 0
+
+
+@pytest.mark.parametrize("command", [["rebuild-index"], ["recover"], ["truncate", "--partition", "2", "--after", "15"]])
+def test_a_dry_run_refuses_the_link_that_the_application_would(
+    storage: Path, tmp_path: Path, command: list[str]
+) -> None:
+    """A partition that lies elsewhere, behind a link: files cannot be moved from there into the quarantine."""
+    (storage / "2").rename(tmp_path / "elsewhere")
+    (storage / "2").symlink_to(tmp_path / "elsewhere")
+    index_of(storage, 2).unlink()
+    before = digest(storage), digest(tmp_path / "elsewhere")
+    answers = [invoke(*command[:1], storage, *command[1:], how) for how in ("--dry-run", "--yes")]
+    assert [answer.status for answer in answers] == [13, 13]
+    assert answers[0].err == answers[1].err
+    assert "a symbolic link leads out of" in answers[0].err
+    assert (digest(storage), digest(tmp_path / "elsewhere")) == before
+    if command != ["truncate", "--partition", "2", "--after", "15"]:
+        assert invoke(*command, storage, "--partition", 0, "--yes").status in (0, 5), "the others can be worked on"

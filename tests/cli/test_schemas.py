@@ -56,7 +56,7 @@ def test_a_schema_is_valid_and_strict(name: str) -> None:
 
 def test_every_object_of_a_command_has_a_schema_and_every_schema_a_command() -> None:
     named = {name for command in COMMANDS for name in manual_of(command).objects}
-    assert named == set(VALIDATORS)
+    assert named | {"error"} == set(VALIDATORS), "any command may end with an error"
 
 
 def check(answer: Answer, *, array: bool, form: str) -> set[str]:
@@ -127,7 +127,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     )  # fmt: skip
     yield command("compare", storage, replica), True, {"finding", "partition-comparison", "compare-summary"}
     yield command("rebuild-index", storage, "--dry-run"), False, {"plan"}
-    yield command("rebuild-index", storage), False, {"plan"}
+    yield command("rebuild-index", storage), False, {"plan"} if form == "json" else {"plan", "error"}
     yield command("rebuild-index", storage, "--yes"), False, {"result"}
     yield command("recover", storage), False, {"plan"}
     yield command("recover", storage, "--yes"), False, {"result"}
@@ -158,8 +158,62 @@ def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form:
         kinds = check(act(""), array=array, form=form)
         assert kinds == expected
         seen |= kinds
-    assert seen == {name for command in COMMANDS if manual_of(command).name not in WITH_NODES
+    assert seen - {"error"} == {name for command in COMMANDS if manual_of(command).name not in WITH_NODES
                     for name in manual_of(command).objects}  # fmt: skip
+
+
+NOWHERE = (
+    (("status", "{}"), False),
+    (("verify", "{}"), True),
+    (("dump", "{}"), True),
+    (("compare", "{}", "{}"), True),
+    (("stats", "{}"), True),
+    (("rebuild-index", "{}"), False),
+    (("truncate", "{}", "--partition", "0", "--after", "1"), False),
+    (("recover", "{}"), False),
+    (("append", "{}", "--partition", "0"), False),
+    (("salvage", "{}", "--to", "{}-out"), False),
+    (("serve", "{}"), False),
+    (("verify", "waltz://127.0.0.1:1"), True),
+    (("node", "127.0.0.1:2", "list"), True),
+    (("bench", "127.0.0.1:1"), False),
+)
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+@pytest.mark.parametrize(("words", "array"), NOWHERE, ids=lambda value: value[0] if isinstance(value, tuple) else "")
+def test_an_error_is_an_object_too(words: tuple[str, ...], array: bool, form: str, tmp_path: Path) -> None:
+    answer = invoke(*(word.format(tmp_path / "nowhere") for word in words), "--format", form)
+    assert answer.status in (10, 14)
+    assert check(answer, array=array, form=form) == {"error"}
+    document = answer.objects if form == "ndjson" else json.loads(answer.out)
+    (error,) = document if isinstance(document, list) else [document]
+    assert error["exit_status"] == answer.status
+    assert f"waltzctl: error: {error['message']}\n" in answer.err, "people read the same on stderr"
+
+
+def test_people_are_told_of_an_error_on_stderr_only(tmp_path: Path) -> None:
+    for form in ("plain", "table"):
+        answer = invoke("status", tmp_path / "nowhere", "--format", form)
+        assert answer.out == ""
+        assert answer.status == 10
+
+
+def test_a_refusal_behind_the_plan_it_is_about(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", {0: 20})
+    words = ("truncate", storage, "--partition", 0, "--after", 12)
+    *_, error = invoke(*words, "--format", "ndjson").objects
+    assert (error["type"], error["error"], error["exit_status"]) == ("error", "refused", 13)
+    assert "not confirmed" in error["message"]
+    assert json.loads(invoke(*words, "--format", "json").out)["type"] == "plan", "one document has room for one object"
+
+
+def test_an_error_carries_the_findings_that_stand_in_the_way(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", {0: 20}, local_low_water_mark=15)
+    damage_record(segment_of(storage), 3)
+    (error,) = invoke("append", storage, "--partition", 0, "--format", "ndjson", given="x").only("error")
+    assert error["error"] == "damaged"
+    assert [one["code"] for one in error["findings"]] == ["record-checksum", "acknowledged-missing"]
 
 
 def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
@@ -175,7 +229,7 @@ def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
             elif not kind.startswith("#"):
                 assert len(rest) == width[kind]
                 kinds.add(kind)
-        assert expected <= kinds
+        assert expected - {"error"} <= kinds, "people read errors on stderr"
     del columns["record"]  # its last columns are those that --data asks for, and data_b64 where data is no text
     assert {kind: found for kind, found in columns.items() if len(found) > 1} == {}
 

@@ -48,10 +48,16 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("100MiB", 100 << 20), ("1k", 1024), ("2GB", 2 * 10**9), ("512", 512), ("1.5KiB", 1536), ("10MiB/s", 10 << 20)],
+    [("100MiB", 100 << 20), ("1k", 1024), ("2GB", 2 * 10**9), ("512B", 512), ("1.5KiB", 1536), ("10MiB/s", 10 << 20)],
 )
 def test_rates(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["100", "1.5", " 100 ", "100/s"])
+def test_a_rate_says_its_unit(text: str) -> None:
+    with pytest.raises(ValueError, match=r"has no unit; write for instance [0-9.]+MiB, or [0-9.]+B for bytes"):
+        parse_rate(text)
 
 
 @pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("100", 1.0), ("0.5 %", 0.005)])
@@ -64,6 +70,11 @@ def test_amounts_that_cannot_be_meant(text: str) -> None:
     for parse in (parse_duration, parse_rate):
         with pytest.raises(ValueError, match=r"write for instance|more than nothing"):
             parse(text)
+
+
+def test_a_rate_of_nothing() -> None:
+    with pytest.raises(ValueError, match="more than nothing"):
+        parse_rate("0MiB")
 
 
 @pytest.mark.parametrize("text", ["0%", "101%", "-1%", "nan%", "inf", "ten", ""])

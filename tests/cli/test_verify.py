@@ -193,6 +193,36 @@ def test_a_full_disk_behind_stdout_is_an_input_output_error(storage: Path) -> No
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("damaged", "status"), [(False, 0), (True, 4)])
+def test_a_full_disk_behind_stderr_changes_no_status(storage: Path, damaged: bool, status: int) -> None:
+    """What cannot be told there is left out; what is found is not."""
+    if damaged:
+        damage_record(segment_of(storage), 3)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command_line("verify", storage, "-v"), stdout=subprocess.PIPE, stderr=full, env=environment(), check=False
+        )
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1].startswith(b"# FAILED" if damaged else b"# OK")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [((), "OK"), (("--quick",), "INCOMPLETE"), (("--sample", "50%"), "INCOMPLETE")]
+)
+def test_ok_is_said_of_what_was_read_whole(storage: Path, options: tuple[str, ...], word: str) -> None:
+    last = invoke("verify", storage, *options).out.splitlines()[-1]
+    assert last.startswith(f"# {word}  no findings")
+    assert ("Not everything was read." in last) == (word == "INCOMPLETE")
+
+
+def test_what_is_found_counts_more_than_what_was_not_read(storage: Path) -> None:
+    index_of(storage).unlink()
+    assert invoke("verify", storage, "--quick").out.splitlines()[-1].startswith("# REPAIRABLE  ")
+    index_of(storage).write_bytes(b"")
+    segment_of(storage).unlink()
+    assert invoke("verify", storage, "--quick").out.splitlines()[-1].startswith("# FAILED  ")
+
+
 def test_closed_streams_are_no_difficulty(storage: Path) -> None:
     line = " ".join(map(str, command_line("verify", storage)))
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
@@ -214,3 +244,20 @@ def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
     assert process.returncode == 130
     summary = json.loads(out.splitlines()[-1])
     assert (summary["type"], summary["complete"], summary["exit_status"]) == ("verify-summary", False, 130)
+
+
+def test_an_interrupted_run_is_not_called_ok(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 400}, per_segment=20, size=20_000)
+    (storage / "notes.txt").write_text("the note is what this test waits for")
+    process = subprocess.Popen(
+        command_line("verify", storage, "--limit-rate", "50KiB"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"# finding")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 130
+    last = out.decode().splitlines()[-1]
+    assert last.startswith("# INCOMPLETE  1 note in ")
+    assert last.endswith("Not everything was read. Nothing was modified.")

@@ -372,7 +372,7 @@ def test_a_message_shows_both_checksums_and_the_next_valid_record(tmp_path: Path
     flip(path, at(3) + 40)
     (finding,), _ = run(age(storage))
     assert f"stored {record.record_checksum:08x}, computed " in finding.message
-    assert f"next valid record at {at(4):#x} (transaction 14)" in finding.message
+    assert f"next valid record at offset {at(4)} (transaction 14)" in finding.message
     assert finding.length == RECORD
 
 

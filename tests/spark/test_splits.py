@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from engine import disk
-from engine.errors import DiskReadError
+from engine.errors import DiskReadError, InvalidRequestError
 from engine.inspect.segment_job import SegmentJob
 from engine.scan import resync
-from engine.spark import segment_parts
+from engine.spark import batch, segment_parts
 from engine.spark.batch import reader
 from engine.spark.columns import pick, spark_schema
 from engine.spark.splits import Part, pack, parts_for
@@ -310,3 +310,28 @@ def test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result(tm
     os.rename(storage, tmp_path / "elsewhere")
     with pytest.raises(Exception, match="every worker"):
         [list(planned.read(task)) for task in tasks]
+
+
+def test_a_split_size_that_no_task_is_worth_is_refused(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 20})
+    for size in ("1", "99", "99B"):
+        with pytest.raises(
+            InvalidRequestError, match=rf"splitSize: {size.rstrip('B')} bytes are too few .* the least is 100"
+        ):
+            read(storage, splitSize=size)
+    assert in_order(read(storage, splitSize="100")) == in_order(dumped(storage))
+
+
+def test_a_read_has_no_more_tasks_than_a_driver_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step to each side of the bound, which is lowered here: a hundred thousand tasks take gigabytes of files."""
+    storage = build_directory(tmp_path / "s", {0: 200, 1: 200})
+    tasks = len(packets(storage, splitSize=100))
+    assert tasks > 100
+    monkeypatch.setattr(batch, "MAX_TASKS", tasks)
+    assert len(packets(storage, splitSize=100)) == tasks
+    monkeypatch.setattr(batch, "MAX_TASKS", tasks - 1)
+    with pytest.raises(
+        InvalidRequestError, match=f"with 100 bytes for a task, this read has more than {tasks - 1} tasks"
+    ) as refused:
+        packets(storage, splitSize=100)
+    assert "raise splitSize" in str(refused.value)

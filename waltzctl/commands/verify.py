@@ -238,7 +238,9 @@ class _Report:
 
 
 def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool) -> str:
-    word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(summary.status, "FAILED")
+    word = {"clean": "OK" if summary.complete else "INCOMPLETE", "repairable": "REPAIRABLE"}.get(
+        summary.status, "FAILED"
+    )
     lines = []
     if remedies:
         lines += ["What mends it:", *(f"  {remedy}" for remedy in remedies[:REMEDIES])]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from waltzctl.exit_status import ExitStatus
 
 if TYPE_CHECKING:
+    from engine.errors import WaltzError
     from engine.findings import Finding
     from engine.inspect.outcome import VerifySummary
     from engine.inspect.status import StorageStatus
@@ -70,6 +71,21 @@ def finding_keys(finding: Finding) -> Object:
 def finding_object(finding: Finding) -> Object:
     """**finding**."""
     return named("finding", finding_keys(finding))
+
+
+def error_object(error: WaltzError) -> Object:
+    """**error**: why a command ended without its answer.  `findings`: what it found in its way."""
+    status = ExitStatus.from_label(error.status)
+    return named(
+        "error",
+        {
+            "error": status.label,
+            "exit_status": int(status),
+            "message": error.message,
+            "advice": error.advice,
+            "findings": [finding_keys(finding) for finding in getattr(error, "findings", ())],
+        },
+    )
 
 
 def verify_summary_object(summary: VerifySummary) -> Object:
