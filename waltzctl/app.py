@@ -1,45 +1,47 @@
 """The command tree.
 
-A command's file is imported only for its short help or when it runs, and none of them imports the engine at that time.
+A command's file is imported, and its parameters are made into those of a parser, only when it is the one that runs; for the
+list in ``--help`` the files are imported as well.  None of them imports the engine at that time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from waltzctl import __version__
 from waltzctl.action_tree import ActionTree, ShownContext, without_braces, write_parameters
-from waltzctl.commands import (
-    append,
-    bench,
-    compare,
-    create_cluster,
-    dump,
-    node,
-    rebuild_index,
-    recover,
-    salvage,
-    serve,
-    stats,
-    status,
-    truncate,
-    undo,
-    verify,
-)
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output
 
-COMMANDS: tuple[ModuleType, ...] = (
-    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, undo, append, salvage, serve,
-    node, bench,
+FILES = (
+    "create_cluster", "status", "verify", "dump", "compare", "stats", "rebuild_index", "truncate", "recover", "undo", "append",
+    "salvage", "serve", "node", "bench",
 )  # fmt: skip
-"""One file each, in the order in which ``--help`` lists them."""
+"""Modules of `waltzctl.commands`, one for each command, in the order in which ``--help`` lists them."""
+
+if TYPE_CHECKING:
+    COMMANDS: tuple[ModuleType, ...]
+    """The files of all commands."""
+
+
+def __getattr__(name: str) -> object:
+    """`COMMANDS`, imported when somebody asks for all of them."""
+    if name == "COMMANDS":
+        return tuple(map(_file_of, FILES))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _file_of(name: str) -> ModuleType:
+    return importlib.import_module(f"waltzctl.commands.{name}")
+
 
 HELP = """Create, inspect, repair, extend and serve the storage of a Waltz cluster.
 
@@ -76,12 +78,36 @@ class Command(TyperCommand):
         write_parameters(self.get_params(ctx), ctx, formatter)
 
 
+class Commands(Mapping[str, Any]):
+    """The parsers of the commands by their names, each made when it is asked for."""
+
+    def __init__(self) -> None:
+        self._files = {name.replace("_", "-"): name for name in FILES}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _parser_of(_file_of(self._files[name]))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 class CommandTree(TyperGroup):
     """The top of the tree, where a command's answer or error becomes the exit status."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, in the order of `COMMANDS`; those that have actions are registered last."""
-        return [manual_of(command).name for command in COMMANDS]
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = Commands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands with their summaries, which need no parser."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(manual.name, manual.summary) for manual in map(manual_of, map(_file_of, FILES))])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -150,6 +176,14 @@ def actions_of(command: ModuleType) -> tuple[ModuleType, ...]:
     return actions
 
 
+def _parser_of(command: ModuleType) -> Any:
+    """What parses a command's arguments and runs it; for one with actions, a tree of them."""
+    alone = typer.Typer(name=manual_of(command).name, add_completion=False, rich_markup_mode=None)
+    _add(alone, command)
+    made: Any = get_command(alone)
+    return made.commands[manual_of(command).name] if actions_of(command) else made
+
+
 def _add(tree: typer.Typer, command: ModuleType) -> None:
     manual = manual_of(command)
     actions = actions_of(command)
@@ -163,7 +197,3 @@ def _add(tree: typer.Typer, command: ModuleType) -> None:
     for action in actions:
         _add(group, action)
     tree.add_typer(group, name=manual.name, help=manual.help_text, short_help=manual.summary, epilog=manual.epilog)
-
-
-for _command in COMMANDS:
-    _add(app, _command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -25,6 +24,8 @@ from waltzctl.options import (
 from waltzctl.values import counted, format_ranges, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    import asyncio
+
     from engine.client.addresses import Address
     from engine.client.load import LoadOptions, LoadResult, SurveyedPartition
     from engine.client.load_frames import Place
@@ -193,6 +194,8 @@ def _appended(places: Sequence[Place], result: LoadResult) -> int:
 
 def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """As `connecting.run_async`, on the fastest loop there is."""
+    import asyncio
+
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
         import uvloop
