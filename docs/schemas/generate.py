@@ -397,6 +397,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "cluster_key": KEY,
             "num_partitions": COUNT,
             "layout": LAYOUT,
+            "opened_by": {**listed(STRING), "description": "Programs that can open directories of this layout."},
             "directories": listed(keys({"path": PATH, "assigned": listed(COUNT)})),
         },
         (),

@@ -170,13 +170,14 @@ def result_object(
 
 
 def cluster_object(result: ClusterResult) -> Object:
-    """**cluster**."""
+    """**cluster**.  `opened_by`: the programs that can open directories of that layout."""
     return named(
         "cluster",
         {
             "cluster_key": str(result.cluster_key),
             "num_partitions": result.num_partitions,
             "layout": result.layout.value,
+            "opened_by": tuple(result.layout.opened_by),
             "directories": [
                 {"path": path_text(directory.path), "assigned": tuple(directory.assigned)}
                 for directory in result.directories

@@ -401,6 +401,7 @@ def _cluster(writer: TableWriter, shown: Object) -> None:
     writer.pairs(
         ("cluster key", shown["cluster_key"]),
         ("layout", f"{shown['layout']}, {shown['num_partitions']} partitions"),
+        ("opened by", ", ".join(shown["opened_by"])),
     )
     for directory in shown["directories"]:
         assigned = format_ranges(directory["assigned"]) or "none"
