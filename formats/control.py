@@ -187,6 +187,12 @@ class PartitionStruct:
         """The same values with the checksum that `encode` writes."""
         return PartitionStruct.decode(self.layout, self.encode())
 
+    def preceding(self) -> PartitionStruct:
+        """The same values with the sequence number before this one's, which wraps at 2^31; sealed."""
+        if self.sequence is None:
+            return self.sealed()
+        return replace(self, sequence=(self.sequence - 1 + 2**31) % 2**32 - 2**31).sealed()
+
 
 class Choice(enum.StrEnum):
     """Why a struct is current, or why none is."""
@@ -299,6 +305,45 @@ def initial_info(layout: Layout, partition: int) -> PartitionInfo:
     structs = (pair[0].sealed(), pair[1].sealed())
     current, choice = choose_current(*structs)
     return PartitionInfo(partition, partition, structs, current, choice)
+
+
+def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assigned: bool) -> PartitionInfo:
+    """A partition's info in a layout: the struct in force stays in force, and the other one stays beside it.
+
+    `available` and `assigned` are what the flags of the released layout say; the documented layout has none.  Where only one
+    struct is valid its values stand in both.  To the released layout the struct in force gets sequence 0 and the other -1, as
+    in a pair that was never written.  To the documented layout, in which the larger session and the higher marks decide, an
+    older struct that would win there takes the values in force: a mark that fell stays as low as it is.
+
+    Raises ValueError when no struct is in force.
+    """
+    current = info.current_struct
+    if current is None or info.current is None:
+        raise ValueError(f"partition {info.partition}: no struct of its pair is in force ({info.choice})")
+    number, beside = info.current, info.structs[2 - info.current]
+    if not beside.valid:
+        beside = current.preceding()
+    if info.choice is Choice.SAME:
+        number = 2  # either would do; the second one is in force in a pair that was never written
+    if layout is Layout.RELEASED and current.sequence is not None:  # as it is, with these flags
+        flags = _flags(available=available, assigned=assigned)
+        pair = replace(current, flags=flags).sealed(), replace(beside, flags=flags).sealed()
+    elif layout is Layout.RELEASED:
+        flags = _flags(available=available, assigned=assigned)
+        pair = (
+            PartitionStruct(*current.marks, flags, 0).sealed(),
+            PartitionStruct(*beside.marks, flags, -1).sealed(),
+        )
+    else:
+        pair = PartitionStruct(*current.marks).sealed(), PartitionStruct(*beside.marks).sealed()
+        if choose_current(*pair)[0] != 1:
+            pair = pair[0], pair[0]
+    structs = pair if number == 1 else (pair[1], pair[0])
+    return PartitionInfo(info.partition, info.stored_partition, structs, *choose_current(*structs))
+
+
+def _flags(*, available: bool, assigned: bool) -> int:
+    return FLAG_AVAILABLE * available | FLAG_ASSIGNED * assigned
 
 
 @dataclass(frozen=True, slots=True)

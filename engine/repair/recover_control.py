@@ -153,7 +153,7 @@ class _Mender:
 
     def _copy_struct(self, info: PartitionInfo, keep: int, action: str, why: str, *, loses_data: bool = False) -> None:
         layout, kept = self.control.layout, info.structs[keep - 1]
-        older = _before(kept)
+        older = kept.preceding()
         offset = layout.struct_offset(info.partition, 3 - keep)
         reason = f"{why}; it becomes a copy of struct {keep}, which is in force: session {kept.session_id}"
         self.draft.step(
@@ -213,13 +213,6 @@ def _sound(info: PartitionInfo) -> bool:
 
 def _marks(struct: PartitionStruct) -> tuple[int, int, int]:
     return struct.local_low_water_mark, struct.low_water_mark, struct.session_id
-
-
-def _before(struct: PartitionStruct) -> PartitionStruct:
-    """The same values with the sequence number before, which wraps at 2^31."""
-    if struct.sequence is None:
-        return struct
-    return replace(struct, sequence=(struct.sequence - 1 + 2**31) % 2**32 - 2**31)
 
 
 def _finding(draft: Draft, view: StorageView, code: Code, message: str) -> Finding:

@@ -124,6 +124,7 @@ def plan_object(plan: Plan) -> Object:
                 "replicas": tuple(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
+                "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
             },
         },
     )
