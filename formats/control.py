@@ -289,6 +289,18 @@ class PartitionInfo:
         written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
         return 3 - self.current, written.sealed()
 
+    def renewed(self) -> PartitionInfo:
+        """This info with two valid structs: one that is not becomes a copy of the one in force, and older than it.
+
+        Raises ValueError when no struct is in force.
+        """
+        current = self.current_struct
+        if current is None or self.current is None:
+            raise ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
+        if self.structs[2 - self.current].valid:
+            return self
+        return self.with_struct(3 - self.current, current.preceding())
+
     def with_struct(self, number: int, written: PartitionStruct) -> PartitionInfo:
         """This info after struct `number` has been overwritten."""
         structs = (written, self.structs[1]) if number == 1 else (self.structs[0], written)
@@ -317,12 +329,11 @@ def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assign
 
     Raises ValueError when no struct is in force.
     """
-    current = info.current_struct
-    if current is None or info.current is None:
-        raise ValueError(f"partition {info.partition}: no struct of its pair is in force ({info.choice})")
-    number, beside = info.current, info.structs[2 - info.current]
-    if not beside.valid:
-        beside = current.preceding()
+    info = info.renewed()
+    current, number = info.current_struct, info.current
+    assert current is not None  # a renewed info has one
+    assert number is not None
+    beside = info.structs[2 - number]
     if info.choice is Choice.SAME:
         number = 2  # either would do; the second one is in force in a pair that was never written
     if layout is Layout.RELEASED and current.sequence is not None:  # as it is, with these flags

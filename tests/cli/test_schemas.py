@@ -147,6 +147,9 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         False,
         {"append-result"},
     )
+    bare = build_directory(tmp_path / f"bare-{form}", {0: 5}, layout=Layout.DOCUMENTED)
+    (bare / "waltz-storage.ctl").unlink()
+    yield command("salvage", other, "--control", "--to", bare), False, {"salvaged-control"}
     yield (
         command("salvage", damaged(tmp_path / f"wreck-{form}"), "--to", tmp_path / f"out-{form}"),
         False,
