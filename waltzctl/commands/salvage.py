@@ -85,9 +85,9 @@ MANUAL = Manual(
                 (
                     "A control file is believed when its header is plausible and a partition's id and a struct's checksum behind"
                     " it are right. A struct with a wrong checksum is never taken. Of several states of one node's file the"
-                    " newest is used: by sequence number and session, or by session and marks. Files of several nodes (other times"
-                    " of creation, other numbers of partitions), or states that contradict each other, are all reported and none"
-                    " is used, until --control-at names one."
+                    " newest is used: by sequence number and session, or by session and marks. Files of several nodes (other"
+                    " times of creation, other numbers of partitions), or states that contradict each other, are all reported and"
+                    " none is used, until --control-at names one."
                 ),
                 (
                     "Where no control file is used every partition gets the initial marks: a Waltz server takes such a replica"
