@@ -118,7 +118,8 @@ def _check_assigned(draft: Draft, view: StorageView, control: ControlFile, info:
     number, current = info.partition, info.current_struct
     assert current is not None  # nothing is damaged
     directory, aside = view.path / str(number), put_aside_path(view.path, number)
-    assigned, present = view.is_assigned(number), number in view.partitions
+    present = number in view.partitions
+    assigned = present if current.assigned is None else current.assigned
     if assigned and not present:
         raise RefusedError(
             f"{directory}: partition {number} is assigned and its directory is missing; in the documented layout it would look"

@@ -38,6 +38,8 @@ from formats.control import (
 if TYPE_CHECKING:
     from engine.repair.salvage_runs import FoundHeader
 
+PROBED = 4096
+"""Infos among which one has to prove a control file; it bounds the work on whatever looks like the header of one."""
 NEVER = (-1, -1, -1)
 """Session and marks of a partition that has seen no session."""
 
@@ -59,15 +61,18 @@ def carve_control(source: ByteSource, offset: int) -> ControlFile | None:
     header = ControlHeader.decode(raw)
     if not 0 < header.num_partitions <= MAX_PARTITIONS:
         return None
-    length = min(Layout.RELEASED.file_size(header.num_partitions), source.size() - offset)
-    raw = bytes(read_bytes(source, offset, length))
-    found = [_decode(layout, header, raw) for layout in Layout]
+    found = [_decode(source, offset, layout, header, PROBED) for layout in Layout]
     best = max(found, key=lambda control: sum(map(proven, control.partitions)))
-    return best if any(map(proven, best.partitions)) else None
+    if not any(map(proven, best.partitions)):
+        return None
+    return _decode(source, offset, best.layout, header, header.num_partitions)
 
 
-def _decode(layout: Layout, header: ControlHeader, raw: bytes) -> ControlFile:
-    count = min(header.num_partitions, (len(raw) - CONTROL_HEADER.size) // layout.info_schema.size)
+def _decode(source: ByteSource, offset: int, layout: Layout, header: ControlHeader, most: int) -> ControlFile:
+    """The file with up to `most` infos."""
+    length = layout.file_size(min(header.num_partitions, most))
+    raw = bytes(read_bytes(source, offset, length))
+    count = (len(raw) - CONTROL_HEADER.size) // layout.info_schema.size
     infos = tuple(PartitionInfo.decode(layout, p, raw, layout.info_offset(p)) for p in range(count))
     return ControlFile(layout, header, infos, len(raw), count == header.num_partitions)
 
