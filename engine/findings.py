@@ -26,6 +26,7 @@ class Code(enum.StrEnum):
 
     CONTROL_FILE_MISSING = "control-file-missing"
     CONTROL_FILE_SIZE = "control-file-size"
+    CONTROL_FILE_EXTENDED = "control-file-extended"
     CONTROL_STRUCT_CHECKSUM = "control-struct-checksum"
     CONTROL_PAIR_CHECKSUM = "control-pair-checksum"
     CONTROL_PAIR_TIE = "control-pair-tie"
@@ -87,6 +88,13 @@ def _kinds() -> Iterable[Kind]:
         Code.CONTROL_FILE_SIZE, damage,
         "The control file's length fits neither layout for the number of partitions in its header.",
         "If only the header's count is wrong, recover restores it from the file's length; otherwise use a backup or salvage.",
+        "recover",
+    )  # fmt: skip
+    yield Kind(
+        Code.CONTROL_FILE_EXTENDED, repairable,
+        "Release 0.13.2 tried to open a directory of the documented layout: it extended the control file with zeros to the length"
+        " of its own layout, and failed. Everything that stood in the file is still there and is read as before.",
+        "recover cuts the zeros off. Where a release is to open the directory: then convert it to the released layout.",
         "recover",
     )  # fmt: skip
     yield Kind(

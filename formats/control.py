@@ -15,6 +15,10 @@ algorithm open, and the documented layout uses the same).  Which of two valid st
 compares sequence numbers; the documented layout has none, so the larger session wins and, within a session, the marks,
 which only rise.
 
+Release 0.13.2 reads every control file as one of its own layout.  Opening a documented one it maps 128 + 76 bytes for each
+partition, which extends the file with zeros, finds no valid struct, and gives up.  Nothing but zeros came, so such a file
+(`ControlFile.extended`) is read in the documented layout, as before.
+
 Sources: design document *On-Disk Data Structures* (documented layout), release 0.13.2 (released layout).
 """
 
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from construct import Array, Bytes, Int32sb, Int32ub, Int64sb, Struct
@@ -67,6 +72,8 @@ FLAG_AVAILABLE = 1
 FLAG_ASSIGNED = 4
 MAX_PARTITIONS = 1_000_000
 """A header that claims more is taken as damaged; it bounds what a reader allocates."""
+OURS, RELEASE = "waltzctl", "waltz 0.13.2"
+"""Names of the programs that open storage directories."""
 
 
 class Layout(enum.StrEnum):
@@ -74,6 +81,11 @@ class Layout(enum.StrEnum):
 
     DOCUMENTED = "documented"
     RELEASED = "released"
+
+    @property
+    def opened_by(self) -> tuple[str, ...]:
+        """The programs that can open a storage directory of this layout."""
+        return (OURS, RELEASE) if self is Layout.RELEASED else (OURS,)
 
     @property
     def struct_schema(self) -> CompiledSchema:
@@ -175,6 +187,12 @@ class PartitionStruct:
         """The same values with the checksum that `encode` writes."""
         return PartitionStruct.decode(self.layout, self.encode())
 
+    def preceding(self) -> PartitionStruct:
+        """The same values with the sequence number before this one's, which wraps at 2^31; sealed."""
+        if self.sequence is None:
+            return self.sealed()
+        return replace(self, sequence=(self.sequence - 1 + 2**31) % 2**32 - 2**31).sealed()
+
 
 class Choice(enum.StrEnum):
     """Why a struct is current, or why none is."""
@@ -271,6 +289,18 @@ class PartitionInfo:
         written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
         return 3 - self.current, written.sealed()
 
+    def renewed(self) -> PartitionInfo:
+        """This info with two valid structs: one that is not becomes a copy of the one in force, and older than it.
+
+        Raises ValueError when no struct is in force.
+        """
+        current = self.current_struct
+        if current is None or self.current is None:
+            raise ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
+        if self.structs[2 - self.current].valid:
+            return self
+        return self.with_struct(3 - self.current, current.preceding())
+
     def with_struct(self, number: int, written: PartitionStruct) -> PartitionInfo:
         """This info after struct `number` has been overwritten."""
         structs = (written, self.structs[1]) if number == 1 else (self.structs[0], written)
@@ -289,18 +319,61 @@ def initial_info(layout: Layout, partition: int) -> PartitionInfo:
     return PartitionInfo(partition, partition, structs, current, choice)
 
 
+def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assigned: bool) -> PartitionInfo:
+    """A partition's info in a layout: the struct in force stays in force, and the other one stays beside it.
+
+    `available` and `assigned` are what the flags of the released layout say; the documented layout has none.  Where only one
+    struct is valid its values stand in both.  To the released layout the struct in force gets sequence 0 and the other -1, as
+    in a pair that was never written.  To the documented layout, in which the larger session and the higher marks decide, an
+    older struct that would win there takes the values in force: a mark that fell stays as low as it is.
+
+    Raises ValueError when no struct is in force.
+    """
+    info = info.renewed()
+    current, number = info.current_struct, info.current
+    assert current is not None  # a renewed info has one
+    assert number is not None
+    beside = info.structs[2 - number]
+    if info.choice is Choice.SAME:
+        number = 2  # either would do; the second one is in force in a pair that was never written
+    if layout is Layout.RELEASED and current.sequence is not None:  # as it is, with these flags
+        flags = _flags(available=available, assigned=assigned)
+        pair = replace(current, flags=flags).sealed(), replace(beside, flags=flags).sealed()
+    elif layout is Layout.RELEASED:
+        flags = _flags(available=available, assigned=assigned)
+        pair = (
+            PartitionStruct(*current.marks, flags, 0).sealed(),
+            PartitionStruct(*beside.marks, flags, -1).sealed(),
+        )
+    else:
+        pair = PartitionStruct(*current.marks).sealed(), PartitionStruct(*beside.marks).sealed()
+        if choose_current(*pair)[0] != 1:
+            pair = pair[0], pair[0]
+    structs = pair if number == 1 else (pair[1], pair[0])
+    return PartitionInfo(info.partition, info.stored_partition, structs, *choose_current(*structs))
+
+
+def _flags(*, available: bool, assigned: bool) -> int:
+    return FLAG_AVAILABLE * available | FLAG_ASSIGNED * assigned
+
+
 @dataclass(frozen=True, slots=True)
 class ControlFile:
-    """A control file as read.  `partitions` holds as many infos as the bytes cover, in file order."""
+    """A control file as read.  `partitions` holds as many infos as the bytes cover, in file order.
+
+    `extended`: the file is of the documented layout, and zeros stand behind its infos up to the length that the released
+    layout would have (`size` counts them); then it fits, as every info is there.
+    """
 
     layout: Layout
     header: ControlHeader
     partitions: tuple[PartitionInfo, ...]
     size: int
     size_fits: bool
+    extended: bool = False
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """The whole file, without the zeros of an extended one."""
         return self.header.encode() + b"".join(info.encode() for info in self.partitions)
 
 
@@ -313,13 +386,36 @@ def layout_of(size: int, num_partitions: int) -> Layout | None:
     return None
 
 
+def _structs(layout: Layout, data: Buffer, count: int) -> Iterator[PartitionStruct]:
+    """Both structs of the first `count` infos under a layout; the bytes must cover them."""
+    for partition in range(count):
+        for number in (1, 2):
+            yield PartitionStruct.decode(layout, data, layout.struct_offset(partition, number))
+
+
+def _is_extended(data: Buffer, num_partitions: int) -> bool:
+    """Whether a file that is as long as a released one is a documented one with zeros behind it.
+
+    Every byte behind the documented infos is zero, at least one struct is valid in its documented place and not a single
+    one in its released place.  So no file of the released layout is ever taken for one, as long as anything in it is intact:
+    zero bytes are no valid struct of either layout.
+    """
+    end = Layout.DOCUMENTED.file_size(num_partitions)
+    if bytes(data[end:]).strip(b"\0"):
+        return False
+    released, documented = (
+        any(struct.valid for struct in _structs(layout, data, num_partitions))
+        for layout in (Layout.RELEASED, Layout.DOCUMENTED)
+    )
+    return documented and not released
+
+
 def _likely_layout(data: Buffer) -> Layout:
     """The layout under which more structs have a right checksum; for files whose length fits neither."""
     scores: dict[Layout, int] = {}
     for layout in Layout:
         count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, 4096)
-        infos = (PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
-        scores[layout] = sum(s.valid for info in infos for s in info.structs)
+        scores[layout] = sum(struct.valid for struct in _structs(layout, data, count))
     return Layout.DOCUMENTED if scores[Layout.DOCUMENTED] > scores[Layout.RELEASED] else Layout.RELEASED
 
 
@@ -334,10 +430,12 @@ def decode_control(data: Buffer) -> ControlFile:
         raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
     header = ControlHeader.decode(data)
     fitting = layout_of(len(data), header.num_partitions)
-    layout = fitting or _likely_layout(data)
-    count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, MAX_PARTITIONS)
+    extended = fitting is Layout.RELEASED and _is_extended(data, header.num_partitions)
+    layout = Layout.DOCUMENTED if extended else fitting or _likely_layout(data)
+    held = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, MAX_PARTITIONS)
+    count = header.num_partitions if extended else held
     infos = tuple(PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
-    return ControlFile(layout, header, infos, len(data), fitting is not None)
+    return ControlFile(layout, header, infos, len(data), fitting is not None, extended)
 
 
 def initial_control(layout: Layout, cluster_key: uuid.UUID, num_partitions: int, created: int) -> ControlFile:

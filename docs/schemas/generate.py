@@ -129,13 +129,32 @@ PLACE = keys({"path": PATH, "offset": COUNT, "size": COUNT})
 SALVAGED_PARTITION = keys(
     {
         "partition": COUNT,
-        "first_transaction_id": COUNT,
-        "last_transaction_id": COUNT,
+        "first_transaction_id": {**or_null(COUNT), "description": "Null where nothing was found of it."},
+        "last_transaction_id": or_null(COUNT),
         "records": COUNT,
         "segments": COUNT,
         "bytes": COUNT,
         "missing": listed(keys({"first": COUNT, "last": COUNT})),
+        "session_id": INT64,
+        "low_water_mark": INT64,
+        "local_low_water_mark": INT64,
+        "acknowledged_missing": {
+            **listed(keys({"first": COUNT, "last": COUNT})),
+            "description": "Behind the last one written: what the local low-water mark says was durable here.",
+        },
         "witnesses": listed(keys({"witness": STRING, "records": COUNT})),
+    }
+)
+FOUND_CONTROL = keys(
+    {
+        "path": PATH,
+        "offset": COUNT,
+        "layout": LAYOUT,
+        "created": or_null(TIME),
+        "num_partitions": COUNT,
+        "structs": {**COUNT, "description": "Structs with a right checksum."},
+        "used": BOOLEAN,
+        "reason": STRING,
     }
 )
 AGREED = keys(
@@ -302,8 +321,9 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         **listed(AGREED),
                         "description": "What compare found; left out where the plan does not come from there.",
                     },
+                    "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
                 },
-                ("agreed",),
+                ("agreed", "layout"),
             ),
         },
         (),
@@ -413,6 +433,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "cluster_key": KEY,
             "num_partitions": COUNT,
             "layout": LAYOUT,
+            "opened_by": {**listed(STRING), "description": "Programs that can open directories of this layout."},
             "directories": listed(keys({"path": PATH, "assigned": listed(COUNT)})),
         },
         (),
@@ -435,6 +456,12 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "doubtful_records": COUNT,
             "elsewhere": COUNT,
             "missing": COUNT,
+            "acknowledged_missing": COUNT,
+            "marks_unknown": {
+                **listed(COUNT),
+                "description": "Partitions whose marks the control file used does not tell.",
+            },
+            "controls": listed(FOUND_CONTROL),
             "partitions": listed(SALVAGED_PARTITION),
             "conflicts": listed(
                 keys(
@@ -461,6 +488,22 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                 )
             ),
             "unreadable": listed(keys({"path": PATH, "offset": COUNT, "length": COUNT})),
+            "findings": listed(keys(FINDING)),
+        },
+        (),
+    ),
+    "salvaged-control": (
+        "The control file that salvage --control found and wrote.",
+        {
+            "path": PATH,
+            "cluster_key": KEY,
+            "num_partitions": COUNT,
+            "layout": LAYOUT,
+            "exit_status": EXIT_STATUS,
+            "sources": COUNT,
+            "bytes": COUNT,
+            "marks_unknown": {**listed(COUNT), "description": "Partitions whose pair was lost; it stays invalid."},
+            "controls": listed(FOUND_CONTROL),
             "findings": listed(keys(FINDING)),
         },
         (),

@@ -11,6 +11,7 @@ from engine.errors import DiskReadError
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.live import QUIET
 from engine.storage import places
+from engine.storage.control_file import extended_finding
 from engine.storage.view import FileState, read_control
 from formats.control import (
     CONTROL_HEADER,
@@ -80,6 +81,8 @@ def check_control(
         )
     if not control.size_fits:
         yield _size_finding(path, control, storage)
+    if control.extended:
+        yield extended_finding(path, control, storage)
     if (place := first_nonzero(header.reserved)) is not None:
         yield make_finding(
             Code.RESERVED_NOT_ZERO,

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
+from engine.storage.availability import AVAILABILITY_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
@@ -130,12 +131,16 @@ class QuarantineEntry:
         return self.path.parent.parent.parent
 
 
+STATE_FILES = frozenset({f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}"})
+"""What a repair may change of our own state: files that belong to the partitions, as the control file does."""
+
+
 def check_name(name: str) -> str:
     """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError."""
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
-    if parts[0] == disk.STATE_DIRECTORY:
+    if parts[0] == disk.STATE_DIRECTORY and name not in STATE_FILES:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
     return name
 

@@ -21,7 +21,7 @@ from engine.findings import Finding
 from engine.repair.edits import Cut, Edit, Overwrite, Replace
 from engine.repair.restore import stamp
 from engine.storage.view import FileState
-from formats.control import CONTROL_FILE_NAME
+from formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
     from engine.repair.reconcile import Agreed
@@ -54,7 +54,7 @@ class Step:
 class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
-    `agreed`: what a comparison of all replicas found, for recover.
+    `agreed`: what a comparison of all replicas found, for recover.  `layout`: to which layout convert brings a control file.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -63,6 +63,7 @@ class Arguments:
     replicas: tuple[str, ...] = ()
     allow_data_loss: bool = False
     agreed: tuple[Agreed, ...] = ()
+    layout: Layout | None = None
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -70,10 +71,11 @@ class Arguments:
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
     def as_object(self) -> dict[str, Any]:
-        """As an object.  `agreed` is left out where there is nothing, as in the plans made before there was any."""
+        """As an object.  What was added later is left out where there is nothing, as in the plans made before."""
         found = asdict(self)
-        if not self.agreed:
-            del found["agreed"]
+        for name in ("agreed", "layout"):
+            if not found[name]:
+                del found[name]
         return found
 
 
@@ -296,7 +298,8 @@ def _arguments(value: Any) -> Arguments:
         raise TypeError("arguments of the wrong kind")
     partitions = None if known.partitions is None else tuple(known.partitions)
     flags = bool(known.everything), bool(known.allow_data_loss)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], _agreed(known.agreed))
+    layout = None if known.layout is None else Layout(known.layout)
+    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], _agreed(known.agreed), layout)
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
@@ -337,4 +340,8 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
             allow_data_loss=arguments.allow_data_loss,
             agreed=arguments.agreed,
         )
+    if command == "convert" and arguments.layout is not None:
+        from engine.repair.convert import plan_convert
+
+        return plan_convert(path, layout=arguments.layout)
     raise InvalidRequestError(f"{command!r} is not a command that makes plans")

@@ -2,7 +2,8 @@
 
 An invalid struct becomes a copy of the valid one beside it; in the released layout with the sequence number before it, so that
 the valid one stays in force.  A stored partition id that is not its place is written anew when the pair beside it is
-valid.  The number of partitions follows from the file's length when every info that fits in reads well.
+valid.  The number of partitions follows from the file's length when every info that fits in reads well.  Zeros with which
+release 0.13.2 extended a file of the documented layout are cut off.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def plan_control(
         draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_SIZE, said))
         return None
     mender = _Mender(draft, view, control, allow_data_loss=allow_data_loss)
+    if control.extended:
+        mender.cut_extension()
     if not control.size_fits and not mender.mend_size():
         return None
     if control.header.version != CONTROL_VERSION:
@@ -92,19 +95,29 @@ class _Mender:
         if 0 < stated <= held and layout.file_size(stated) < control.size:
             excess = control.partitions[stated:]
             if all(map(_sound, control.partitions[:stated])) and not any(s.valid for i in excess for s in i.structs):
-                self.cut = layout.file_size(stated)
-                self.draft.step(
-                    "cut-control-file", self.path, None, f"bytes behind the infos of {stated} partitions, which are sound",
-                    offset=self.cut, length=control.size - self.cut,
-                )  # fmt: skip
-                del self.data[self.cut :]
-                self.control = decode_control(self.data)
+                self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
                 return True
         said = (
             f"{control.size} bytes fit neither layout for {stated} partitions, and the infos do not tell what is right"
         )
         self.draft.undecided.append(_finding(self.draft, self.view, Code.CONTROL_FILE_SIZE, said))
         return False
+
+    def cut_extension(self) -> None:
+        """Cut off the zeros that a release put behind the infos of the documented layout."""
+        self._cut(
+            len(self.control.partitions),
+            "zeros that release 0.13.2 put behind the infos of the documented layout when it failed to open the directory",
+        )
+
+    def _cut(self, partitions: int, reason: str) -> None:
+        """Keep the infos of so many partitions."""
+        self.cut = self.control.layout.file_size(partitions)
+        self.draft.step(
+            "cut-control-file", self.path, None, reason, offset=self.cut, length=self.control.size - self.cut
+        )
+        del self.data[self.cut :]
+        self.control = decode_control(self.data)
 
     def mend_version(self) -> None:
         """Restore the version when the rest of the file reads well."""
@@ -140,7 +153,7 @@ class _Mender:
 
     def _copy_struct(self, info: PartitionInfo, keep: int, action: str, why: str, *, loses_data: bool = False) -> None:
         layout, kept = self.control.layout, info.structs[keep - 1]
-        older = _before(kept)
+        older = kept.preceding()
         offset = layout.struct_offset(info.partition, 3 - keep)
         reason = f"{why}; it becomes a copy of struct {keep}, which is in force: session {kept.session_id}"
         self.draft.step(
@@ -200,13 +213,6 @@ def _sound(info: PartitionInfo) -> bool:
 
 def _marks(struct: PartitionStruct) -> tuple[int, int, int]:
     return struct.local_low_water_mark, struct.low_water_mark, struct.session_id
-
-
-def _before(struct: PartitionStruct) -> PartitionStruct:
-    """The same values with the sequence number before, which wraps at 2^31."""
-    if struct.sequence is None:
-        return struct
-    return replace(struct, sequence=(struct.sequence - 1 + 2**31) % 2**32 - 2**31)
 
 
 def _finding(draft: Draft, view: StorageView, code: Code, message: str) -> Finding:

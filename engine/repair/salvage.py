@@ -38,6 +38,15 @@ from engine.repair.salvage_attribution import (
     join_keys,
     request_ids_agree,
 )
+from engine.repair.salvage_control import (
+    NEVER,
+    FoundControls,
+    assigned_by,
+    choose_control,
+    of_cluster,
+    read_controls,
+    salvaged_infos,
+)
 from engine.repair.salvage_fragments import as_run, join_fragments
 from engine.repair.salvage_output import (
     SEGMENT_SIZE_THRESHOLD,
@@ -46,105 +55,19 @@ from engine.repair.salvage_output import (
     check_target,
     write_directory,
 )
+from engine.repair.salvage_report import DoubtfulRun, IdRange, SalvagedPartition, SalvageReport
 from engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
-from engine.repair.salvage_selection import Conflict, Piece, offsets_of, select
+from engine.repair.salvage_selection import Piece, offsets_of, select
 from engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from engine.scan.carve import DEFAULT_MAX_RECORD
 from engine.scan.probe import Budget, Probe
 from engine.scan.source import ByteSource, BytesSource
-from formats.control import MAX_PARTITIONS, Layout
+from formats.control import MAX_PARTITIONS, Layout, PartitionInfo
 from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
 
+__all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]
+
 UNLIMITED = 2**63
-
-
-@dataclass(frozen=True, slots=True)
-class IdRange:
-    """Transaction ids, both ends inclusive."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoubtfulRun:
-    """Records that are intact but were not used, as nothing tells whose they are, or as something speaks against them.
-
-    `offset` and `length` in bytes of the file `path`.
-    """
-
-    path: Path
-    offset: int
-    length: int
-    first_transaction_id: int
-    last_transaction_id: int
-    records: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SalvagedPartition:
-    """What was written of a partition.  `missing`: ids from 0 to the last one written that were not found."""
-
-    partition: int
-    first_transaction_id: int
-    last_transaction_id: int
-    records: int
-    segments: int
-    bytes: int
-    missing: tuple[IdRange, ...]
-    by_witness: Mapping[str, int]
-    """Records found, duplicates included, by what tells that they are this partition's."""
-    contradicted: int
-    """Records found, duplicates included, whose request ids name another partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class SalvageReport:
-    """What was looked at, found, written and left out.
-
-    ``found == written + duplicates + superseded + doubtful_records + elsewhere``.
-    """
-
-    path: Path
-    """The directory that was written."""
-    cluster_key: UUID
-    num_partitions: int
-    layout: Layout
-    sources: int
-    """Files that were read."""
-    bytes: int
-    """Bytes that were examined."""
-    headers: int
-    """Segment, index and control file headers that were seen."""
-    found: int
-    joined: int
-    """Of these, records that a file system had split and that were put together."""
-    written: int
-    duplicates: int
-    """Further copies with the same bytes."""
-    superseded: int
-    """Further copies with other bytes; each stands in `conflicts`."""
-    doubtful_records: int
-    elsewhere: int
-    """Records of another cluster, or of a partition that was not asked for."""
-    partitions: tuple[SalvagedPartition, ...]
-    conflicts: tuple[Conflict, ...]
-    doubtful: tuple[DoubtfulRun, ...]
-    unreadable: tuple[UnreadableRange, ...]
-    findings: tuple[Finding, ...]
-    """About what was written: records whose data disagrees with its own checksum."""
-
-    @property
-    def missing(self) -> int:
-        """Transactions that were not found, of all partitions that were written."""
-        return sum(gap.last - gap.first + 1 for one in self.partitions for gap in one.missing)
-
-    @property
-    def exit_status_name(self) -> str:
-        """``clean`` when nothing is missing, doubtful or in conflict, else ``damage-remains``."""
-        whole = not (self.missing or self.conflicts or self.doubtful or self.unreadable or self.findings)
-        return "clean" if whole else "damage-remains"
 
 
 class _Probes:
@@ -180,16 +103,20 @@ def salvage(
     cluster_key: UUID | None = None,
     partition: int | None = None,
     num_partitions: int | None = None,
-    layout: Layout = Layout.DOCUMENTED,
+    layout: Layout | None = None,
+    control_at: str | None = None,
     progress: Progress = SILENT,
     segment_size_threshold: int = SEGMENT_SIZE_THRESHOLD,
     crew: Crew | None = None,
 ) -> SalvageReport:
     """Carve the records of one cluster, of one partition or of all, out of `sources` and write them to `to`.
 
-    `cluster_key` may be left out when the sources hold headers of a single cluster; `num_partitions` when a control file's
-    header tells it, or when the highest partition found will do.  `to` must not exist, or be empty; it is written whole or
-    not at all.  Sources are opened for reading only; with a `crew` its workers look for the records in them.
+    `cluster_key` may be left out when the sources hold headers of a single cluster; `num_partitions` when a control file
+    tells it, or when the highest partition found will do; `layout` when it is to be that of the control file whose marks are
+    used, or the documented one.  `control_at`: that control file, ``PATH:OFFSET``, where several were found.
+
+    `to` must not exist, or be empty; it is written whole or not at all.  Sources are opened for reading only; with a `crew` its
+    workers look for the records in them.
 
     Raises InvalidRequestError (several clusters and none named, no key at all, `to` not usable or inside a source),
     NotWaltzError (no record found), DiskReadError, DiskFullError, DiskWriteError, DamageError (what was written does not
@@ -211,12 +138,17 @@ def salvage(
             runs, headers = _read_by(crew, opened)
         outcome = _attribute(opened, runs, headers, cluster_key, partition)
         wanted = outcome.wanted
-        number = _count_partitions(outcome, num_partitions)
-        selections = {
-            p: select(p, [one for one in wanted if one.partition == p], opened, paths)
-            for p in sorted({one.partition for one in wanted})
-        }
-        described = Description(outcome.cluster_key, number, layout, disk.now_ms())
+        controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
+        number = _count_partitions(outcome, controls, num_partitions)
+        holding = {one.partition for one in wanted}
+        known = controls.used.control if controls.used else None
+        there = holding | (
+            assigned_by(known) & ({partition} if partition is not None else set(range(number))) if known else set()
+        )
+        selections = {p: select(p, [one for one in wanted if one.partition == p], opened, paths) for p in sorted(there)}
+        layout = layout or (known.layout if known else Layout.DOCUMENTED)
+        infos = salvaged_infos(known, layout, there) if known else {}
+        described = Description(outcome.cluster_key, number, layout, disk.now_ms(), infos)
         readable: list[ByteSource] = [*opened]
         pieces = {p: _with_fragments(selection.pieces, readable) for p, selection in selections.items()}
         joined = len(readable) - len(opened)
@@ -226,7 +158,9 @@ def salvage(
         written = write_directory(
             to, described, pieces, readable, threshold=segment_size_threshold, copied=progress.advance
         )
-        partitions = tuple(_partition(p, written[p], [one for one in wanted if one.partition == p]) for p in written)
+        partitions = tuple(
+            _partition(p, written[p], [one for one in wanted if one.partition == p], infos.get(p)) for p in written
+        )
         found = sum(map(len, runs)) + joined
         doubtful = tuple(_doubtful(doubt, paths) for doubt in outcome.doubts)
         counts = Counter(written=sum(one.records for one in partitions), doubtful=sum(d.records for d in doubtful))
@@ -256,6 +190,8 @@ def salvage(
                 for offset, length in sorted(source.unreadable.items())
             ),
             findings=tuple(_data_findings(to, pieces, written)),
+            controls=controls.found,
+            marks_unknown=tuple(sorted(there - infos.keys())) if known else (),
         )
 
 
@@ -314,8 +250,8 @@ class _Outcome:
     cluster_key: UUID
     wanted: list[Attributed]
     doubts: list[Doubt]
-    control_partitions: int
-    """The largest number of partitions that a control file's header of the cluster gives; 0 without one."""
+    keys: Mapping[UUID, UUID]
+    """For each key that was found, the one that it is when a few damaged bits are forgiven."""
 
 
 def _attribute(
@@ -334,7 +270,7 @@ def _attribute(
     trusted = request_ids_agree(headers, runs)
     sizes = [source.size() for source in opened]
     chains, doubts = find_chains(headers, runs, sizes, bool(trusted), _Probes(opened))
-    keys = join_keys(headers, cluster_key)
+    keys = join_keys([header.cluster_key for header in headers], cluster_key)
     settled, unsettled = attribute(chains, Question(keys, cluster_key, partition, trusted))
     counts: Counter[UUID] = Counter()
     for key in dict.fromkeys(keys.values()):
@@ -344,8 +280,24 @@ def _attribute(
     wanted = [one for one in mine if partition in (None, one.partition)]
     if not wanted:
         raise NotWaltzError(_nothing(key, partition, counts, mine, [*doubts, *unsettled]))
-    told = [h.number for h in headers if h.kind is HeaderKind.CONTROL and keys[h.cluster_key] == key]
-    return _Outcome(key, wanted, [*doubts, *unsettled], max(told, default=0))
+    return _Outcome(key, wanted, [*doubts, *unsettled], keys)
+
+
+def _controls(
+    outcome: _Outcome,
+    opened: Sequence[SalvageSource],
+    paths: Sequence[Path],
+    headers: Sequence[FoundHeader],
+    num_partitions: int | None,
+    at: str | None,
+) -> FoundControls:
+    """The control files of the cluster, and the one whose marks are used.  Raises InvalidRequestError, DiskReadError."""
+    found = read_controls(opened, paths, [one for one in headers if one.kind is HeaderKind.CONTROL])
+    chosen = choose_control(of_cluster(found, outcome.keys, outcome.cluster_key), num_partitions=num_partitions, at=at)
+    highest = max(one.partition for one in outcome.wanted)
+    if chosen.used is not None and highest >= chosen.used.control.header.num_partitions:
+        return chosen.unused(f"records of partition {highest} were found, and it has no room for them")
+    return chosen
 
 
 def _choose(named: UUID | None, counts: Mapping[UUID, int]) -> UUID:
@@ -384,15 +336,17 @@ def _records_by_partition(runs: Iterable[Attributed]) -> Counter[int]:
     return counts
 
 
-def _count_partitions(outcome: _Outcome, named: int | None) -> int:
+def _count_partitions(outcome: _Outcome, controls: FoundControls, named: int | None) -> int:
     """The number of partitions for the control file.  Raises InvalidRequestError when the one given is too small."""
+    if controls.used is not None:
+        return controls.used.control.header.num_partitions
     needed = max(one.partition for one in outcome.wanted) + 1
     if named is not None and named < needed:
         raise InvalidRequestError(
             f"records of partition {needed - 1} were found, so there are at least {needed} partitions, not {named}",
             advice="give the cluster's number of partitions with --partitions, or one partition with --partition",
         )
-    return named or max(needed, outcome.control_partitions)
+    return named or max([needed, *(one.control.header.num_partitions for one in controls.found)])
 
 
 def _with_fragments(pieces: Sequence[Piece], sources: list[ByteSource]) -> list[Piece]:
@@ -410,7 +364,9 @@ def _size(piece: Piece) -> int:
     return int(offsets[-1] - offsets[0])
 
 
-def _partition(number: int, segments: Sequence[WrittenSegment], found: Sequence[Attributed]) -> SalvagedPartition:
+def _partition(
+    number: int, segments: Sequence[WrittenSegment], found: Sequence[Attributed], info: PartitionInfo | None
+) -> SalvagedPartition:
     missing: list[IdRange] = []
     expected = 0
     for segment in segments:
@@ -428,6 +384,7 @@ def _partition(number: int, segments: Sequence[WrittenSegment], found: Sequence[
         segments=len(segments),
         bytes=sum(segment.size for segment in segments),
         missing=tuple(missing),
+        marks=info.current_struct.marks if info and info.current_struct else NEVER,
         by_witness=dict(witnesses),
         contradicted=sum(len(one.run) for one in found if one.run.request_partition not in (None, number)),
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -129,12 +129,12 @@ def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[Run]) -> bo
     return agreeing.total() >= total * share if total else None
 
 
-def join_keys(headers: Sequence[FoundHeader], named: UUID | None = None) -> dict[UUID, UUID]:
+def join_keys(keys: Iterable[UUID], named: UUID | None = None) -> dict[UUID, UUID]:
     """For each key that was found, the one that it is when a few damaged bits are forgiven.
 
     That is `named`, the key that the caller asked for, or the most frequent one nearby.
     """
-    counts = Counter(header.cluster_key for header in headers)
+    counts = Counter(keys)
     result: dict[UUID, UUID] = {} if named is None else {named: named}
     for key, _ in counts.most_common():
         near = (known for known in dict.fromkeys(result.values()) if (known.int ^ key.int).bit_count() <= NEAR_KEY)

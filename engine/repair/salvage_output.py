@@ -1,8 +1,8 @@
 """Writing what was salvaged: a clean storage directory, built beside its name and renamed as a whole.
 
-The marks of every partition are the initial ones (session, low-water mark and local low-water mark -1), since no record tells
-them; a Waltz server that is given the directory as it is would therefore truncate it.  It is made for reading, comparing
-and for filling gaps of another replica.
+Session and marks of a partition are those of the control file that was found, if one was; otherwise the initial ones (session,
+low-water mark and local low-water mark -1), since no record tells them: a Waltz server that is given such a directory would
+truncate it, and it is for reading, comparing and for filling gaps of another replica.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -56,12 +56,16 @@ class WrittenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the written directory is: its control file's values, and the time for its headers in ms since 1970 (UTC)."""
+    """What the written directory is: its control file's values, and the time for its headers in ms since 1970 (UTC).
+
+    `infos`: what is known of session and marks, by partition, in the layout that is written.
+    """
 
     cluster_key: UUID
     num_partitions: int
     layout: Layout
     created: int
+    infos: Mapping[int, PartitionInfo] = field(default_factory=dict)
 
 
 class _SegmentWriter:
@@ -149,8 +153,9 @@ def _write_partition(
                 writer = _SegmentWriter(directory, partition, piece.first, described)
             assert writer is not None
             writer.add(piece, sources[piece.run.source], copied)
-        if writer is not None:
-            segments.append(writer.finish())
+        if writer is None:  # nothing was found of it, but it was there
+            writer = _SegmentWriter(directory, partition, 0, described)
+        segments.append(writer.finish())
     finally:
         if writer is not None:
             writer.close()
@@ -177,12 +182,14 @@ def _check(directory: Path, segment: WrittenSegment) -> None:
 
 
 def _control(described: Description, partitions: Iterable[int]) -> bytes:
-    """A control file with initial marks; in the released layout the written partitions are assigned."""
+    """A control file with the marks that are known; in the released layout the written partitions are assigned."""
     control = initial_control(described.layout, described.cluster_key, described.num_partitions, described.created)
     infos: list[PartitionInfo] = list(control.partitions)
     if described.layout is Layout.RELEASED:
         for number in partitions:
             infos[number] = infos[number].with_struct(*infos[number].updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
+    for number, info in described.infos.items():
+        infos[number] = info
     return replace(control, partitions=tuple(infos)).encode()
 
 
@@ -217,8 +224,9 @@ def write_directory(
 ) -> dict[int, list[WrittenSegment]]:
     """Write a storage directory as a whole or not at all, durably; return the segments of each partition.
 
-    `selected`: the pieces of each partition in the order of their ids; `copied` hears of each block's bytes.  Raises
-    DiskFullError before anything is written when it would not fit, DiskReadError, DiskWriteError, DamageError.
+    `selected`: the pieces of each partition in the order of their ids, none for a partition that was there and of which
+    nothing was found; `copied` hears of each block's bytes.  Raises DiskFullError before anything is written when it would
+    not fit, DiskReadError, DiskWriteError, DamageError.
     """
     beside = to.with_name(to.name + disk.TEMPORARY_SUFFIX)
     needed = described.layout.file_size(described.num_partitions) + SPARE

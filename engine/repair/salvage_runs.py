@@ -17,10 +17,11 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from engine.repair.salvage_control import carve_control
 from engine.scan.carve import carve_records
 from engine.scan.columns import RecordBatch
 from engine.scan.source import ByteSource, read_bytes
-from formats.control import MAX_PARTITIONS, Layout, PartitionInfo
+from formats.control import MAX_PARTITIONS
 from formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
@@ -213,18 +214,16 @@ def _candidates(source: ByteSource, start: int, stop: int) -> Iterator[int]:
 
 def _judge(source: ByteSource, number: int, offset: int) -> FoundHeader | None:
     """What the 128 bytes at `offset`, with zeros in the right places, are."""
-    raw = bytes(read_bytes(source, offset, HEADER_SIZE + max(layout.info_schema.size for layout in Layout)))
+    raw = bytes(read_bytes(source, offset, HEADER_SIZE + RECORD_HEADER.size))
     header, behind = SegmentHeader.decode(raw), raw[HEADER_SIZE:]
     if header.cluster_key.int == 0 or not 0 <= header.partition <= MAX_PARTITIONS or header.first_transaction_id < 0:
         return None
-    return FoundHeader(
-        number, offset, _kind(header, behind), header.cluster_key, header.partition, header.first_transaction_id
-    )
+    control = header.first_transaction_id == 0 and carve_control(source, offset) is not None
+    kind = HeaderKind.CONTROL if control else _kind(header, behind)
+    return FoundHeader(number, offset, kind, header.cluster_key, header.partition, header.first_transaction_id)
 
 
 def _kind(header: SegmentHeader, behind: bytes) -> HeaderKind:
-    if header.first_transaction_id == 0 and header.partition > 0 and _is_pair(behind):
-        return HeaderKind.CONTROL
     if len(behind) >= RECORD_HEADER.size:
         number, *_, length, _ = RECORD_HEADER.struct.unpack_from(behind)
         if number == header.first_transaction_id and length >= 0:
@@ -232,13 +231,3 @@ def _kind(header: SegmentHeader, behind: bytes) -> HeaderKind:
     if len(behind) >= INDEX_ENTRY.size and INDEX_ENTRY.struct.unpack_from(behind)[0] == HEADER_SIZE:
         return HeaderKind.INDEX
     return HeaderKind.ALONE
-
-
-def _is_pair(data: bytes) -> bool:
-    """Whether the first partition info of a control file stands here."""
-    for layout in Layout:
-        if len(data) >= layout.info_schema.size:
-            info = PartitionInfo.decode(layout, 0, data)
-            if any(one.valid for one in info.structs):
-                return True
-    return False

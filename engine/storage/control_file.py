@@ -84,6 +84,20 @@ def _unusable(path: Path, message: str, size: int) -> DamageError:
     return DamageError(f"{path}: {message}", [finding], advice="run waltzctl verify, then recover or restore a backup")
 
 
+def extended_finding(path: Path, control: ControlFile, storage: Path | None) -> Finding:
+    """The finding of a control file of the documented layout that a release has extended with zeros."""
+    end = control.layout.file_size(len(control.partitions))
+    return make_finding(
+        Code.CONTROL_FILE_EXTENDED,
+        path,
+        f"{control.size - end} zeros stand behind the infos of the {control.layout} layout: release 0.13.2 has tried to open"
+        " the directory, extended the file, and failed; what stood in it is intact",
+        storage_directory=storage,
+        offset=end,
+        length=control.size - end,
+    )
+
+
 class OpenControlFile:
     """A control file open for updates.  Thread-safe.  The caller holds the directory's lock."""
 
@@ -92,6 +106,7 @@ class OpenControlFile:
         self._header = control.header
         self._layout = control.layout
         self._infos = list(control.partitions)
+        self._extended = extended_finding(path, control, path.parent) if control.extended else None
         self._file = file
         self._failed: SyncFailedError | None = None
         self._lock = threading.RLock()
@@ -125,6 +140,11 @@ class OpenControlFile:
     def num_partitions(self) -> int:
         """Number of partitions of the cluster."""
         return self._header.num_partitions
+
+    @property
+    def file_findings(self) -> tuple[Finding, ...]:
+        """What was found at opening that concerns the file as a whole."""
+        return () if self._extended is None else (self._extended,)
 
     def info(self, partition: int) -> PartitionInfo:
         """A partition's info.  Raises InvalidRequestError for a number that the cluster does not have."""

@@ -271,6 +271,7 @@ class StorageDirectory:
 
     def _open_partitions(self) -> None:
         finish_deletions(self.path, self._control)
+        self._findings += self._control.file_findings
         for number in range(self.num_partitions):
             directory = self.path / str(number)
             info = self._control.info(number)

@@ -81,3 +81,18 @@ def test_what_cannot_be_meant_is_a_usage_error(tmp_path: Path, arguments: list[s
 def test_quiet_says_nothing_on_success(tmp_path: Path) -> None:
     answer = invoke("create-cluster", tmp_path / "a", "--partitions", 1, "-q")
     assert (answer.status, answer.out, answer.err) == (0, "", "")
+
+
+def test_it_says_which_programs_can_open_what_was_made(tmp_path: Path) -> None:
+    """The default layout is one that release 0.13.2 fails on, and changes in failing."""
+    documented = invoke("create-cluster", tmp_path / "a", "--partitions", 1, "--format", "json")
+    assert documented.objects[0]["opened_by"] == ["waltzctl"]
+    assert documented.err == (
+        "waltzctl: documented layout: waltzctl can open what was made, waltz 0.13.2 cannot; for that there is --layout"
+        " released, or later waltzctl convert DIR --layout released\n"
+    )
+    released = invoke("create-cluster", tmp_path / "b", "--partitions", 1, "--layout", "released", "--format", "json")
+    assert released.objects[0]["opened_by"] == ["waltzctl", "waltz 0.13.2"]
+    assert released.err == "waltzctl: released layout: waltzctl and waltz 0.13.2 can open what was made\n"
+    said = " ".join(invoke("create-cluster", "--help").out.split())
+    assert "documented: waltzctl only; released: waltzctl and release 0.13.2" in said

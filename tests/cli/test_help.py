@@ -29,6 +29,7 @@ NAMES = (
     "truncate",
     "recover",
     "undo",
+    "convert",
     "append",
     "salvage",
     "serve",

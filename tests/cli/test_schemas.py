@@ -135,6 +135,9 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("recover", storage, "--yes"), False, {"result"}
     yield command("truncate", storage, "--partition", 2, "--after", 12, "--dry-run"), False, {"plan"}
     yield command("truncate", storage, "--partition", 2, "--after", 12, "--yes"), False, {"result"}
+    other = build_directory(tmp_path / f"other-{form}", {0: 5}, layout=Layout.DOCUMENTED)
+    yield command("convert", other, "--layout", "released", "--dry-run"), False, {"plan"}
+    yield command("convert", other, "--layout", "released", "--yes"), False, {"result"}
     yield command("undo", storage, "--list"), True, {"undo-entry"}
     yield command("undo", storage, "--dry-run"), False, {"undo-entry"}
     yield command("undo", storage, "--yes"), False, {"result"}
@@ -144,6 +147,9 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         False,
         {"append-result"},
     )
+    bare = build_directory(tmp_path / f"bare-{form}", {0: 5}, layout=Layout.DOCUMENTED)
+    (bare / "waltz-storage.ctl").unlink()
+    yield command("salvage", other, "--control", "--to", bare), False, {"salvaged-control"}
     yield (
         command("salvage", damaged(tmp_path / f"wreck-{form}"), "--to", tmp_path / f"out-{form}"),
         False,

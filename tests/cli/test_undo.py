@@ -27,6 +27,7 @@ def contents(storage: Path) -> dict[str, str]:
         ["truncate", "--partition", "2", "--after", "12"],
         ["rebuild-index", "--all"],
         ["recover", "--allow-data-loss", "--partition", "0"],
+        ["convert", "--layout", "documented"],
     ],
 )
 def test_every_repair_can_be_taken_back(storage: Path, command: list[str]) -> None:

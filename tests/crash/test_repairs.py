@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from engine.repair.apply import apply
+from engine.repair.convert import plan_convert
 from engine.repair.plan import Repair
 from engine.repair.quarantine import undo
 from engine.repair.rebuild_index import plan_rebuild_index
 from engine.repair.recover import plan_recover
 from engine.repair.truncate import plan_truncate
+from engine.storage.directory import StorageDirectory
+from engine.storage.view import read_control
 from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
@@ -63,6 +66,20 @@ def headers(storage: Path, layout: Layout) -> None:
     flip(storage / CONTROL_FILE_NAME, layout.info_offset(1))
 
 
+def switched_off(storage: Path, layout: Layout) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.set_availability(1, writable=False)
+        if layout is Layout.RELEASED:  # so that there is a mark to write, too
+            (storage / ".waltzctl" / "availability.json").unlink()
+
+
+def to_the_other_layout(storage: Path, replica: Path) -> Repair:
+    control = read_control(storage / CONTROL_FILE_NAME)
+    assert control is not None
+    (other,) = set(Layout) - {control.layout}
+    return plan_convert(storage, layout=other)
+
+
 @dataclass(frozen=True)
 class Scene:
     """A directory of 35 records in partition 0 and 12 in partition 1, damaged, and what is done about it."""
@@ -96,6 +113,7 @@ SCENES = [
         a_record_in_the_middle,
         lambda path, _: plan_recover(path, allow_data_loss=True),
     ),
+    Scene("convert", switched_off, to_the_other_layout, control=True),
 ]
 EACH = pytest.mark.parametrize(
     ("scene", "layout"),

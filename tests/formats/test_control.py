@@ -17,6 +17,7 @@ from formats.control import (
     FLAG_AVAILABLE,
     MAX_PARTITIONS,
     Choice,
+    ControlFile,
     ControlHeader,
     Layout,
     PartitionInfo,
@@ -281,6 +282,101 @@ class TestLayoutBySize:
         read = decode_control(raw)
         assert len(read.partitions) <= (len(raw) - 128) // read.layout.info_schema.size
         assert read.size == len(raw)
+
+
+def filled(layout: Layout, partitions: int, marks: int = 9) -> ControlFile:
+    """A control file of which every pair has seen a session."""
+    file = initial_control(layout, KEY, partitions, 1)
+    infos = [info.with_struct(*info.updated(session_id=4, low_water_mark=marks)) for info in file.partitions]
+    return replace(file, partitions=tuple(infos))
+
+
+def extended(file: ControlFile) -> bytearray:
+    """The file as release 0.13.2 leaves it."""
+    return bytearray(file.encode().ljust(Layout.RELEASED.file_size(file.header.num_partitions), b"\0"))
+
+
+def invalidate(raw: bytearray, layout: Layout, partition: int, *numbers: int) -> None:
+    for number in numbers:
+        raw[layout.struct_offset(partition, number)] ^= 1
+
+
+class TestExtendedByARelease:
+    """A file of the documented layout with zeros behind it is told from one of the released layout, either way."""
+
+    @pytest.mark.parametrize("make", [filled, lambda layout, count: initial_control(layout, KEY, count, 1)])
+    @pytest.mark.parametrize("count", [1, 2, 3, 8, 15, 19, 1000])
+    def test_it_is_read_in_the_documented_layout_as_before(self, make, count: int) -> None:  # type: ignore[no-untyped-def]
+        file = make(Layout.DOCUMENTED, count)
+        read = decode_control(extended(file))
+        assert (read.layout, read.extended, read.size_fits) == (Layout.DOCUMENTED, True, True)
+        assert read.size == Layout.RELEASED.file_size(count)
+        assert (read.header, read.partitions) == (file.header, file.partitions)
+        assert read.encode() == file.encode()
+        assert not decode_control(file.encode()).extended
+
+    @pytest.mark.parametrize("count", [1, 2, 8])
+    def test_any_byte_behind_that_is_not_zero_speaks_against_it(self, count: int) -> None:
+        raw = extended(filled(Layout.DOCUMENTED, count))
+        for place in range(Layout.DOCUMENTED.file_size(count), len(raw)):
+            raw[place] = 1
+            read = decode_control(raw)
+            assert (read.extended, read.layout) == (False, Layout.RELEASED)
+            raw[place] = 0
+        assert decode_control(raw).extended
+
+    def test_a_byte_more_or_less_is_another_length(self) -> None:
+        raw = extended(filled(Layout.DOCUMENTED, 5))
+        for other in (raw[:-1], raw + b"\0"):
+            read = decode_control(other)
+            assert (read.extended, read.size_fits) == (False, False)
+
+    def test_a_damaged_struct_or_pair_is_named_and_hides_no_other(self) -> None:
+        file = filled(Layout.DOCUMENTED, 3)
+        raw = extended(file)
+        invalidate(raw, Layout.DOCUMENTED, 1, 1, 2)
+        invalidate(raw, Layout.DOCUMENTED, 2, 1)
+        read = decode_control(raw)
+        assert read.extended
+        assert [info.current is None for info in read.partitions] == [False, True, False]
+        assert read.partitions[0] == file.partitions[0]
+
+    def test_without_a_single_valid_struct_nothing_tells(self) -> None:
+        raw = extended(filled(Layout.DOCUMENTED, 1))
+        invalidate(raw, Layout.DOCUMENTED, 0, 1)
+        assert decode_control(raw).extended
+        invalidate(raw, Layout.DOCUMENTED, 0, 2)
+        assert not decode_control(raw).extended
+        assert not decode_control(filled(Layout.RELEASED, 4).header.encode() + bytes(4 * 76)).extended
+
+    @properties
+    @given(st.data(), st.integers(1, 12))
+    def test_no_released_file_with_anything_intact_is_taken_for_one(self, data: st.DataObject, count: int) -> None:
+        """Not even when its end is zeros and its damage anywhere."""
+        file = initial_control(Layout.RELEASED, KEY, count, 1)
+        infos = [replace(info, structs=(data.draw(structs(Layout.RELEASED)), data.draw(structs(Layout.RELEASED))))
+                 for info in file.partitions]  # fmt: skip
+        raw = bytearray(replace(file, partitions=tuple(infos)).encode())
+        if data.draw(st.booleans()):
+            raw[Layout.DOCUMENTED.file_size(count) :] = bytes(16 * count)
+        kept = data.draw(st.integers(0, count - 1)), data.draw(st.integers(1, 2))
+        one = data.draw(structs(Layout.RELEASED)).encode()
+        place = Layout.RELEASED.struct_offset(*kept)
+        raw[place : place + len(one)] = one
+        read = decode_control(raw)
+        assert (read.layout, read.extended) == (Layout.RELEASED, False)
+        assert read.partitions[kept[0]].structs[kept[1] - 1].valid
+
+    @properties
+    @given(st.data(), st.integers(1, 12))
+    def test_every_documented_file_is_known_again(self, data: st.DataObject, count: int) -> None:
+        file = initial_control(Layout.DOCUMENTED, KEY, count, 1)
+        infos = [replace(info, structs=(data.draw(structs(Layout.DOCUMENTED)), data.draw(structs(Layout.DOCUMENTED))))
+                 for info in file.partitions]  # fmt: skip
+        raw = replace(file, partitions=tuple(infos)).encode()
+        read, again = decode_control(raw), decode_control(raw.ljust(Layout.RELEASED.file_size(count), b"\0"))
+        assert (read.extended, again.extended) == (False, True)
+        assert again.partitions == read.partitions
 
 
 def test_sequence_numbers_half_the_circle_apart_are_compared_as_the_release_does() -> None:

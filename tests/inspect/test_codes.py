@@ -78,6 +78,16 @@ def other_partition_assigned(storage: Path) -> None:
     rewrite_info(storage, 2, *((struct, None) if number == 1 else (None, struct)))
 
 
+def extend(path: Path) -> None:
+    """What release 0.13.2 does with a control file of the documented layout: zeros up to the length of its own."""
+    count = decode_control(path.read_bytes()).header.num_partitions
+    append_bytes(path, bytes(Layout.RELEASED.file_size(count) - path.stat().st_size))
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
 def unassigned(storage: Path) -> None:
     initial = PartitionStruct(flags=FLAG_AVAILABLE, sequence=-1)
     rewrite_info(storage, 1, initial, replace(initial, sequence=0))
@@ -157,6 +167,16 @@ CASES = [
     one("control file shorter than its header", "control-file-size", DAMAGE, lambda s: cut(s / CTL, 100)),
     one("empty control file", "control-file-size", DAMAGE, lambda s: cut(s / CTL, 0)),
     one("wrong number of partitions", "control-file-size", DAMAGE, lambda s: patch(s / CTL, 28, b"\0\0\0\x05")),
+    one("control file extended by a release", "control-file-extended", REPAIRABLE,
+        lambda s: extend(s / CTL), layout=Layout.DOCUMENTED, place=(None, None, 128 + 3 * 60)),
+    Case("control file extended, and a struct torn", lambda s: (extend(s / CTL), break_struct(s, 0, 1)),
+        (("control-file-extended", REPAIRABLE), ("control-struct-checksum", REPAIRABLE)), Layout.DOCUMENTED),
+    Case("control file extended, and a pair lost", lambda s: (extend(s / CTL), break_struct(s, 0, 1, 2)),
+        (("control-file-extended", REPAIRABLE), ("control-pair-checksum", DAMAGE)), Layout.DOCUMENTED),
+    one("one zero too many", "control-file-size", DAMAGE, lambda s: (extend(s / CTL), append_bytes(s / CTL, b"\0")),
+        layout=Layout.DOCUMENTED),
+    one("one zero too few", "control-file-size", DAMAGE,
+        lambda s: (extend(s / CTL), cut(s / CTL, 128 + 3 * 76 - 1)), layout=Layout.DOCUMENTED),
     one("newer struct torn", "control-struct-checksum", REPAIRABLE, lambda s: break_struct(s, 0, 1)),
     one("older struct torn", "control-struct-checksum", REPAIRABLE, lambda s: break_struct(s, 0, 2)),
     one("both structs torn", "control-pair-checksum", DAMAGE, lambda s: break_struct(s, 0, 1, 2)),

@@ -172,3 +172,50 @@ def test_several_faults_are_mended_together(scene: Scene) -> None:
         ["write-version", "write-partition-id", "write-partition-id", "write-control-struct"]
     )
     assert result.exit_status_name == "clean"
+
+
+def extend(scene: Scene) -> None:
+    """What release 0.13.2 leaves of a control file of the documented layout."""
+    whole = scene.control.read_bytes()
+    count = decode_control(whole).header.num_partitions
+    scene.control.write_bytes(whole.ljust(Layout.RELEASED.file_size(count), b"\0"))
+
+
+def test_zeros_that_a_release_put_behind_a_documented_file_are_cut_off(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene", Layout.DOCUMENTED)
+    extend(scene)
+    assert codes(scene.root) == {"control-file-extended"}
+    repair, result = recover(scene)
+    assert (actions(repair), repair.plan.loses_data) == (["cut-control-file"], False)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def test_zeros_are_cut_and_a_torn_struct_is_mended_at_once(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene", Layout.DOCUMENTED)
+    extend(scene)
+    flip(scene.control, Layout.DOCUMENTED.struct_offset(1, 2) + 3)
+    repair, result = recover(scene)
+    assert actions(repair) == ["cut-control-file", "write-control-struct"]
+    assert result.exit_status_name == "clean"
+    assert scene.control.stat().st_size == Layout.DOCUMENTED.file_size(2)
+
+
+def test_zeros_are_cut_beside_a_lost_pair_which_is_left(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene", Layout.DOCUMENTED)
+    whole = scene.control.read_bytes()
+    extend(scene)
+    for number in (1, 2):
+        flip(scene.control, Layout.DOCUMENTED.struct_offset(1, number) + 3)
+    repair, result = recover(scene)
+    assert (actions(repair), undecided(repair)) == (["cut-control-file"], ["control-pair-checksum"])
+    assert result.exit_status_name == "damage-remains"
+    assert scene.control.read_bytes()[:188] == whole[:188], "the other partition's marks are as they were"
+
+
+def test_a_single_byte_behind_the_documented_infos_is_never_cut(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene", Layout.DOCUMENTED)
+    extend(scene)
+    flip(scene.control, scene.control.stat().st_size - 1)
+    assert "cut-control-file" not in actions(plan_recover(scene.root))
+    assert "control-file-extended" not in codes(scene.root)

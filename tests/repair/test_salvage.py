@@ -42,9 +42,11 @@ def test_a_clean_directory_comes_back_whole(tmp_path: Path, layout: Layout) -> N
     assert state(source) == before
     control = decode_control((report.path / "waltz-storage.ctl").read_bytes())
     assert (control.layout, control.size_fits, len(control.partitions)) == (layout, True, 4)
-    for info in control.partitions:
+    original = decode_control((source / "waltz-storage.ctl").read_bytes())
+    for info, known in zip(control.partitions, original.partitions, strict=True):
         assert info.current_struct is not None
-        assert info.current_struct.marks == (-1, -1, -1)
+        assert known.current_struct is not None
+        assert info.current_struct.marks == known.current_struct.marks
         if layout is Layout.RELEASED:
             assert info.current_struct.assigned == (info.partition in (0, 2))
 

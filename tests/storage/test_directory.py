@@ -339,3 +339,17 @@ def test_directories_of_the_release_open_with_every_record(source: Path, tmp_pat
             assert record.header == expected["header"]
             assert len(record.data) == expected["dataLength"]
             assert f"{record.data_checksum:08x}" == expected["dataCrc32"]
+
+
+def test_a_control_file_that_a_release_extended_is_used_as_before_and_named(tmp_path: Path) -> None:
+    records = built(tmp_path, 20, layout=Layout.DOCUMENTED, mark=12)
+    control = tmp_path / "waltz-storage.ctl"
+    control.write_bytes(control.read_bytes().ljust(Layout.RELEASED.file_size(1), b"\0"))
+    with opened(tmp_path) as storage:
+        assert codes(storage.findings) == ["control-file-extended"]
+        assert (storage.layout, storage.partition(0).max_transaction_id) == (Layout.DOCUMENTED, len(records) - 1)
+        storage.partition(0).set_low_water_mark(9, 19)
+    read = decode_control(control.read_bytes())
+    assert (read.extended, read.layout) == (True, Layout.DOCUMENTED)
+    assert read.partitions[0].current_struct is not None
+    assert read.partitions[0].current_struct.marks == (9, 19, 19)

@@ -174,6 +174,7 @@ def test_what_cannot_be_read_is_told() -> None:
         ["truncate", "--partition", "0", "--after", "1"],
         ["recover"],
         ["rebuild-index"],
+        ["convert", "--layout", "released"],
         ["append", "--partition", "0"],
     ):
         answer = invoke(command[0], "s3://bucket/node", *command[1:])

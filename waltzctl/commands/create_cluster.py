@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
 from waltzctl.values import counted, parse_ranges
+
+if TYPE_CHECKING:
+    from engine.storage.creation import ClusterResult
 
 MANUAL = Manual(
     name="create-cluster",
@@ -22,12 +25,16 @@ MANUAL = Manual(
             " must be empty; nothing is ever overwritten. Each directory is built beside its place and renamed, so that an"
             " interruption leaves no half-made one."
         ),
+        (
+            "The layout decides which programs can open the directories. documented: waltzctl only; released: waltzctl and"
+            " release 0.13.2. waltzctl convert brings a directory from one layout to the other."
+        ),
     ),
     examples=(
         Example("waltzctl create-cluster /data/waltz --partitions 4", "One node that holds all four partitions."),
         Example(
             "waltzctl create-cluster /data/n1 /data/n2 /data/n3 --partitions 8 --layout released",
-            "Three nodes in the layout that release 0.13.2 reads.",
+            "Three nodes in the layout that release 0.13.2 opens, too.",
         ),
         Example(
             "waltzctl create-cluster /data/n4 --partitions 8 --assign 0-3 --key 2f1c61c8-5a6e-4a3c-9d0e-0d7e4c9a1b22",
@@ -52,6 +59,11 @@ MANUAL = Manual(
                 ),
                 "released: the control file of release 0.13.2, 76 bytes a partition, with flags and a sequence number.",
                 "The file's length tells them apart. Segments and indexes are the same in both.",
+                (
+                    "A released node that is started on the documented layout fails, and extends the control file with zeros;"
+                    " waltzctl reads it all the same, and recover cuts them off. waltzctl convert brings a directory from one"
+                    " layout to the other."
+                ),
             ),
         ),
     ),
@@ -92,7 +104,19 @@ def run(
         )
         if not (quiet and console.for_people):
             console.emit(cluster_object(result))
+        console.note(_opened_by(result))
         console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
+
+
+def _opened_by(result: ClusterResult) -> str:
+    """Which programs can open what was made, and what to do where that is not enough."""
+    from formats.control import RELEASE
+
+    programs = " and ".join(result.layout.opened_by)
+    said = f"{result.layout} layout: {programs} can open what was made"
+    if RELEASE in result.layout.opened_by:
+        return said
+    return f"{said}, {RELEASE} cannot; for that there is --layout released, or later waltzctl convert DIR --layout released"
 
 
 def cluster_key_of(text: str) -> uuid.UUID:

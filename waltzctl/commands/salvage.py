@@ -16,6 +16,9 @@ from waltzctl.render.progress import progress
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
     from engine.repair.salvage import SalvageReport
 
 MANUAL = Manual(
@@ -26,6 +29,11 @@ MANUAL = Manual(
             "Reads each SOURCE (a damaged segment, a concatenation of files, a directory tree, a raw disk image), finds every"
             " intact record in it with no help from indexes, headers or file names, and writes a clean storage directory to"
             " DIR. Sources are only read; DIR must be new or empty, and appears once it is whole and has been read back."
+        ),
+        (
+            "Control files are looked for as well, in either layout: the one that is found tells sessions, marks and the number"
+            " of partitions of the new directory. --control writes nothing else: it brings the control file back to DIR, beside"
+            " partitions that survived without one."
         ),
         "The report tells what was found, written, found more than once, doubtful and missing. Nothing is dropped silently.",
     ),
@@ -39,6 +47,10 @@ MANUAL = Manual(
             "waltzctl salvage broken.seg --to /data/salvaged --partition 3 --partitions 8",
             "A single file; which partition, and how many there are, is known from elsewhere.",
         ),
+        Example(
+            "waltzctl salvage disk.img --control --to /data/waltz",
+            "Only the control file of /data/waltz is gone: find it in the image.",
+        ),
     ),
     statuses=(
         ExitStatus.CLEAN,
@@ -46,10 +58,11 @@ MANUAL = Manual(
         ExitStatus.DAMAGED,
         ExitStatus.DAMAGE_REMAINS,
         ExitStatus.NOT_WALTZ,
+        ExitStatus.REFUSED,
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
     ),
-    objects=("salvage-report",),
+    objects=("salvage-report", "salvaged-control"),
     sections=(
         ENGINE,
         Section(
@@ -63,6 +76,27 @@ MANUAL = Manual(
                 (
                     "Where differing copies of one transaction are intact, one is written and the report says why that one, and"
                     " where the others are."
+                ),
+            ),
+        ),
+        Section(
+            "CONTROL FILES",
+            (
+                (
+                    "A control file is believed when its header is plausible and a partition's id and a struct's checksum behind"
+                    " it are right. A struct with a wrong checksum is never taken. Of several states of one node's file the"
+                    " newest is used: by sequence number and session, or by session and marks. Files of several nodes (other"
+                    " times of creation, other numbers of partitions), or states that contradict each other, are all reported and"
+                    " none is used, until --control-at names one."
+                ),
+                (
+                    "Where no control file is used every partition gets the initial marks: a Waltz server takes such a replica"
+                    " for one that has seen nothing, and truncates it. Where one is used, a mark that promises more than the"
+                    " records that were found is a loss: the report names the transactions, verify does too, and the mark stays."
+                ),
+                (
+                    "With --control DIR must have no control file, and nothing but that file is written; its layout is that of"
+                    " the one found. A pair whose structs are both lost stays invalid. To take it back, remove the file."
                 ),
             ),
         ),
@@ -88,7 +122,17 @@ def run(
             "--partitions", metavar="N", min=1, max=1_000_000, help="Partitions of the cluster; else told from SOURCE."
         ),
     ] = None,
-    layout: Annotated[LayoutName, typer.Option("--layout", help="Layout of the control file.")] = LayoutName.DOCUMENTED,
+    layout: Annotated[
+        LayoutName | None,
+        typer.Option("--layout", help="Layout of the control file; else that of the one found, or documented."),
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Write only the control file, into a DIR that has none.")
+    ] = False,
+    control_at: Annotated[
+        str | None,
+        typer.Option("--control-at", metavar="FILE:OFFSET", help="The control file to use, where several are found."),
+    ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
@@ -98,6 +142,16 @@ def run(
     wanted = [path_of(text, name="SOURCE") for text in sources]
     target = path_of(to, name="--to")
     cluster_key = parsed("--key", key, cluster_key_of)
+
+    if control:
+        for name, given in (("--partition", partition), ("--layout", layout)):
+            if given is not None:
+                reason = "--control writes the control file of all partitions, in the layout in which it is found"
+                raise typer.BadParameter(reason, param_hint=f"'{name}'")
+        return _control(
+            Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True),
+            wanted, target, cluster_key, partitions, control_at, verbose,
+        )  # fmt: skip
 
     from engine.repair.salvage import salvage
     from formats.control import Layout
@@ -114,13 +168,16 @@ def run(
                 cluster_key=cluster_key,
                 partition=partition,
                 num_partitions=partitions,
-                layout=Layout(layout.value),
+                layout=None if layout is None else Layout(layout.value),
+                control_at=control_at,
                 progress=listener,
                 crew=crew,
             )
         status = ExitStatus.from_label(report.exit_status_name)
         if not (quiet and console.for_people and status is ExitStatus.CLEAN):
             console.emit(salvage_report_object(report), flush=True)
+        if not report.marks_known:
+            console.note(_no_marks(report))
         words = f"{counted(report.written, 'record')} written to {report.path}; {_left_out(report)}"
         if status is ExitStatus.CLEAN:
             console.success(f"SALVAGED  {words}")
@@ -129,9 +186,55 @@ def run(
     return status
 
 
+def _control(
+    console: Console,
+    sources: list[Path],
+    target: Path,
+    cluster_key: UUID | None,
+    partitions: int | None,
+    control_at: str | None,
+    verbose: int,
+) -> ExitStatus:
+    """Find, write and report a control file alone."""
+    from engine.repair.salvage_control_file import salvage_control_file
+    from waltzctl.render.objects import salvaged_control_object
+
+    with console, progress(quiet=console.quiet, verbose=verbose) as listener:
+        found = salvage_control_file(
+            sources,
+            to=target,
+            cluster_key=cluster_key,
+            num_partitions=partitions,
+            control_at=control_at,
+            progress=listener,
+        )
+        status = ExitStatus.from_label(found.exit_status_name)
+        if not (console.quiet and console.for_people and status is ExitStatus.CLEAN):
+            console.emit(salvaged_control_object(found), flush=True)
+        words = f"the control file of {counted(found.num_partitions, 'partition')} written to {found.path}"
+        if status is ExitStatus.CLEAN:
+            console.success(f"SALVAGED  {words}; verify finds nothing wrong. The sources were not modified.")
+        else:
+            console.sentence(
+                f"SALVAGED IN PART  {words}; {counted(len(found.findings), 'finding')} of verify. The sources were not modified."
+            )
+    return status
+
+
+def _no_marks(report: SalvageReport) -> str:
+    """Why every partition has the initial marks."""
+    if not report.controls:
+        why = "no control file was found"
+    else:
+        why = "; ".join(dict.fromkeys(f"control file not used: {one.reason}" for one in report.controls))
+    return f"{why}; every partition has the initial marks, and a Waltz server would truncate it"
+
+
 def _left_out(report: SalvageReport) -> str:
     parts = [
         (report.missing, "missing"),
+        (report.acknowledged_missing, "acknowledged and missing at the end"),
+        (len(report.marks_unknown), "partitions without marks"),
         (report.doubtful_records, "doubtful"),
         (report.superseded, "in conflict"),
         (report.elsewhere, "of another cluster or partition"),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from engine.repair.manifest import QuarantineEntry
     from engine.repair.plan import Plan, Step
     from engine.repair.salvage import SalvageReport
+    from engine.repair.salvage_control import FoundControl
+    from engine.repair.salvage_control_file import SalvagedControl
     from engine.repair.salvage_selection import Place
     from engine.storage.append import AppendResult
     from engine.storage.directory import ClusterResult
@@ -140,6 +142,7 @@ def plan_object(plan: Plan) -> Object:
                 "replicas": tuple(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
+                "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
             },
         },
     )
@@ -186,7 +189,7 @@ def result_object(
 
 
 def cluster_object(result: ClusterResult) -> Object:
-    """**cluster**."""
+    """**cluster**.  `opened_by`: the programs that can open directories of that layout."""
     return named(
         "cluster",
         {
@@ -197,6 +200,7 @@ def cluster_object(result: ClusterResult) -> Object:
                 {"path": path_text(directory.path), "assigned": tuple(directory.assigned)}
                 for directory in result.directories
             ],
+            "opened_by": tuple(result.layout.opened_by),
         },
     )
 
@@ -273,6 +277,41 @@ def _place_keys(place: Place) -> Object:
     return {"path": path_text(place.path), "offset": place.offset, "size": place.size}
 
 
+def _control_keys(found: FoundControl) -> Object:
+    from formats.adapters import format_time
+
+    header = found.control.header
+    return {
+        "path": path_text(found.path),
+        "offset": found.offset,
+        "layout": found.control.layout.value,
+        "created": format_time(header.created),
+        "num_partitions": header.num_partitions,
+        "structs": found.structs,
+        "used": found.used,
+        "reason": found.reason,
+    }
+
+
+def salvaged_control_object(found: SalvagedControl) -> Object:
+    """**salvaged-control** (salvage --control).  `findings`: what verify says of the directory then, without notes."""
+    return named(
+        "salvaged-control",
+        {
+            "path": path_text(found.path),
+            "cluster_key": str(found.cluster_key),
+            "num_partitions": found.num_partitions,
+            "layout": found.layout.value,
+            "exit_status": int(ExitStatus.from_label(found.exit_status_name)),
+            "sources": found.sources,
+            "bytes": found.bytes,
+            "marks_unknown": tuple(found.marks_unknown),
+            "controls": [_control_keys(one) for one in found.controls],
+            "findings": [finding_keys(finding) for finding in found.findings],
+        },
+    )
+
+
 def salvage_report_object(report: SalvageReport) -> Object:
     """**salvage-report**.  found = written + duplicates + superseded + doubtful_records + elsewhere."""
     return named(
@@ -296,14 +335,20 @@ def salvage_report_object(report: SalvageReport) -> Object:
             "partitions": [
                 {
                     "partition": one.partition,
-                    "first_transaction_id": one.first_transaction_id,
-                    "last_transaction_id": one.last_transaction_id,
+                    "first_transaction_id": one.first_transaction_id if one.records else None,
+                    "last_transaction_id": one.last_transaction_id if one.records else None,
                     "records": one.records,
                     "segments": one.segments,
                     "bytes": one.bytes,
                     "missing": [{"first": gap.first, "last": gap.last} for gap in one.missing],
                     "witnesses": [
                         {"witness": str(name), "records": records} for name, records in one.by_witness.items()
+                    ],
+                    "session_id": one.marks[0],
+                    "low_water_mark": one.marks[1],
+                    "local_low_water_mark": one.marks[2],
+                    "acknowledged_missing": [
+                        {"first": gap.first, "last": gap.last} for gap in (one.acknowledged_missing,) if gap is not None
                     ],
                 }
                 for one in report.partitions
@@ -334,5 +379,8 @@ def salvage_report_object(report: SalvageReport) -> Object:
                 {"path": path_text(one.path), "offset": one.offset, "length": one.length} for one in report.unreadable
             ],
             "findings": [finding_keys(finding) for finding in report.findings],
+            "acknowledged_missing": report.acknowledged_missing,
+            "marks_unknown": tuple(report.marks_unknown),
+            "controls": [_control_keys(one) for one in report.controls],
         },
     )

@@ -401,6 +401,7 @@ def _cluster(writer: TableWriter, shown: Object) -> None:
     writer.pairs(
         ("cluster key", shown["cluster_key"]),
         ("layout", f"{shown['layout']}, {shown['num_partitions']} partitions"),
+        ("opened by", ", ".join(shown["opened_by"])),
     )
     for directory in shown["directories"]:
         assigned = format_ranges(directory["assigned"]) or "none"
@@ -425,6 +426,7 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         ("found", (f"{shown['found']} records: {shown['written']} written, {shown['duplicates']} duplicates,"
                   f" {shown['superseded']} superseded, {shown['doubtful_records']} doubtful, {shown['elsewhere']} elsewhere")),
     )  # fmt: skip
+    _control_files(writer, shown)
     for partition in shown["partitions"]:
         missing = ", ".join(str(gap["first"]) if gap["first"] == gap["last"] else f"{gap['first']}..{gap['last']}"
                             for gap in partition["missing"])  # fmt: skip
@@ -433,6 +435,11 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         )
         if missing:
             writer.wrapped(f"missing: {missing}", "    ")
+        for gap in partition["acknowledged_missing"]:
+            writer.wrapped(
+                f"missing, though acknowledged: {gap['first']}..{gap['last']} (local low-water mark"
+                f" {partition['local_low_water_mark']})", "    "
+            )  # fmt: skip
     for conflict in shown["conflicts"]:
         writer.wrapped(
             f"partition {conflict['partition']}, transaction {conflict['transaction_id']}: differing copies; written is that"
@@ -444,6 +451,29 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         )
     for place in shown["unreadable"]:
         writer.wrapped(f"unreadable: {place['length']} bytes at offset {place['offset']} of {place['path']}", "  ")
+    for finding in shown["findings"]:
+        writer.finding(finding)
+
+
+def _control_files(writer: TableWriter, shown: Object) -> None:
+    """The control files that salvage found, and what is not known."""
+    for one in shown["controls"]:
+        writer.wrapped(
+            f"control file {'used' if one['used'] else 'not used'}: offset {one['offset']} of {one['path']}, {one['layout']},"
+            f" {one['num_partitions']} partitions, created {one['created'] or 'unknown'}: {one['reason']}", "  "
+        )  # fmt: skip
+    if shown["marks_unknown"]:
+        writer.wrapped(f"session and marks lost: partitions {format_ranges(shown['marks_unknown'])}", "  ")
+
+
+def _salvaged_control(writer: TableWriter, shown: Object) -> None:
+    writer.pairs(
+        ("written to", shown["path"]),
+        ("cluster key", shown["cluster_key"]),
+        ("layout", f"{shown['layout']}, {shown['num_partitions']} partitions"),
+        ("read", f"{shown['sources']} files, {human_bytes(shown['bytes'])}"),
+    )
+    _control_files(writer, shown)
     for finding in shown["findings"]:
         writer.finding(finding)
 
@@ -469,6 +499,7 @@ _VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "cluster": _cluster,
     "append-result": _append_result,
     "salvage-report": _salvage_report,
+    "salvaged-control": _salvaged_control,
     "bench-result": _bench_result,
     "partition-comparison": _partition_comparison,
 }

@@ -1,0 +1,203 @@
+"""Converting a storage directory from one layout of its control file to the other.
+
+Segments and indexes are the same in both layouts; what differs is the control file, and where things stand that only one of
+the layouts has room for:
+
+====================  ================================================  =======================================
+..                    documented                                        released
+====================  ================================================  =======================================
+assigned              the partition's directory exists                  a flag
+files put aside       in ``.waltzctl/unassigned/``                      in the partition's directory
+may be read, written  ``.waltzctl/availability.json``                   a flag; the file says what it stands for
+which struct counts   larger session, higher marks                      sequence number
+====================  ================================================  =======================================
+
+Session and marks of both structs keep their place, so a documented file that is converted and converted back has the same
+bytes.  What the target cannot say is refused or named, never dropped: a directory whose partition is not assigned would be an
+assigned one in the documented layout; files put aside are found by this program but not by a release.
+
+The control file is edited in place, so that the lock on it, which is the one that a released node takes, is held throughout
+and there is no instant without a control file: a release would begin a new one, with every partition unassigned.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from engine.errors import DamageError, NotWaltzError, RefusedError
+from engine.findings import Code, Severity, make_finding
+from engine.inspect.control_checks import inspect_control
+from engine.repair.edits import Cut, Overwrite, Replace
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from engine.storage.retired import put_aside_path
+from engine.storage.view import StorageView, TargetKind, resolve, view_storage
+from formats.control import (
+    CONTROL_HEADER,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    ControlFile,
+    Layout,
+    PartitionInfo,
+    convert_info,
+)
+
+COMMAND = "convert"
+_NEVER = (-1, -1, -1)
+"""Session and marks of a partition that has seen no session."""
+
+
+def plan_convert(path: Path, *, layout: Layout) -> Repair:
+    """Plan to bring a storage directory to `layout`; no steps when it has it.  Read-only.
+
+    Raises NotWaltzError, RefusedError for damage in the control file, for an interrupted repair, and for what the layout could
+    not say (see above), DiskReadError.
+    """
+    target = resolve(path)
+    if target.kind is not TargetKind.STORAGE or target.storage is None:
+        raise NotWaltzError(f"{path}: not a storage directory", advice="a directory is converted as a whole")
+    storage = target.storage
+    draft = Draft(COMMAND, path, storage, Arguments.of(layout=layout))
+    draft.refuse_interrupted()
+    view = view_storage(storage)
+    control = _sound(view)
+    draft.partitions |= set(range(len(control.partitions)))
+    if control.layout is layout:
+        return draft.finish()
+    draft.sources.add(availability_path(storage))
+    marks = _availability(view, control)
+    assigned = {info.partition: _check_assigned(draft, view, control, info) for info in control.partitions}
+    infos = tuple(
+        convert_info(info, layout, available=marks[info.partition].available, assigned=assigned[info.partition])
+        for info in control.partitions
+    )
+    if layout is Layout.DOCUMENTED:
+        _keep_availability(draft, control, marks)
+    body = replace(control, layout=layout, partitions=infos).encode()[CONTROL_HEADER.size :]
+    size = layout.file_size(len(infos))
+    if size < control.size:
+        draft.edits.append(Cut(view.control_path, size))
+    draft.edits.append(Overwrite(view.control_path, CONTROL_HEADER.size, body))
+    draft.step(
+        "convert-control-file",
+        view.control_path,
+        None,
+        _in_words(control, layout, infos, marks, assigned),
+        offset=CONTROL_HEADER.size,
+        length=control.size - CONTROL_HEADER.size,
+    )
+    return draft.finish()
+
+
+def _sound(view: StorageView) -> ControlFile:
+    """The control file.  Raises RefusedError when anything in it is damaged."""
+    state = inspect_control(view.control_path, view.path)
+    damage = next((one for one in state.findings if one.severity is not Severity.NOTE), None)
+    if damage is not None:
+        raise RefusedError(
+            f"{view.control_path}: {damage.code}: {damage.message}",
+            advice=f"nothing was modified; run {damage.remedy or shlex.join(('waltzctl', 'verify', str(view.path)))} first",
+        )
+    assert state.control is not None  # a missing one is a finding
+    return state.control
+
+
+def _availability(view: StorageView, control: ControlFile) -> dict[int, Availability]:
+    try:
+        marks = load_marks(view.path)
+    except DamageError as error:
+        raise RefusedError(error.message, advice=error.advice) from error
+    return {info.partition: combine(control, marks, info.partition) for info in control.partitions}
+
+
+def _check_assigned(draft: Draft, view: StorageView, control: ControlFile, info: PartitionInfo) -> bool:
+    """Whether a partition is assigned.  Raises RefusedError where the other layout would say something else."""
+    number, current = info.partition, info.current_struct
+    assert current is not None  # nothing is damaged
+    directory, aside = view.path / str(number), put_aside_path(view.path, number)
+    present = number in view.partitions
+    assigned = present if current.assigned is None else current.assigned
+    if assigned and not present:
+        raise RefusedError(
+            f"{directory}: partition {number} is assigned and its directory is missing; in the documented layout it would look"
+            " as if it were not assigned",
+            advice="bring the directory back first",
+        )
+    if not assigned and present:
+        raise RefusedError(
+            f"{directory}: partition {number} is not assigned, but its files are here; in the documented layout a directory"
+            " that exists is an assigned partition",
+            advice=f"put it aside first: mkdir -p {shlex.quote(str(aside.parent))} &&"
+            f" mv {shlex.quote(str(directory))} {shlex.quote(str(aside))}",
+        )
+    if not present and not aside.is_dir() and current.marks != _NEVER:
+        raise RefusedError(
+            f"{directory}: partition {number} has seen session {current.session_id} (local low-water mark"
+            f" {current.local_low_water_mark}) and its files are gone: nothing tells whether it is assigned",
+            advice="bring the directory back first",
+        )
+    if control.layout is Layout.DOCUMENTED and aside.is_dir() and not present:
+        draft.undecided.append(
+            make_finding(
+                Code.PARTITION_NOT_ASSIGNED,
+                aside,
+                f"the files of partition {number}, which is not assigned, stay here; waltzctl finds them when it is assigned"
+                f" again, release 0.13.2 does not and would begin an empty partition of session {current.session_id}",
+                storage_directory=view.path,
+                partition=number,
+            )
+        )
+    return assigned
+
+
+def _keep_availability(draft: Draft, control: ControlFile, marks: Mapping[int, Availability]) -> None:
+    """Let the file of marks say what the flags said.
+
+    It comes before the control file: while that has flags, they decide, and they agree with the file.
+    """
+    path = availability_path(draft.storage)
+    wanted = {number: mark for number, mark in marks.items() if not mark.available}
+    present = {number: mark for number, mark in load_marks(draft.storage).items() if not mark.available}
+    if wanted == present:
+        return
+    data = encode_marks(wanted)
+    draft.edits.append(Replace(path, lambda: [data], len(data)))
+    for number in sorted(wanted.keys() | present.keys()):
+        if wanted.get(number) != present.get(number) and number < len(control.partitions):
+            mark = marks[number]
+            said = f"readable: {str(mark.readable).lower()}, writable: {str(mark.writable).lower()}"
+            draft.step("write-availability", path, number, f"the flag of partition {number} says so: {said}")
+
+
+def _in_words(
+    control: ControlFile,
+    layout: Layout,
+    infos: tuple[PartitionInfo, ...],
+    marks: Mapping[int, Availability],
+    assigned: Mapping[int, bool],
+) -> str:
+    """What the conversion does, for the plan."""
+    off = sum(not mark.available for mark in marks.values())
+    said = (
+        f"{control.layout} layout to {layout} layout: {len(infos)} partitions, {sum(assigned.values())} of them assigned, {off}"
+        " switched off; sessions and marks stay as they are"
+    )
+    if layout is Layout.RELEASED:
+        return said + "; sequence numbers begin at 0"
+    said += "; sequence numbers go, the documented layout has none"
+    older = [
+        new.partition
+        for old, new in zip(control.partitions, infos, strict=True)
+        if sorted(one.marks for one in old.structs) != sorted(one.marks for one in new.structs)
+    ]
+    if older:
+        said += (
+            f"; the values in force stand in both structs of {len(older)} partitions whose older struct has higher ones"
+        )
+    unknown = {one.flags or 0 for info in control.partitions for one in info.structs}
+    if any(flags & ~(FLAG_AVAILABLE | FLAG_ASSIGNED) for flags in unknown):
+        said += "; flags that no release uses go"
+    return said
