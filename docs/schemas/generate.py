@@ -26,6 +26,7 @@ KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4
 TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
 BASE64: Schema = {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}
 HEX: Schema = {"type": "string", "pattern": "^([0-9a-f]{2})*$"}
+SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 SEVERITY: Schema = {"enum": ["damage", "repairable", "note"]}
 STATUS: Schema = {"enum": ["clean", "repairable", "damaged"]}
 EXIT_STATUS: Schema = {"enum": [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 130]}
@@ -221,6 +222,56 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "elapsed_seconds": {"type": "number", "minimum": 0},
             "modified": {"const": False},
             "complete": BOOLEAN,
+            "manifest": {
+                "enum": ["written", "not-written", "matches", "differs", "not-compared", "not-believed", None],
+                "description": "What became of the manifest; null where none was asked for.",
+            },
+        },
+        (),
+    ),
+    "manifest": (
+        (
+            "What verify --manifest writes into a file: what a storage directory holds, without its path. sha256 is that of"
+            " everything but sha256 and signature, as JSON with sorted keys, without spaces, in ASCII."
+        ),
+        {
+            "created": TIME,
+            "tool": STRING,
+            "cluster_key": KEY,
+            "num_partitions": INT32,
+            "layout": LAYOUT,
+            "control_header": {**HEX, "description": "The control file's first 128 bytes."},
+            "partitions": listed(
+                keys(
+                    {
+                        "partition": COUNT,
+                        "first_transaction_id": or_null(COUNT),
+                        "last_transaction_id": or_null(COUNT),
+                        "session_id": or_null(INT64),
+                        "low_water_mark": or_null(INT64),
+                        "local_low_water_mark": or_null(INT64),
+                    }
+                )
+            ),
+            "files": listed(
+                keys(
+                    {
+                        "name": {"type": "string", "description": "Relative to the storage directory, with slashes."},
+                        "size": COUNT,
+                        "sha256": SHA256,
+                    }
+                )
+            ),
+            "sha256": SHA256,
+            "signature": or_null(
+                {
+                    **keys({"algorithm": {"const": "ed25519"}, "public_key": SHA256, "signature": HEX}),
+                    "description": (
+                        "Over the line 'waltzctl.manifest/1 signature', a line feed, and the JSON that sha256 is of; the raw key"
+                        " and signature in hex."
+                    ),
+                }
+            ),
         },
         (),
     ),

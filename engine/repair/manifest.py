@@ -20,14 +20,16 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
+from engine.strict_json import InvalidJsonError as _InvalidError
+from engine.strict_json import StrictObject as _Object
+from engine.strict_json import canonical
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
@@ -173,7 +175,7 @@ def encode_entry(entry: QuarantineEntry) -> bytes:
 
 
 def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(canonical(body)).hexdigest()
 
 
 def _stamp_object(stamp: Stamp | None) -> dict[str, Any] | None:
@@ -198,72 +200,6 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     plain = {name: getattr(entry, name) for name in names}
     lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
     return {**plain, **lists, "state": entry.state.value, "files": files}
-
-
-class _InvalidError(ValueError):
-    """A manifest that cannot be what this program wrote."""
-
-
-class _Object:
-    """A JSON object whose every key must be asked for, once, with its kind."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise _InvalidError(f"{where} is no object")
-        self._value = dict(value)
-        self._where = where
-
-    def _fail(self, key: str, what: str) -> NoReturn:
-        raise _InvalidError(f"{self._where}: {key} {what}")
-
-    def _take(self, key: str) -> Any:
-        if key not in self._value:
-            self._fail(key, "is missing")
-        return self._value.pop(key)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._value
-
-    def text(self, key: str, valid: Callable[[str], object] | None = None, *, most: int = 4096) -> str:
-        value = self._take(key)
-        if not isinstance(value, str) or len(value) > most or (valid is not None and not valid(value)):
-            self._fail(key, "is not valid")
-        return value
-
-    def optional_text(self, key: str, valid: Callable[[str], object]) -> str | None:
-        if self._value.get(key, "") is None:
-            del self._value[key]
-            return None
-        return self.text(key, valid)
-
-    def number(self, key: str) -> int:
-        value = self._take(key)
-        if type(value) is not int or not 0 <= value < 2**63:
-            self._fail(key, "is not a valid number")
-        return value
-
-    def optional_number(self, key: str) -> int | None:
-        if self._value.get(key, 0) is None:
-            del self._value[key]
-            return None
-        value = self._take(key)
-        if type(value) is not int or not -(2**63) <= value < 2**63:  # times before 1970 are allowed
-            self._fail(key, "is not a valid number")
-        return value
-
-    def items(self, key: str) -> list[Any]:
-        value = self._take(key)
-        if not isinstance(value, list):
-            self._fail(key, "is no list")
-        return value
-
-    def child(self, key: str) -> _Object | None:
-        value = self._take(key)
-        return None if value is None else _Object(value, f"{self._where}.{key}")
-
-    def finish(self) -> None:
-        if self._value:
-            self._fail(", ".join(sorted(self._value)), "is not known")
 
 
 def _stamp(source: _Object | None) -> Stamp | None:
