@@ -335,7 +335,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         (),
     ),
     "plan": (
-        "What a repair would do (truncate, rebuild-index, recover).",
+        "What a repair, or undo --prune, would do.",
         {
             "hash": STRING,
             "command": STRING,
@@ -419,7 +419,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         (),
     ),
     "result": (
-        "What a repair or an undo did; findings are those that remain.",
+        "What a repair, an undo or undo --prune did; findings are those that remain.",
         {
             "plan_hash": STRING,
             "applied": BOOLEAN,
@@ -428,8 +428,9 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "status": STRING,
             "exit_status": EXIT_STATUS,
             "findings": listed(keys(FINDING)),
+            "bytes_freed": {**COUNT, "description": "What undo --prune gave up; left out otherwise."},
         },
-        (),
+        ("bytes_freed",),
     ),
     "append-result": (
         "What append made durable.",
@@ -783,7 +784,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "command": STRING,
             "arguments": listed(STRING),
             "created": {"type": "string", "description": "RFC 3339 in UTC."},
-            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back"]},
+            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back", "pruned"]},
             "plan_hash": STRING,
             "quarantine": PATH,
             "files": listed(STRING),

@@ -44,7 +44,8 @@ class State(enum.StrEnum):
     """Where a repair stands.
 
     PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
-    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final.
+    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final;
+    PRUNED: the repair stands, and what it kept was given up.
     """
 
     PREPARING = "preparing"
@@ -53,6 +54,14 @@ class State(enum.StrEnum):
     UNDOING = "undoing"
     UNDONE = "undone"
     ROLLED_BACK = "rolled-back"
+    PRUNED = "pruned"
+
+    @property
+    def why_final(self) -> str:
+        """Why a repair in this state cannot be taken back, as the rest of a sentence."""
+        if self is State.PRUNED:
+            return "what this repair kept was pruned, so it cannot be taken back any more"
+        return f"this repair was taken back already ({self.value})"
 
 
 INTERRUPTED = (State.PREPARED, State.UNDOING)

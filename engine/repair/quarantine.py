@@ -404,12 +404,27 @@ def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, 
 
 
 def _drop_copies(entry: QuarantineEntry) -> None:
-    """Remove copies whose originals are back in place; the manifest stays."""
-    copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(r"(range|new)-\d+", name)]
+    """Remove copies whose originals are back in place, or whose way back was given up; the manifest stays."""
+    kinds = "range|new|old" if entry.state is State.PRUNED else "range|new"
+    copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
     if copies:
         disk.sync_directory(entry.path)
+
+
+def give_up(entry: QuarantineEntry, size: int) -> None:
+    """Drop the copies of an applied repair, `size` bytes, and the way back with them.  Raises DiskError.
+
+    The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  The
+    caller holds the DirectoryLock.
+    """
+    done = replace(entry, state=State.PRUNED)
+    _unsettle(done.path)
+    journal.record(done.storage, "pruned", done, freed=size)
+    write_entry(done)
+    _drop_copies(done)
+    _settle(done.path)
 
 
 def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
@@ -467,7 +482,7 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
     for entry in entries:
         if entry.id == entry_id:
             if entry.state is not State.APPLIED:
-                raise RefusedError(f"{entry_id}: this repair was taken back already ({entry.state})")
+                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
             return entry
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
 

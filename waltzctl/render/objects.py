@@ -154,8 +154,9 @@ def result_object(
     status: str,
     exit_status: ExitStatus,
     findings: Iterable[Finding] = (),
+    bytes_freed: int | None = None,
 ) -> Object:
-    """**result**.  `findings`: what is still wrong afterwards."""
+    """**result**.  `findings`: what is still wrong afterwards; `bytes_freed`, where something was pruned, what came free."""
     return named(
         "result",
         {
@@ -166,6 +167,7 @@ def result_object(
             "status": status,
             "exit_status": int(exit_status),
             "findings": [finding_keys(finding) for finding in findings],
+            **({} if bytes_freed is None else {"bytes_freed": bytes_freed}),
         },
     )
 
