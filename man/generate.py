@@ -55,9 +55,9 @@ FORMATS = (
         "json",
         (
             "One document: the object itself where a command answers with exactly one (create-cluster, status, truncate,"
-            " rebuild-index, recover, undo, append, salvage, serve, bench, node max-transaction-id, and whatever changes a"
-            " node), otherwise an array (verify, dump, compare, stats, undo --list, serve --show-config or --live, and the"
-            " rest of node)."
+            " rebuild-index, recover, set-partition, undo, append, salvage, serve, bench, node max-transaction-id, and whatever"
+            " changes a node), otherwise an array (verify, dump, compare, stats, undo --list, serve --show-config or --live, and"
+            " the rest of node)."
         ),
     ),
     ("ndjson", "One object a line, each with schema and type."),

@@ -25,6 +25,7 @@ from waltzctl.commands import (
     recover,
     salvage,
     serve,
+    set_partition,
     stats,
     status,
     truncate,
@@ -36,8 +37,8 @@ from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output
 
 COMMANDS: tuple[ModuleType, ...] = (
-    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, undo, append, salvage, serve,
-    node, bench,
+    create_cluster, status, verify, dump, compare, stats, rebuild_index, truncate, recover, set_partition, undo, append,
+    salvage, serve, node, bench,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 

@@ -32,7 +32,7 @@ def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | No
     for one in entry.files if freed is None else ():
         before, after = (one.before, one.after) if event == "applied" else (one.after, one.before)
         files.append({"path": one.path, "before": _short(before), "after": _short(after)})
-    line = {
+    line: dict[str, object] = {
         "schema": SCHEMA,
         "type": "audit",
         "time": format_time(disk.now_ms()),
@@ -43,6 +43,9 @@ def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | No
         "plan_hash": entry.plan_hash,
         "files": files,
     } | ({} if freed is None else {"bytes_freed": freed})
+    if entry.moves and freed is None:
+        ways = [(one.path, one.target) if event == "applied" else (one.target, one.path) for one in entry.moves]
+        line["moves"] = [{"from": source, "to": target} for source, target in ways]
     data = json.dumps(line).encode() + b"\n"
     path = journal_path(storage)
     try:

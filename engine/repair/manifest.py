@@ -27,16 +27,21 @@ from typing import Any
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
+from engine.storage.availability import AVAILABILITY_FILE_NAME
 from engine.strict_json import InvalidJsonError as _InvalidError
 from engine.strict_json import StrictObject as _Object
 from engine.strict_json import canonical
+from formats.fence import FENCE_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
+UNASSIGNED = "unassigned"
+"""Directory in our own state where partitions lie that were put aside (`engine.storage.retired`)."""
 _LIMIT = 256 << 20
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
+_PARTITION = re.compile(r"0|[1-9]\d{0,9}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -118,10 +123,27 @@ class KeptFile:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptMove:
+    """A partition's directory that was moved: where it was, and where it is, relative to the storage directory, with slashes.
+
+    One of the two is the partition's place, the other the one where it is put aside.
+    """
+
+    path: str
+    target: str
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+        return int(self.path.rpartition("/")[2])
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
 
-    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory.
+    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory; `moves`, where there
+    are any, are directories that changed their place.
     """
 
     id: str
@@ -134,6 +156,7 @@ class QuarantineEntry:
     path: Path
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
+    moves: tuple[KeptMove, ...] = ()
 
     @property
     def storage(self) -> Path:
@@ -141,12 +164,18 @@ class QuarantineEntry:
         return self.path.parent.parent.parent
 
 
+STATE_FILES = frozenset(
+    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}"}
+)
+"""What a repair may change of our own state: files that belong to the partitions, as the control file does."""
+
+
 def check_name(name: str) -> str:
     """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError."""
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
-    if parts[0] == disk.STATE_DIRECTORY:
+    if parts[0] == disk.STATE_DIRECTORY and name not in STATE_FILES:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
     return name
 
@@ -208,7 +237,9 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     names = ("id", "number", "command", "created", "plan_hash")
     plain = {name: getattr(entry, name) for name in names}
     lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
-    return {**plain, **lists, "state": entry.state.value, "files": files}
+    moves = [{"path": one.path, "target": one.target} for one in entry.moves]
+    more = {"moves": moves} if moves else {}
+    return {**plain, **lists, "state": entry.state.value, "files": files, **more}
 
 
 def _stamp(source: _Object | None) -> Stamp | None:
@@ -266,6 +297,22 @@ def _file(value: Any, where: str) -> KeptFile:
     return KeptFile(name, before, after, ranges, kept, built)
 
 
+def check_move(path: str, target: str) -> KeptMove:
+    """A move between a partition's place and the one where it is put aside.  Raises ValueError for any other."""
+    move = KeptMove(path, target)
+    for one, other in ((path, target), (target, path)):
+        if _PARTITION.fullmatch(one) and other == f"{disk.STATE_DIRECTORY}/{UNASSIGNED}/{one}":
+            return move
+    raise ValueError(f"a directory never moves from {path!r} to {target!r}")
+
+
+def _move(value: Any, where: str) -> KeptMove:
+    source = _Object(value, where)
+    move = check_move(source.text("path"), source.text("target"))
+    source.finish()
+    return move
+
+
 def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
     try:
@@ -292,6 +339,7 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
         path,
         tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
         tuple(check_name(name) for name in directories),
+        tuple(_move(one, f"moves[{n}]") for n, one in enumerate(source.items("moves") if "moves" in source else ())),
     )
     source.finish()
     copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]

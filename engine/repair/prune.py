@@ -85,7 +85,7 @@ def _chosen(applied: Sequence[QuarantineEntry], most: int, before: float) -> lis
 
 def _places(entry: QuarantineEntry) -> set[str]:
     """The partitions' directories, and files beside them, that a repair touched."""
-    return {file.path.split("/")[0] for file in entry.files}
+    return {file.path.split("/")[0] for file in entry.files} | {str(move.partition) for move in entry.moves}
 
 
 def _step(entry: QuarantineEntry, size: int) -> Step:

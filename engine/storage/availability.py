@@ -74,13 +74,18 @@ def _decode(document: object) -> dict[int, Availability]:
 
 def save_marks(storage: Path, marks: Mapping[int, Availability]) -> None:
     """Write the file whole, durably; only what differs from readable and writable is kept.  Raises DiskWriteError."""
+    disk.write_whole(availability_path(storage), encode_marks(marks))
+
+
+def encode_marks(marks: Mapping[int, Availability]) -> bytes:
+    """The file's bytes."""
     entries = {
         str(partition): {"readable": mark.readable, "writable": mark.writable}
         for partition, mark in sorted(marks.items())
         if not mark.available
     }
     document = {"version": _VERSION, "partitions": entries}
-    disk.write_whole(availability_path(storage), (json.dumps(document, indent=2) + "\n").encode())
+    return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def combine(control: ControlFile, marks: Mapping[int, Availability], partition: int) -> Availability:

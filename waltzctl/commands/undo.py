@@ -168,7 +168,8 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 def _touched(entry: QuarantineEntry) -> set[int]:
     """The partitions whose files the repair touched."""
     parts = (file.path.split("/") for file in entry.files)
-    return {int(part[0]) for part in parts if len(part) > 1 and part[0].isascii() and part[0].isdigit()}
+    numbers = {int(part[0]) for part in parts if len(part) > 1 and part[0].isascii() and part[0].isdigit()}
+    return numbers | {move.partition for move in entry.moves}
 
 
 def _confirm(entry: QuarantineEntry) -> None:

@@ -125,6 +125,7 @@ def plan_object(plan: Plan) -> Object:
                 "replicas": tuple(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
+                **_setting_keys(plan),
             },
         },
     )
@@ -143,6 +144,22 @@ def _agreed_keys(plan: Plan) -> Object:
         for one in plan.arguments.agreed
     ]
     return {"agreed": agreed} if agreed else {}
+
+
+def _setting_keys(plan: Plan) -> Object:
+    """What set-partition is to set; left out of other plans."""
+    one = plan.arguments.setting
+    if one is None:
+        return {}
+    return {
+        "setting": {
+            "session_id": one.session_id,
+            "low_water_mark": one.low_water_mark,
+            "local_low_water_mark": one.local_low_water_mark,
+            "assigned": one.assigned,
+            "available": one.available,
+        }
+    }
 
 
 def result_object(
@@ -214,7 +231,7 @@ def undo_entry_object(entry: QuarantineEntry) -> Object:
             "state": entry.state.value,
             "plan_hash": entry.plan_hash,
             "quarantine": path_text(entry.path),
-            "files": tuple(file.path for file in entry.files),
+            "files": (*(file.path for file in entry.files), *(move.path for move in entry.moves)),
         },
     )
 
