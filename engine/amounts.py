@@ -31,8 +31,8 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from text such as ``30s``, ``5m``, ``2h`` or a bare number.  Raises ValueError."""
-    return _amount(text, _SECONDS, "30s, 5m or 2h")
+    """Seconds from text such as ``30s``, ``5m``, ``2h``, ``30d`` or a bare number.  Raises ValueError."""
+    return _amount(text, _SECONDS, "30s, 5m, 2h or 30d")
 
 
 def parse_rate(text: str) -> int:

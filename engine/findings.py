@@ -59,6 +59,11 @@ class Code(enum.StrEnum):
     TEMPORARY_FILE = "temporary-file"
     SEEN_FROM_OUTSIDE = "seen-from-outside"
     REPLICA_DIFFERS = "replica-differs"
+    MANIFEST_DIFFERS = "manifest-differs"
+    MANIFEST_MISSING_FILE = "manifest-missing-file"
+    MANIFEST_EXTRA_FILE = "manifest-extra-file"
+    MANIFEST_SIGNATURE = "manifest-signature"
+    MANIFEST_GROWN = "manifest-grown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,30 @@ def _kinds() -> Iterable[Kind]:
     yield Kind(
         Code.REPLICA_DIFFERS, damage, "Two replicas hold different records under the same transaction id.",
         "One of them was not told the truth. Find out which, with dump on both, before either becomes the source of a copy.",
+    )  # fmt: skip
+    yield Kind(
+        Code.MANIFEST_DIFFERS, damage, "A file does not hold the bytes that the manifest says it held.",
+        "Copy the file again from where the manifest was made. After a repair that was wanted, make a new manifest.",
+    )  # fmt: skip
+    yield Kind(
+        Code.MANIFEST_MISSING_FILE, damage, "The manifest names a file that is not there.",
+        "Copy it again from where the manifest was made.",
+    )  # fmt: skip
+    yield Kind(
+        Code.MANIFEST_EXTRA_FILE, damage,
+        "A file is there that the manifest does not name, and that did not come by going on at a partition's end.",
+        "Look where it comes from; move it away if it does not belong there.",
+    )  # fmt: skip
+    yield Kind(
+        Code.MANIFEST_SIGNATURE, damage,
+        "The manifest is damaged, is not signed, or is signed by another key than the one that was named: it proves nothing.",
+        "Bring the manifest from where it was made, and the public key from its owner. As a note: it is signed, and no key was"
+        " named; give it with --manifest-key.",
+    )  # fmt: skip
+    yield Kind(
+        Code.MANIFEST_GROWN, note,
+        "The directory went on being written since the manifest was made. All that it held then is still there, byte for byte.",
+        "The manifest does not vouch for what came later; make a new one if that is wanted.",
     )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ FORMATS = (
         "json",
         (
             "One document: the object itself where a command answers with exactly one (create-cluster, status, truncate,"
-            " rebuild-index, recover, undo, convert, append, salvage, serve, bench, node max-transaction-id, and whatever"
+            " rebuild-index, recover, convert, set-partition, undo, append, salvage, serve, bench, node max-transaction-id, and"
+            " whatever"
             " changes a node), otherwise an array (verify, dump, compare, stats, undo --list, serve --show-config or --live, and"
             " the rest of node)."
         ),

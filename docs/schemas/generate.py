@@ -26,6 +26,7 @@ KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4
 TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
 BASE64: Schema = {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"}
 HEX: Schema = {"type": "string", "pattern": "^([0-9a-f]{2})*$"}
+SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 SEVERITY: Schema = {"enum": ["damage", "repairable", "note"]}
 STATUS: Schema = {"enum": ["clean", "repairable", "damaged"]}
 EXIT_STATUS: Schema = {"enum": [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 130]}
@@ -240,6 +241,56 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "elapsed_seconds": {"type": "number", "minimum": 0},
             "modified": {"const": False},
             "complete": BOOLEAN,
+            "manifest": {
+                "enum": ["written", "not-written", "matches", "differs", "not-compared", "not-believed", None],
+                "description": "What became of the manifest; null where none was asked for.",
+            },
+        },
+        (),
+    ),
+    "manifest": (
+        (
+            "What verify --manifest writes into a file: what a storage directory holds, without its path. sha256 is that of"
+            " everything but sha256 and signature, as JSON with sorted keys, without spaces, in ASCII."
+        ),
+        {
+            "created": TIME,
+            "tool": STRING,
+            "cluster_key": KEY,
+            "num_partitions": INT32,
+            "layout": LAYOUT,
+            "control_header": {**HEX, "description": "The control file's first 128 bytes."},
+            "partitions": listed(
+                keys(
+                    {
+                        "partition": COUNT,
+                        "first_transaction_id": or_null(COUNT),
+                        "last_transaction_id": or_null(COUNT),
+                        "session_id": or_null(INT64),
+                        "low_water_mark": or_null(INT64),
+                        "local_low_water_mark": or_null(INT64),
+                    }
+                )
+            ),
+            "files": listed(
+                keys(
+                    {
+                        "name": {"type": "string", "description": "Relative to the storage directory, with slashes."},
+                        "size": COUNT,
+                        "sha256": SHA256,
+                    }
+                )
+            ),
+            "sha256": SHA256,
+            "signature": or_null(
+                {
+                    **keys({"algorithm": {"const": "ed25519"}, "public_key": SHA256, "signature": HEX}),
+                    "description": (
+                        "Over the line 'waltzctl.manifest/1 signature', a line feed, and the JSON that sha256 is of; the raw key"
+                        " and signature in hex."
+                    ),
+                }
+            ),
         },
         (),
     ),
@@ -303,7 +354,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         (),
     ),
     "plan": (
-        "What a repair would do (truncate, rebuild-index, recover).",
+        "What a repair, or undo --prune, would do.",
         {
             "hash": STRING,
             "command": STRING,
@@ -322,8 +373,20 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         "description": "What compare found; left out where the plan does not come from there.",
                     },
                     "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
+                    "setting": {
+                        **keys(
+                            {
+                                "session_id": or_null(INT64),
+                                "low_water_mark": or_null(INT64),
+                                "local_low_water_mark": or_null(INT64),
+                                "assigned": or_null(BOOLEAN),
+                                "available": or_null(BOOLEAN),
+                            }
+                        ),
+                        "description": "What set-partition is to set, null what stays; left out of other plans.",
+                    },
                 },
-                ("agreed", "layout"),
+                ("agreed", "layout", "setting"),
             ),
         },
         (),
@@ -388,7 +451,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         (),
     ),
     "result": (
-        "What a repair or an undo did; findings are those that remain.",
+        "What a repair, an undo or undo --prune did; findings are those that remain.",
         {
             "plan_hash": STRING,
             "applied": BOOLEAN,
@@ -397,8 +460,9 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "status": STRING,
             "exit_status": EXIT_STATUS,
             "findings": listed(keys(FINDING)),
+            "bytes_freed": {**COUNT, "description": "What undo --prune gave up; left out otherwise."},
         },
-        (),
+        ("bytes_freed",),
     ),
     "error": (
         "Why a command ended without its answer: the same as on stderr (any command, json and ndjson).",
@@ -791,7 +855,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "command": STRING,
             "arguments": listed(STRING),
             "created": {"type": "string", "description": "RFC 3339 in UTC."},
-            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back"]},
+            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back", "pruned"]},
             "plan_hash": STRING,
             "quarantine": PATH,
             "files": listed(STRING),

@@ -165,7 +165,9 @@ def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Limi
 
     Cutting takes a few reads of the index, here, so it is done only where there is too little else to share out.
     """
-    if options.partial or job.bytes <= part_size:
+    if (
+        options.partial or job.bytes <= part_size or job.hash_to is not None
+    ):  # a hash goes from the beginning to the end
         return []
     try:
         with SegmentCheck(job, limits) as opened:

@@ -11,6 +11,18 @@ from engine.findings import Code, Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestRequest:
+    """The manifest of the directory: compared with where there is one at `path`, else written there.
+
+    `key`: an Ed25519 key in PEM form, to sign with or to check the signature; `tool`: what writes it.
+    """
+
+    path: Path
+    key: Path | None = None
+    tool: str = "waltzctl"
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """How much is checked, and how.
 
@@ -32,6 +44,8 @@ class VerifyOptions:
     """With `quick`: leave the bodies of the indexes unread too."""
     exclusive: bool = False
     """The caller holds the directory's lock: whatever looks half-written is."""
+    manifest: ManifestRequest | None = None
+    """Compare the directory with its manifest, or write one."""
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
@@ -45,6 +59,21 @@ class VerifyOptions:
             raise InvalidRequestError(f"the rate must be above 0, not {self.limit_rate} bytes per second")
         if self.threads is not None and self.threads < 1:
             raise InvalidRequestError(f"at least one thread is needed, not {self.threads}")
+        if self.manifest is not None:
+            self._check_manifest()
+
+    def _check_manifest(self) -> None:
+        """A manifest speaks of every byte; whatever leaves some unread makes it a half-truth."""
+        for given, why in (
+            (self.quick, "quick reads no data"),
+            (self.partial, "a sample leaves data unread"),
+            (self.partitions is not None, "some partitions leave the others unread"),
+            (self.resume is not None, "resume passes over what was read before"),
+        ):
+            if given:
+                raise InvalidRequestError(
+                    f"a manifest has the hash of every file, and {why}", advice="ask for one of the two"
+                )
 
     @property
     def partial(self) -> bool:
@@ -58,7 +87,9 @@ class VerifySummary:
 
     `status` is clean, repairable or damaged; `exit_status_name` the name of the exit status.  `bytes` counts what was read
     and checked; `damage`, `repairable` and `notes` count findings.  `complete` is False when data was left unread: by quick
-    or sample, by a time limit, or by an interrupt.
+    or sample, by a time limit, or by an interrupt.  `manifest`, where one was asked for: *written*, *not-written* (the directory
+    is not clean, or was not read to its end), *matches*, *differs*, *not-compared* (cut short), *not-believed* (it is damaged, or
+    not signed as it should be).
     """
 
     status: str
@@ -72,6 +103,7 @@ class VerifySummary:
     notes: int
     elapsed_seconds: float
     complete: bool
+    manifest: str | None = None
 
 
 @dataclass(slots=True)

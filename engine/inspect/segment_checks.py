@@ -10,6 +10,7 @@ from typing import Self
 
 from engine.errors import DiskReadError
 from engine.findings import Code, Finding, Severity
+from engine.inspect.digests import HashingSource
 from engine.inspect.header_checks import check_headers, short_header
 from engine.inspect.index_checks import IndexReader, wrong_finding
 from engine.inspect.limits import CutShort, Limits
@@ -21,6 +22,7 @@ from engine.inspect.sampling import split
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.scan.columns import Damage, RecordBatch
 from engine.scan.scanner import scan_records
+from engine.scan.source import ByteSource
 from engine.storage.places import open_source
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
@@ -40,7 +42,7 @@ def check_segment(job: SegmentJob, options: VerifyOptions, limits: Limits) -> Se
     for _ in range(_ATTEMPTS):
         try:
             with SegmentCheck(job, limits) as check:
-                return check.run(options)
+                return check.with_digest(check.run(options))
         except FilesChangedError:
             continue
         except DiskReadError as error:
@@ -76,6 +78,7 @@ class SegmentCheck:
         self.size = 0
         self.begins = job.first
         self.reader: IndexReader | None = None
+        self._hashing: HashingSource | None = None
         self._stack = contextlib.ExitStack()
         self._headers: tuple[Finding, ...] = ()
         self._index_problem: Finding | None = None
@@ -100,7 +103,9 @@ class SegmentCheck:
         if self.data_state is None:
             raise FilesChangedError
         try:
-            self.data = self._stack.enter_context(open_source(job.data_path))
+            self.data: ByteSource = self._stack.enter_context(open_source(job.data_path))
+            if job.hash_to is not None:
+                self.data = self._hashing = HashingSource(self.data, job.hash_to)
             if self.index_state is not None:
                 index = self._stack.enter_context(open_source(job.index_path))
                 index_header = read_segment_header(self.index_state)
@@ -166,6 +171,15 @@ class SegmentCheck:
         except CutShort:
             return self._cut_short(scan)
         return self.finish(scan)
+
+    def with_digest(self, report: SegmentReport) -> SegmentReport:
+        """The report with what the job asked to be hashed.  Raises DiskReadError."""
+        if self._hashing is None or not report.finished:
+            return report
+        try:
+            return replace(report, digest=self._hashing.digest(self.limits))
+        except CutShort:
+            return replace(report, finished=False)
 
     def whole(self) -> RangeScan:
         """A scan of the whole file, not begun yet."""

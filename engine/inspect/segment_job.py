@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.findings import Code, Finding, Severity, make_finding
+from engine.inspect.digests import Digest
 from engine.storage.view import FileState
 from formats.segment import INDEX_SUFFIX, segment_name
 
@@ -32,6 +33,8 @@ class SegmentJob:
     """Name of the data file where it is not the usual one."""
     bytes: int = 0
     """Size of the data file when it was planned."""
+    hash_to: int | None = None
+    """So many bytes of the data file, from its beginning, are hashed on the way; None: none are."""
 
     @property
     def data_path(self) -> Path:
@@ -78,7 +81,7 @@ class SegmentReport:
     damaged, `begins` - 1 when there is none; `uncertain`: there may be more.  `index_excess`: a finding about index entries
     without records, apart from the others because a gap behind this segment may be their cause; `index_end`: the id behind
     the index's last entry.  `last_id`: the last intact record.  `torn`: it has a torn tail.  `gone`: the file vanished.
-    `finished` is False when the time was over.
+    `finished` is False when the time was over.  `digest`: of the bytes that the job asked to be hashed, where there were so many.
     """
 
     job: SegmentJob
@@ -95,3 +98,4 @@ class SegmentReport:
     gone: bool = False
     finished: bool = True
     states: tuple[FileState | None, FileState | None] = field(default=(None, None))
+    digest: Digest | None = None

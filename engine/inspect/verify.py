@@ -13,10 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.crew import Crew
+from engine.errors import WaltzError
 from engine.findings import Finding
 from engine.inspect import partition_runs
 from engine.inspect.crew_checks import check_all
@@ -30,6 +32,9 @@ from engine.inspect.split_segments import PART, SplitSegment
 from engine.inspect.targets import Scope, look_around, plan
 from engine.progress import SILENT, Progress
 from engine.scan import kernels
+
+if TYPE_CHECKING:
+    from engine.inspect.vouching import Vouching
 
 __all__ = ["VerifyOptions", "VerifySummary", "verify"]
 
@@ -48,11 +53,13 @@ def verify(
     """Findings of everything that `paths` name, in order, and a summary as the last item.
 
     A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.
-    Nothing is written but the state file of `options.resume`, nothing is locked, and a directory that a node is writing is no
-    difficulty.  An interrupt from the keyboard ends the verification with an incomplete summary.  With a `crew` its workers
-    check the segments, and findings come when all of them are done; otherwise threads of this process do.
+    Nothing is written but the state file of `options.resume` and the manifest of `options.manifest`, nothing is locked, and a
+    directory that a node is writing is no difficulty.  An interrupt from the keyboard ends the verification with an incomplete
+    summary.  With a `crew` its workers check the segments, and findings come when all of them are done; otherwise threads of this
+    process do.
 
-    Raises NotWaltzError, InvalidRequestError and DiskReadError for paths and options, before the first finding.
+    Raises NotWaltzError, InvalidRequestError, RefusedError and DiskReadError for paths and options, before the first finding;
+    behind the summary RefusedError, DiskReadError or DiskWriteError when the manifest could not be written.
     """
     options = options or VerifyOptions()
     options.check()
@@ -62,7 +69,12 @@ def verify(
         inspected = [scope.storage for scope in scopes if scope.storage is not None]
         refuse_inside(options.resume, inspected + [part.path for scope in scopes for part in scope.partitions.values()])
         state = ResumeState(options.resume, options)
-    return _Verification(scopes, options, state, progress, crew).run()
+    vouching = None
+    if options.manifest is not None:
+        from engine.inspect.vouching import Vouching
+
+        vouching = Vouching(options.manifest, scopes)
+    return _Verification(scopes, options, state, progress, crew, vouching).run()
 
 
 @dataclass(slots=True)
@@ -100,8 +112,11 @@ class _Verification:
         state: ResumeState | None,
         progress: Progress,
         crew: Crew | None,
+        vouching: Vouching | None,
     ) -> None:
         self._scopes = scopes
+        self._vouching = vouching
+        self._failure: WaltzError | None = None
         self._options = options
         self._state = state
         self._progress = progress
@@ -129,6 +144,8 @@ class _Verification:
         if self._options.quick:
             return sum(scope.index_bytes() for scope in self._scopes)
         data = sum(scope.data_bytes() for scope in self._scopes)
+        if self._vouching is not None:
+            data += self._vouching.other_bytes()
         return data if self._options.sample is None else int(data * self._options.sample)
 
     def run(self) -> Iterator[Finding | VerifySummary]:
@@ -143,6 +160,7 @@ class _Verification:
                 self._tally.add(finding)
                 yield finding
             self._done = not self._cut
+            self._write_manifest()
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -153,6 +171,8 @@ class _Verification:
             if self._state is not None:
                 self._state.save(complete=self._done)
         yield self._summary(interrupted)
+        if self._failure is not None:
+            raise self._failure
 
     def _summary(self, interrupted: bool) -> VerifySummary:
         tally = self._tally
@@ -168,9 +188,31 @@ class _Verification:
             notes=tally.notes,
             elapsed_seconds=self._limits.elapsed,
             complete=self._done and not self._options.partial,
+            manifest=None if self._vouching is None else self._vouching.outcome,
         )
 
+    def _write_manifest(self) -> None:
+        """Write the manifest that was asked for, if everything was read and nothing is wrong."""
+        if self._vouching is None or not self._vouching.writing:
+            return
+        if self._done and self._tally.status == "clean":
+            try:
+                self._vouching.write(self._limits)
+            except CutShort:
+                self._done = False
+            except WaltzError as error:
+                self._failure = error
+
     def _findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
+        """What is wrong in itself, then where it is not what its manifest says."""
+        yield from self._own_findings(pool)
+        if self._vouching is not None and not self._cut:
+            try:
+                yield from self._vouching.findings(self._limits)
+            except CutShort:
+                self._cut = True
+
+    def _own_findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
         """Take steps in order, starting work on segments a little ahead."""
         if self._crew is not None:
             steps = list(self._steps(None))
@@ -208,6 +250,8 @@ class _Verification:
             self._cut = self._cut or not report.finished
             if self._state is not None:
                 self._state.remember(report)
+            if self._vouching is not None:
+                self._vouching.remember(report)
             yield from step.run.add(report)
 
     def _check_again(self, job: SegmentJob) -> SegmentReport:
@@ -233,6 +277,8 @@ class _Verification:
 
     def _start(self, job: SegmentJob, pool: ThreadPoolExecutor | None) -> Callable[[], SegmentReport]:
         """Begin with a segment; the result is fetched when its turn comes."""
+        if self._vouching is not None:
+            job = replace(job, hash_to=self._vouching.hash_to(job))
         known = None if self._state is None else self._state.recall(job)
         if known is not None:
             self._progress.advance(job.bytes)
@@ -243,7 +289,7 @@ class _Verification:
             return lambda: self._reports[number]
         if pool is None:
             return lambda: check_segment(job, self._options, self._limits)
-        if job.bytes > PART and not self._options.partial:
+        if job.bytes > PART and not self._options.partial and job.hash_to is None:
             split = SplitSegment(job, self._options, self._limits, pool)
             self._opened.callback(split.close)
             return split.result

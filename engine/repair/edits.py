@@ -1,4 +1,4 @@
-"""What a repair may do to a file: cut it, overwrite a range, replace or create it, remove it.
+"""What a repair may do to a file: cut it, overwrite a range, replace or create it, remove it; and move a partition's directory.
 
 An edit is a value; `engine.repair.quarantine.apply_edits` is the only one who carries it out, after what it takes away is
 kept.  Edits of one file may be combined as long as they are edits in place (one `Cut`, any number of `Overwrite`, in ranges
@@ -60,7 +60,19 @@ class Remove:
     path: Path
 
 
-Edit = Cut | Overwrite | Replace | Remove
+@dataclass(frozen=True, slots=True)
+class MoveDirectory:
+    """Move a partition's directory, with everything in it, to where it is put aside, or back; nothing is there yet.
+
+    A rename is the whole of it, so nothing has to be kept: the way back is the other rename.
+    """
+
+    path: Path
+    target: Path
+
+
+FileEdit = Cut | Overwrite | Replace | Remove
+Edit = FileEdit | MoveDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +81,7 @@ class FileEdits:
 
     path: Path
     name: str
-    edits: tuple[Edit, ...]
+    edits: tuple[FileEdit, ...]
 
     @property
     def in_place(self) -> bool:
@@ -105,15 +117,20 @@ class FileEdits:
 
 
 def group_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
-    """Edits by file, files in the order of their first edit.
+    """Edits by file, files in the order of their first edit; moves of directories are not among them.
 
     Raises ValueError for a path outside the storage directory or in our own state directory, and for a combination that
     `edits` of one file do not allow.
     """
     from engine.repair.manifest import check_name
 
-    grouped: dict[str, list[Edit]] = {}
+    grouped: dict[str, list[FileEdit]] = {}
+    moved = [edit.path for edit in edits if isinstance(edit, MoveDirectory)]
     for edit in edits:
+        if isinstance(edit, MoveDirectory):
+            continue
+        if any(edit.path.is_relative_to(path) for path in moved):
+            raise ValueError(f"{edit.path}: lies in a directory that is moved")
         name = edit.path.relative_to(storage).as_posix()
         check_name(name)
         grouped.setdefault(name, []).append(edit)

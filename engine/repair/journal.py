@@ -1,6 +1,6 @@
 """The audit journal: ``.waltzctl/journal.jsonl``, one JSON line for every repair, undo and roll-back, appended and synced.
 
-A line: ``schema``, ``type``, ``time`` (RFC 3339, UTC), ``event`` (applied, undone, rolled-back), ``entry``, ``command``,
+A line: ``schema``, ``type``, ``time`` (RFC 3339, UTC), ``event`` (applied, undone, rolled-back, pruned), ``entry``, ``command``,
 ``arguments``, ``plan_hash`` and ``files`` with each file's size and SHA-256 before and after the event.  The line of an applied
 repair is written before the repair's last step, so that a crash in between shows as *applied*, then *rolled-back*.
 """
@@ -23,13 +23,16 @@ def journal_path(storage: Path) -> Path:
     return storage / disk.STATE_DIRECTORY / JOURNAL
 
 
-def record(storage: Path, event: str, entry: QuarantineEntry) -> None:
-    """Append a line durably.  A torn last line, left by a crash, is ended first.  Raises DiskWriteError."""
+def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | None = None) -> None:
+    """Append a line durably.  A torn last line, left by a crash, is ended first.  Raises DiskWriteError.
+
+    `freed`: bytes of kept copies that were given up; no file of the storage changed then.
+    """
     files = []
-    for one in entry.files:
+    for one in entry.files if freed is None else ():
         before, after = (one.before, one.after) if event == "applied" else (one.after, one.before)
         files.append({"path": one.path, "before": _short(before), "after": _short(after)})
-    line = {
+    line: dict[str, object] = {
         "schema": SCHEMA,
         "type": "audit",
         "time": format_time(disk.now_ms()),
@@ -39,7 +42,10 @@ def record(storage: Path, event: str, entry: QuarantineEntry) -> None:
         "arguments": list(entry.arguments),
         "plan_hash": entry.plan_hash,
         "files": files,
-    }
+    } | ({} if freed is None else {"bytes_freed": freed})
+    if entry.moves and freed is None:
+        ways = [(one.path, one.target) if event == "applied" else (one.target, one.path) for one in entry.moves]
+        line["moves"] = [{"from": source, "to": target} for source, target in ways]
     data = json.dumps(line).encode() + b"\n"
     path = journal_path(storage)
     try:

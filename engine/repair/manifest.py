@@ -20,22 +20,28 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
 from engine.storage.availability import AVAILABILITY_FILE_NAME
+from engine.strict_json import InvalidJsonError as _InvalidError
+from engine.strict_json import StrictObject as _Object
+from engine.strict_json import canonical
+from formats.fence import FENCE_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
+UNASSIGNED = "unassigned"
+"""Directory in our own state where partitions lie that were put aside (`engine.storage.retired`)."""
 _LIMIT = 256 << 20
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
+_PARTITION = re.compile(r"0|[1-9]\d{0,9}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -43,7 +49,8 @@ class State(enum.StrEnum):
     """Where a repair stands.
 
     PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
-    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final.
+    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final;
+    PRUNED: the repair stands, and what it kept was given up.
     """
 
     PREPARING = "preparing"
@@ -52,6 +59,14 @@ class State(enum.StrEnum):
     UNDOING = "undoing"
     UNDONE = "undone"
     ROLLED_BACK = "rolled-back"
+    PRUNED = "pruned"
+
+    @property
+    def why_final(self) -> str:
+        """Why a repair in this state cannot be taken back, as the rest of a sentence."""
+        if self is State.PRUNED:
+            return "what this repair kept was pruned, so it cannot be taken back any more"
+        return f"this repair was taken back already ({self.value})"
 
 
 INTERRUPTED = (State.PREPARED, State.UNDOING)
@@ -108,10 +123,27 @@ class KeptFile:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptMove:
+    """A partition's directory that was moved: where it was, and where it is, relative to the storage directory, with slashes.
+
+    One of the two is the partition's place, the other the one where it is put aside.
+    """
+
+    path: str
+    target: str
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+        return int(self.path.rpartition("/")[2])
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
 
-    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory.
+    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory; `moves`, where there
+    are any, are directories that changed their place.
     """
 
     id: str
@@ -124,6 +156,7 @@ class QuarantineEntry:
     path: Path
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
+    moves: tuple[KeptMove, ...] = ()
 
     @property
     def storage(self) -> Path:
@@ -131,7 +164,9 @@ class QuarantineEntry:
         return self.path.parent.parent.parent
 
 
-STATE_FILES = frozenset({f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}"})
+STATE_FILES = frozenset(
+    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}"}
+)
 """What a repair may change of our own state: files that belong to the partitions, as the control file does."""
 
 
@@ -179,7 +214,7 @@ def encode_entry(entry: QuarantineEntry) -> bytes:
 
 
 def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(canonical(body)).hexdigest()
 
 
 def _stamp_object(stamp: Stamp | None) -> dict[str, Any] | None:
@@ -203,73 +238,9 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     names = ("id", "number", "command", "created", "plan_hash")
     plain = {name: getattr(entry, name) for name in names}
     lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
-    return {**plain, **lists, "state": entry.state.value, "files": files}
-
-
-class _InvalidError(ValueError):
-    """A manifest that cannot be what this program wrote."""
-
-
-class _Object:
-    """A JSON object whose every key must be asked for, once, with its kind."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise _InvalidError(f"{where} is no object")
-        self._value = dict(value)
-        self._where = where
-
-    def _fail(self, key: str, what: str) -> NoReturn:
-        raise _InvalidError(f"{self._where}: {key} {what}")
-
-    def _take(self, key: str) -> Any:
-        if key not in self._value:
-            self._fail(key, "is missing")
-        return self._value.pop(key)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._value
-
-    def text(self, key: str, valid: Callable[[str], object] | None = None, *, most: int = 4096) -> str:
-        value = self._take(key)
-        if not isinstance(value, str) or len(value) > most or (valid is not None and not valid(value)):
-            self._fail(key, "is not valid")
-        return value
-
-    def optional_text(self, key: str, valid: Callable[[str], object]) -> str | None:
-        if self._value.get(key, "") is None:
-            del self._value[key]
-            return None
-        return self.text(key, valid)
-
-    def number(self, key: str) -> int:
-        value = self._take(key)
-        if type(value) is not int or not 0 <= value < 2**63:
-            self._fail(key, "is not a valid number")
-        return value
-
-    def optional_number(self, key: str) -> int | None:
-        if self._value.get(key, 0) is None:
-            del self._value[key]
-            return None
-        value = self._take(key)
-        if type(value) is not int or not -(2**63) <= value < 2**63:  # times before 1970 are allowed
-            self._fail(key, "is not a valid number")
-        return value
-
-    def items(self, key: str) -> list[Any]:
-        value = self._take(key)
-        if not isinstance(value, list):
-            self._fail(key, "is no list")
-        return value
-
-    def child(self, key: str) -> _Object | None:
-        value = self._take(key)
-        return None if value is None else _Object(value, f"{self._where}.{key}")
-
-    def finish(self) -> None:
-        if self._value:
-            self._fail(", ".join(sorted(self._value)), "is not known")
+    moves = [{"path": one.path, "target": one.target} for one in entry.moves]
+    more = {"moves": moves} if moves else {}
+    return {**plain, **lists, "state": entry.state.value, "files": files, **more}
 
 
 def _stamp(source: _Object | None) -> Stamp | None:
@@ -327,6 +298,22 @@ def _file(value: Any, where: str) -> KeptFile:
     return KeptFile(name, before, after, ranges, kept, built)
 
 
+def check_move(path: str, target: str) -> KeptMove:
+    """A move between a partition's place and the one where it is put aside.  Raises ValueError for any other."""
+    move = KeptMove(path, target)
+    for one, other in ((path, target), (target, path)):
+        if _PARTITION.fullmatch(one) and other == f"{disk.STATE_DIRECTORY}/{UNASSIGNED}/{one}":
+            return move
+    raise ValueError(f"a directory never moves from {path!r} to {target!r}")
+
+
+def _move(value: Any, where: str) -> KeptMove:
+    source = _Object(value, where)
+    move = check_move(source.text("path"), source.text("target"))
+    source.finish()
+    return move
+
+
 def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
     try:
@@ -353,6 +340,7 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
         path,
         tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
         tuple(check_name(name) for name in directories),
+        tuple(_move(one, f"moves[{n}]") for n, one in enumerate(source.items("moves") if "moves" in source else ())),
     )
     source.finish()
     copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, RefusedError, StalePlanError
 from engine.findings import Finding
-from engine.repair.edits import Cut, Edit, Overwrite, Replace
+from engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from engine.repair.restore import stamp
 from engine.storage.view import FileState
 from formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
     from engine.repair.reconcile import Agreed
+    from engine.repair.set_partition import Setting
 
 SCHEMA = "waltzctl.plan/1"
 TYPE = "plan"
@@ -55,6 +56,7 @@ class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
     `agreed`: what a comparison of all replicas found, for recover.  `layout`: to which layout convert brings a control file.
+    `setting`: what set-partition is to set.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -64,6 +66,7 @@ class Arguments:
     allow_data_loss: bool = False
     agreed: tuple[Agreed, ...] = ()
     layout: Layout | None = None
+    setting: Setting | None = None
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -71,9 +74,9 @@ class Arguments:
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
     def as_object(self) -> dict[str, Any]:
-        """As an object.  What was added later is left out where there is nothing, as in the plans made before."""
+        """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
-        for name in ("agreed", "layout"):
+        for name in ("agreed", "layout", "setting"):
             if not found[name]:
                 del found[name]
         return found
@@ -172,6 +175,8 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
         return ["cut", name, edit.size]
     if isinstance(edit, Overwrite):
         return ["overwrite", name, edit.offset, hashlib.sha256(edit.data).hexdigest()]
+    if isinstance(edit, MoveDirectory):
+        return ["move", name, edit.target.relative_to(storage).as_posix()]
     if isinstance(edit, Replace):  # its bytes follow from the files, which the binding covers
         return ["replace", name, edit.size]
     return ["remove", name]
@@ -299,7 +304,24 @@ def _arguments(value: Any) -> Arguments:
     partitions = None if known.partitions is None else tuple(known.partitions)
     flags = bool(known.everything), bool(known.allow_data_loss)
     layout = None if known.layout is None else Layout(known.layout)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], _agreed(known.agreed), layout)
+    agreed, setting = _agreed(known.agreed), _setting(known.setting)
+    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], agreed, layout, setting)
+
+
+def _setting(value: Any) -> Setting | None:
+    """What a plan file says that is to be set.  Raises TypeError."""
+    if value is None:
+        return None
+    from engine.repair.set_partition import Setting
+
+    found = Setting(**value)
+    numbers = (found.session_id, found.low_water_mark, found.local_low_water_mark)
+    flags = (found.assigned, found.available)
+    if any(type(one) not in (int, type(None)) for one in numbers):
+        raise TypeError("settings of the wrong kind")
+    if any(type(one) not in (bool, type(None)) for one in flags):
+        raise TypeError("settings of the wrong kind")
+    return found
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
@@ -344,4 +366,10 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
         from engine.repair.convert import plan_convert
 
         return plan_convert(path, layout=arguments.layout)
+    if command == "set-partition" and arguments.partitions is not None and arguments.setting is not None:
+        from engine.repair.set_partition import plan_set_partition
+
+        (partition,) = arguments.partitions
+        loss = arguments.allow_data_loss
+        return plan_set_partition(path, partition=partition, setting=arguments.setting, allow_data_loss=loss)
     raise InvalidRequestError(f"{command!r} is not a command that makes plans")

@@ -45,15 +45,17 @@ from engine.errors import (
     WaltzError,
 )
 from engine.repair import journal
-from engine.repair.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace, group_edits
+from engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
 from engine.repair.manifest import (
     INTERRUPTED,
     MANIFEST,
     KeptFile,
+    KeptMove,
     KeptRange,
     QuarantineEntry,
     Stamp,
     State,
+    check_move,
     entry_name_valid,
     locate,
     quarantine_directory,
@@ -63,6 +65,9 @@ from engine.repair.manifest import (
 )
 from engine.repair.restore import (
     Way,
+    move_back,
+    move_directory,
+    moved_back,
     put_back,
     read_chunks,
     remove_made_directories,
@@ -152,15 +157,15 @@ def apply_edits(
     interrupted before or a path leads out of the directory; ValueError for edits that contradict one another; DiskError
     when the system fails, after everything was taken back (or is left for `roll_back_interrupted`).
     """
-    groups = check_edits(storage, edits)
-    if not groups:
+    groups, moves = check_edits(storage, edits)
+    if not groups and not moves:
         raise ValueError("there is nothing to do")
     if left := interrupted(storage):
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
     _check_space(storage, groups)
     entry = _make_entry(storage, command, arguments, plan_hash)
     try:
-        entry = _prepare(entry, groups)
+        entry = _prepare(entry, groups, moves)
     except (Exception, KeyboardInterrupt):
         with contextlib.suppress(WaltzError, OSError):
             _discard(entry.path)
@@ -176,8 +181,8 @@ def apply_edits(
         raise
 
 
-def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
-    """The edits by file, once it is certain that each can be carried out where it is; read-only.
+def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[tuple[FileEdits, ...], list[KeptMove]]:
+    """The edits by file, and the directories that move, once it is certain that each can be done where it is; read-only.
 
     Plans are made through here as well, so that a dry run refuses what the application would.  Raises RefusedError when a path
     leads out of the directory or onto another file system, StalePlanError for a file that is gone, ValueError for edits that
@@ -186,7 +191,20 @@ def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
     groups = group_edits(storage, edits)
     for group in groups:
         _check_place(storage, group)
-    return groups
+    return groups, [_check_move(storage, edit) for edit in edits if isinstance(edit, MoveDirectory)]
+
+
+def _check_move(storage: Path, edit: MoveDirectory) -> KeptMove:
+    names = (edit.path.relative_to(storage).as_posix(), edit.target.relative_to(storage).as_posix())
+    move = check_move(*names)
+    source, target = locate(storage, move.path), locate(storage, move.target)
+    if not source.is_dir():
+        raise StalePlanError(f"{source}: the directory is not there any more", advice="make the plan again")
+    if os.path.lexists(target):
+        raise RefusedError(
+            f"{target}: files of partition {move.partition} are here already", advice="move one of the two away"
+        )
+    return move
 
 
 def _check_place(storage: Path, group: FileEdits) -> None:
@@ -239,7 +257,7 @@ def _make_entry(storage: Path, command: str, arguments: Sequence[str], plan_hash
     return QuarantineEntry(name, number, command, tuple(arguments), created, plan_hash, State.PREPARING, path)
 
 
-def _prepare(entry: QuarantineEntry, groups: Iterable[FileEdits]) -> QuarantineEntry:
+def _prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable[KeptMove]) -> QuarantineEntry:
     write_entry(entry)  # before any copy: a directory with copies always has a manifest that says what they are
     _unsettle(entry.path)
     storage = entry.storage
@@ -270,7 +288,7 @@ def _prepare(entry: QuarantineEntry, groups: Iterable[FileEdits]) -> QuarantineE
         if not parent.exists() and relative not in directories:
             directories.append(relative)
     disk.sync_directory(entry.path)
-    entry = replace(entry, state=State.PREPARED, files=tuple(files), directories=tuple(directories))
+    entry = replace(entry, state=State.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves))
     write_entry(entry)
     return entry
 
@@ -335,6 +353,9 @@ def _carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
         disk.sync_directory(path.parent)
     files = {entry.storage / file.path: file for file in entry.files}
     for edit in edits:
+        if isinstance(edit, MoveDirectory):
+            move_directory(edit.path, edit.target)
+            continue
         file = files.get(edit.path)
         if file is None:
             continue  # edits in place that change nothing
@@ -397,7 +418,9 @@ def _discard(path: Path) -> None:
 
 
 def _ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
-    """How each file can be brought back.  Raises DamageError when one cannot."""
+    """How each file can be brought back.  Raises DamageError when one, or a directory that was moved, cannot."""
+    for move in entry.moves:
+        moved_back(entry, move)
     return [(file, way_back(entry, file)) for file in entry.files]
 
 
@@ -406,6 +429,8 @@ def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, 
     disk.sync_directory(entry.path)  # that it is being taken back must be known before the first file says so
     for file, way in reversed(ways):
         put_back(entry, file, way)
+    for move in reversed(entry.moves):
+        move_back(entry, move)
     remove_made_directories(entry)
     done = replace(entry, state=final)
     journal.record(entry.storage, final.value, done)
@@ -416,12 +441,27 @@ def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, 
 
 
 def _drop_copies(entry: QuarantineEntry) -> None:
-    """Remove copies whose originals are back in place; the manifest stays."""
-    copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(r"(range|new)-\d+", name)]
+    """Remove copies whose originals are back in place, or whose way back was given up; the manifest stays."""
+    kinds = "range|new|old" if entry.state is State.PRUNED else "range|new"
+    copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
     if copies:
         disk.sync_directory(entry.path)
+
+
+def give_up(entry: QuarantineEntry, size: int) -> None:
+    """Drop the copies of an applied repair, `size` bytes, and the way back with them.  Raises DiskError.
+
+    The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  The
+    caller holds the DirectoryLock.
+    """
+    done = replace(entry, state=State.PRUNED)
+    _unsettle(done.path)
+    journal.record(done.storage, "pruned", done, freed=size)
+    write_entry(done)
+    _drop_copies(done)
+    _settle(done.path)
 
 
 def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
@@ -467,7 +507,9 @@ def undo(storage: Path, entry_id: str | None = None) -> UndoResult:
 
 
 def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
-    return tuple(entry.storage / file.path for entry in entries for file in entry.files)
+    entries = tuple(entries)
+    files = tuple(entry.storage / file.path for entry in entries for file in entry.files)
+    return files + tuple(entry.storage / move.path for entry in entries for move in entry.moves)
 
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
@@ -479,7 +521,7 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
     for entry in entries:
         if entry.id == entry_id:
             if entry.state is not State.APPLIED:
-                raise RefusedError(f"{entry_id}: this repair was taken back already ({entry.state})")
+                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
             return entry
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
 
@@ -487,8 +529,11 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:
     """Refuse when a file is not as the repair left it; else how each one can be brought back."""
     touched = {file.path for file in entry.files}
+    moved = {one for move in entry.moves for one in (move.path, move.target)}
     for later in reversed(entries):
         both = touched & {file.path for file in later.files}
+        both |= {file.path for file in later.files if file.path.rpartition("/")[0] in moved}
+        both |= moved & {move.path for move in later.moves}
         if later.number > entry.number and later.state is State.APPLIED and both:
             raise StalePlanError(
                 f"{entry.storage / min(both)}: a later repair changed it too", advice=f"undo {later.id} first"
@@ -499,6 +544,12 @@ def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry])
             raise StalePlanError(
                 f"{path}: the file is not as the repair {entry.id} left it",
                 advice=f"what was written since would be lost; the kept bytes are in {entry.path}",
+            )
+    for move in entry.moves:
+        if not (entry.storage / move.target).is_dir() or os.path.lexists(entry.storage / move.path):
+            raise StalePlanError(
+                f"{entry.storage / move.path}: was moved again since the repair {entry.id} moved it to {move.target}",
+                advice=f"bring partition {move.partition} to where that left it first",
             )
     for name in entry.directories:
         inside = {path.relative_to(entry.storage).as_posix() for path in (entry.storage / name).iterdir()}

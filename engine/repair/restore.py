@@ -16,7 +16,7 @@ from pathlib import Path
 from engine import disk
 from engine.errors import DamageError
 from engine.findings import Code, make_finding
-from engine.repair.manifest import KeptFile, KeptRange, QuarantineEntry, Stamp, locate
+from engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, locate
 from engine.storage.view import FileState
 
 CHUNK = 1 << 20
@@ -151,6 +151,42 @@ def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, sh
 
 def _piece(entry: QuarantineEntry, name: str | None, start: int, stop: int) -> bytes:
     return b"" if name is None else disk.read_range(entry.path / name, start, stop - start)
+
+
+def moved_back(entry: QuarantineEntry, move: KeptMove) -> bool:
+    """Whether a directory still has to be brought back from where it was moved.  Changes nothing.
+
+    Raises DamageError when it is at neither place, or something is at both.
+    """
+    source, target = locate(entry.storage, move.path), locate(entry.storage, move.target)
+    here, there = os.path.lexists(source), os.path.lexists(target)
+    if here == there:
+        where = "something is there again" if here else "it is at neither of its places"
+        raise _refuse(entry, source, f"{where}; it was moved to {target}")
+    if not (source if here else target).is_dir():
+        raise _refuse(entry, source if here else target, "it is no directory any more")
+    return there
+
+
+def move_back(entry: QuarantineEntry, move: KeptMove) -> None:
+    """Bring a directory back, durably, where that is not done; it may be repeated."""
+    source, target = entry.storage / move.path, entry.storage / move.target
+    if moved_back(entry, move):
+        move_directory(target, source)
+        return
+    for directory in (source.parent, target.parent):
+        if directory.is_dir():  # a process that died may have moved it without getting as far as the syncs
+            disk.sync_directory(directory)
+
+
+def move_directory(source: Path, target: Path) -> None:
+    """Rename a directory into another one, made where it is missing, durably.  Raises DiskWriteError."""
+    if not target.parent.is_dir():
+        disk.make_directory(target.parent)
+        disk.sync_directory(target.parent.parent)
+    disk.rename(source, target)
+    disk.sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
+    disk.sync_directory(source.parent)
 
 
 def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:

@@ -12,7 +12,7 @@ from engine import disk
 from engine.disk import Change, DirectoryLock
 from engine.errors import WaltzError
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from engine.repair.manifest import State
+from engine.repair.manifest import UNASSIGNED, State
 from engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
 from engine.storage.directory import StorageDirectory
 from formats.control import CONTROL_FILE_NAME
@@ -41,12 +41,15 @@ class RepairSeen:
     complaints: tuple[str, ...] = ()
 
 
+_RECORDS = tuple(f"{disk.STATE_DIRECTORY}/{name}" for name in ("lock", "journal.jsonl", disk.QUARANTINE))
+_PLACES = (disk.STATE_DIRECTORY, f"{disk.STATE_DIRECTORY}/{UNASSIGNED}")
+
+
 def outside_state(tree: Tree) -> Tree:
-    """A storage directory without our own files."""
-    own = disk.STATE_DIRECTORY
+    """A storage directory without what only records repairs, and without the places that are made when they are first needed."""
     return Tree(
-        {name: data for name, data in tree.files.items() if not name.startswith(own + "/")},
-        frozenset(name for name in tree.directories if name != own and not name.startswith(own + "/")),
+        {name: data for name, data in tree.files.items() if not name.startswith(_RECORDS)},
+        frozenset(name for name in tree.directories if name not in _PLACES and not name.startswith(_RECORDS)),
     )
 
 

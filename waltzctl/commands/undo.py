@@ -13,8 +13,8 @@ from engine.errors import InvalidRequestError, RefusedError
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, path_of
-from waltzctl.values import counted, format_ranges
+from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
+from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
     from engine.repair.manifest import QuarantineEntry
@@ -32,11 +32,20 @@ MANUAL = Manual(
             "Files that changed after the repair are never overwritten: undo then refuses and changes nothing. Afterwards the"
             " exit status is 0 when the directory is as it was before the repair, whatever state that is."
         ),
+        (
+            "--prune gives up what repairs kept that are older than --older-than: their copies go, and with them the way back. A"
+            " repair that was interrupted is never touched, nor one that an older repair of the same files, which stays, is taken"
+            " back behind."
+        ),
     ),
     examples=(
         Example("waltzctl undo /data/waltz --list", "What was kept, latest last?"),
         Example("waltzctl undo /data/waltz", "Take the latest repair back, after typing its partition's number."),
         Example("waltzctl undo /data/waltz 20260314T151617Z-recover --yes", "Take that one back, in a script."),
+        Example(
+            "waltzctl undo /data/waltz --prune --older-than 30d --keep 3 --yes",
+            "Give up what repairs kept a month ago and earlier, but not the latest three.",
+        ),
     ),
     statuses=(
         ExitStatus.CLEAN,
@@ -48,15 +57,15 @@ MANUAL = Manual(
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
     ),
-    objects=("undo-entry", "result"),
+    objects=("undo-entry", "plan", "result"),
     sections=(
         Section(
             "FILES",
             (
                 ".waltzctl/quarantine/ID/manifest.json: each file's size, time and SHA-256 before and after the repair.",
                 ".waltzctl/quarantine/ID/old-N, range-N: the kept bytes.",
-                ".waltzctl/journal.jsonl: a line for every repair and every undo.",
-                "A quarantine that nobody wants any more may be removed by hand.",
+                ".waltzctl/journal.jsonl: a line for every repair, every undo and every repair that was pruned.",
+                "Of a pruned repair the manifest stays, so that --list still names it.",
             ),
         ),
     ),
@@ -69,8 +78,17 @@ def run(
         str | None, typer.Argument(metavar="ID", help="The repair to take back; the latest unless given.")
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List what can be taken back, and change nothing.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Give up what old repairs kept; needs --older-than.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="With --prune: only repairs so old, for instance 30d."),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=0, help="With --prune: the latest N stay, whatever their age."),
+    ] = None,
     yes: YesOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would come back and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")] = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
@@ -80,12 +98,21 @@ def run(
     if listing and (entry_id is not None or yes):
         raise typer.BadParameter("--list changes nothing; leave out ID and --yes", param_hint="'--list'")
 
+    age = parsed("--older-than", older_than, parse_duration)
+    _check_prune(prune, age, keep, others=listing or entry_id is not None)
+
     from engine.repair.quarantine import list_entries
     from engine.storage.view import TargetKind, resolve
 
     target = resolve(storage)
     if target.kind is not TargetKind.STORAGE:
         raise InvalidRequestError(f"{storage}: a {target.kind}, not a storage directory")
+    if prune:
+        from waltzctl.pruning import prune_quarantine
+
+        assert age is not None  # checked above
+        with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+            return prune_quarantine(console, storage, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
     entries = list_entries(storage)
     if listing:
         return _list(Console(output_format, quiet=quiet, verbose=verbose), entries)
@@ -96,6 +123,18 @@ def run(
         if not yes:
             _confirm(chosen)
         return _undo(console, storage, chosen)
+
+
+def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bool) -> None:
+    """Refuse options that cannot be meant together.  Raises typer.BadParameter."""
+    if not prune and (age is not None or keep is not None):
+        raise typer.BadParameter("says what --prune may give up", param_hint="'--older-than' / '--keep'")
+    if prune and others:
+        raise typer.BadParameter(
+            "takes nothing back and lists nothing; leave out ID and --list", param_hint="'--prune'"
+        )
+    if prune and age is None:
+        raise typer.BadParameter("needs an age: add for instance --older-than 30d", param_hint="'--prune'")
 
 
 def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
@@ -121,7 +160,7 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
     for entry in entries:
         if entry.id == entry_id:
             if entry.state not in open_states:
-                raise RefusedError(f"{entry_id}: was taken back before ({entry.state})", advice=advice)
+                raise RefusedError(f"{entry_id}: {entry.state.why_final}", advice=advice)
             return entry
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice=advice)
 
@@ -129,7 +168,8 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 def _touched(entry: QuarantineEntry) -> set[int]:
     """The partitions whose files the repair touched."""
     parts = (file.path.split("/") for file in entry.files)
-    return {int(part[0]) for part in parts if len(part) > 1 and part[0].isascii() and part[0].isdigit()}
+    numbers = {int(part[0]) for part in parts if len(part) > 1 and part[0].isascii() and part[0].isdigit()}
+    return numbers | {move.partition for move in entry.moves}
 
 
 def _confirm(entry: QuarantineEntry) -> None:

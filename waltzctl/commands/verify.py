@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl import __version__
 from waltzctl.connecting import (
     SECURITY,
     Connecting,
@@ -34,10 +35,20 @@ from waltzctl.values import counted, human_bytes, human_duration, parse_duration
 if TYPE_CHECKING:
     from engine.client.addresses import Address
     from engine.findings import Finding
-    from engine.inspect.outcome import VerifySummary
+    from engine.inspect.outcome import ManifestRequest, VerifySummary
 
 REMEDIES = 20
 """So many different remedies are listed at the end; every finding carries its own."""
+
+_MANIFESTS = {
+    "written": "The manifest was written.",
+    "not-written": "No manifest was written: that takes a clean directory, read to its end.",
+    "matches": "The manifest matches.",
+    "differs": "The manifest does not match.",
+    "not-compared": "It was not compared with its manifest to the end.",
+    "not-believed": "The manifest proves nothing.",
+}
+"""What became of the manifest, by the summary's word for it."""
 
 MANUAL = Manual(
     name="verify",
@@ -66,6 +77,14 @@ MANUAL = Manual(
             "waltzctl verify /data/waltz --max-duration 2h --resume /var/tmp/waltz.resume",
             "A part each night; finished segments are remembered.",
         ),
+        Example(
+            "waltzctl verify /data/waltz --manifest waltz.manifest --manifest-key key.pem",
+            "Write down what every file holds, signed.",
+        ),
+        Example(
+            "waltzctl verify /mnt/copy --manifest waltz.manifest --manifest-key key.pub",
+            "Does a copy hold the very same?",
+        ),
         Example("waltzctl verify /data/waltz --format ndjson | jq -r .code", "For scripts."),
         Example(
             "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
@@ -73,7 +92,7 @@ MANUAL = Manual(
         Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
-    objects=("finding", "verify-summary"),
+    objects=("finding", "verify-summary", "manifest"),
     sections=(
         Section(
             "COST",
@@ -87,6 +106,32 @@ MANUAL = Manual(
                     "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown with"
                     " complete = false, and INCOMPLETE stands where OK would. With --resume FILE the segments that were"
                     " finished and have not changed since are passed over the next time. FILE must not lie inside PATH."
+                ),
+            ),
+        ),
+        Section(
+            "MANIFEST",
+            (
+                (
+                    "A manifest names every file of one storage directory with its size and SHA-256, and each partition's first"
+                    " and last transaction and marks. Where FILE does not exist it is written once the directory was found"
+                    " clean; where it exists the directory, which may lie anywhere, is compared with it. It is never"
+                    " overwritten: to make a new one, name another FILE. FILE must not lie inside PATH. Data files are hashed"
+                    " while they are checked; indexes and the control file are read once more. --quick, --sample, --partition"
+                    " and --resume leave something unread, so they are refused with it. A directory that a process holds gets"
+                    " no manifest (13); it may be compared with one."
+                ),
+                (
+                    "Files that are missing, changed or not in the manifest are damage (4). A directory that went on being"
+                    " written still matches if every file begins with the bytes that the manifest names: the last segment of a"
+                    " partition may be longer, later segments may have come, and marks may have risen. That is the note"
+                    " manifest-grown; the manifest does not vouch for what came later."
+                ),
+                (
+                    "--manifest-key signs it with an Ed25519 private key, or checks that it was signed with the private half of a"
+                    " public one; the key is in PEM form (openssl genpkey -algorithm ed25519). Without the right signature the"
+                    " manifest proves nothing: damage, and nothing is compared. Of what is in .waltzctl only partitions that were"
+                    " put aside are named."
                 ),
             ),
         ),
@@ -125,6 +170,20 @@ def run(
         str | None,
         typer.Option("--resume", metavar="FILE", help="Remember finished segments there, and pass them over."),
     ] = None,
+    manifest: Annotated[
+        str | None,
+        typer.Option(
+            "--manifest",
+            metavar="FILE",
+            help="Compare with the hashes in FILE, or write them there if it does not exist.",
+        ),
+    ] = None,
+    manifest_key: Annotated[
+        str | None,
+        typer.Option(
+            "--manifest-key", metavar="FILE", help="Sign the manifest, or check its signature: an Ed25519 key, PEM."
+        ),
+    ] = None,
     partition: PartitionsOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
@@ -140,7 +199,9 @@ def run(
 
     nodes = nodes_of(paths, name="PATH")
     if nodes is not None:
-        refuse_with_node(quick=quick, sample=share, resume=resume, **computing.given)
+        refuse_with_node(
+            quick=quick, sample=share, resume=resume, manifest=manifest, manifest_key=manifest_key, **computing.given
+        )
         with (
             Console(output_format, quiet=quiet, verbose=verbose) as console,
             progress(quiet=quiet, verbose=verbose, noun="records") as listener,
@@ -160,6 +221,7 @@ def run(
         max_duration=seconds,
         limit_rate=rate,
         resume=path_of(resume, name="--resume") if resume is not None else None,
+        manifest=_manifest(manifest, manifest_key),
     )
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
@@ -179,6 +241,18 @@ def run(
             listener.close()
             report.show(stream.throw(KeyboardInterrupt()))  # the summary of what was checked so far
     return report.status
+
+
+def _manifest(text: str | None, key: str | None) -> ManifestRequest | None:
+    """What ``--manifest`` and ``--manifest-key`` ask for."""
+    from engine.inspect.outcome import ManifestRequest
+
+    if text is None:
+        if key is not None:
+            raise typer.BadParameter("there is no --manifest to sign or to believe", param_hint="'--manifest-key'")
+        return None
+    key_path = None if key is None else path_of(key, name="--manifest-key")
+    return ManifestRequest(path_of(text, name="--manifest"), key_path, f"waltzctl {__version__}")
 
 
 def _verify_nodes(
@@ -259,6 +333,7 @@ def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool)
     read = f"{extent} ({counted(summary.records, 'record')}, {human_bytes(summary.bytes)}"
     seen = f"{', '.join(counts) or 'no findings'} in {read}, {human_duration(summary.elapsed_seconds)})."
     partly = "" if summary.complete else " Not everything was read."
+    vouched = "" if summary.manifest is None else f" {_MANIFESTS[summary.manifest]}"
     outside = " Seen from outside: files, indexes and record checksums were not." if from_outside else ""
-    lines.append(f"{word}  {seen}{partly}{outside} Nothing was modified.")
+    lines.append(f"{word}  {seen}{partly}{outside}{vouched} Nothing was modified.")
     return "\n".join(lines)

@@ -107,6 +107,7 @@ def verify_summary_object(summary: VerifySummary) -> Object:
             "elapsed_seconds": round(summary.elapsed_seconds, 6),
             "modified": False,
             "complete": summary.complete,
+            "manifest": summary.manifest,
         },
     )
 
@@ -143,6 +144,7 @@ def plan_object(plan: Plan) -> Object:
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
                 "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
+                **_setting_keys(plan),
             },
         },
     )
@@ -163,6 +165,22 @@ def _agreed_keys(plan: Plan) -> Object:
     return {"agreed": agreed} if agreed else {}
 
 
+def _setting_keys(plan: Plan) -> Object:
+    """What set-partition is to set; left out of other plans."""
+    one = plan.arguments.setting
+    if one is None:
+        return {}
+    return {
+        "setting": {
+            "session_id": one.session_id,
+            "low_water_mark": one.low_water_mark,
+            "local_low_water_mark": one.local_low_water_mark,
+            "assigned": one.assigned,
+            "available": one.available,
+        }
+    }
+
+
 def result_object(
     *,
     plan_hash: str,
@@ -172,8 +190,9 @@ def result_object(
     status: str,
     exit_status: ExitStatus,
     findings: Iterable[Finding] = (),
+    bytes_freed: int | None = None,
 ) -> Object:
-    """**result**.  `findings`: what is still wrong afterwards."""
+    """**result**.  `findings`: what is still wrong afterwards; `bytes_freed`, where something was pruned, what came free."""
     return named(
         "result",
         {
@@ -184,6 +203,7 @@ def result_object(
             "status": status,
             "exit_status": int(exit_status),
             "findings": [finding_keys(finding) for finding in findings],
+            **({} if bytes_freed is None else {"bytes_freed": bytes_freed}),
         },
     )
 
@@ -231,7 +251,7 @@ def undo_entry_object(entry: QuarantineEntry) -> Object:
             "state": entry.state.value,
             "plan_hash": entry.plan_hash,
             "quarantine": path_text(entry.path),
-            "files": tuple(file.path for file in entry.files),
+            "files": (*(file.path for file in entry.files), *(move.path for move in entry.moves)),
         },
     )
 

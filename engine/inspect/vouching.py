@@ -1,0 +1,380 @@
+"""What ``verify --manifest`` adds to a verification: the manifest of a sound directory, or the comparison with one.
+
+A manifest names every regular file outside ``.waltzctl`` and those of the partitions that were put aside in it.  The segments are
+hashed while they are checked; the rest (indexes, control file, whatever else lies there) is read once more.
+
+A directory that went on being written still proves what it held: a Waltz log only grows at its end.  So every file must begin
+with the bytes that the manifest names; the last segment of a partition, and its index, may be longer, later segments may have
+come, and the control file may have higher marks.  That is named as growth, for which the manifest does not vouch; everything
+else that differs is damage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskReadError, InvalidRequestError, RefusedError
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.inspect.digests import Digest, digest_file
+from engine.inspect.directory_manifest import (
+    DamagedManifestError,
+    Manifest,
+    ManifestFile,
+    ManifestPartition,
+    NoManifestError,
+    decode_manifest,
+)
+from engine.inspect.limits import Limits
+from engine.inspect.outcome import ManifestRequest
+from engine.inspect.resume import refuse_inside
+from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.signing import SigningKey, load_key
+from engine.inspect.targets import Scope
+from engine.storage import places
+from engine.storage.retired import retired_directories
+from engine.storage.view import FileState, read_control
+from formats.adapters import format_time
+from formats.control import CONTROL_FILE_NAME, ControlFile
+from formats.segment import parse_name
+
+_LIMIT = 1 << 30
+_Segment = tuple[int, int]
+"""Partition, first transaction id in the name."""
+
+
+def listing(storage: Path) -> dict[str, FileState]:
+    """The files that a manifest names, by name relative to the storage directory.  Raises DiskReadError."""
+    found: dict[str, FileState] = {}
+    aside = retired_directories(storage)[0]
+    _collect(storage, "", found)
+    if aside.is_dir():
+        _collect(aside, aside.relative_to(storage).as_posix() + "/", found)
+    return dict(sorted(found.items()))
+
+
+def _collect(directory: Path, prefix: str, found: dict[str, FileState]) -> None:
+    try:
+        names = places.listing(directory)
+    except FileNotFoundError:  # it went away while we looked
+        return
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
+    for name, numbers in names.items():
+        path = directory / name
+        if numbers is not None:
+            if not name.endswith(disk.TEMPORARY_SUFFIX):
+                found[prefix + name] = FileState(path, *numbers)
+        elif _goes_into(path, prefix):
+            _collect(path, f"{prefix}{name}/", found)
+
+
+def _goes_into(path: Path, prefix: str) -> bool:
+    """Whether a name that is no file is a directory of the storage; our own state has a rule of its own."""
+    if not prefix:
+        return path.name != disk.STATE_DIRECTORY and path.is_dir()  # a partition may be a link to another disk
+    return path.is_dir() and not path.is_symlink()  # deeper ones could go in a circle
+
+
+def _segment_of(name: str) -> _Segment | None:
+    """Partition and first id of a data or index file's name; None for any other file."""
+    directory, _, file = name.partition("/")
+    parsed = parse_name(file)
+    if parsed is None or not (directory.isascii() and directory.isdigit() and str(int(directory)) == directory):
+        return None
+    return int(directory), parsed[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """The control file as a manifest sees it."""
+
+    control: ControlFile
+    partitions: dict[int, tuple[int, int, int]]
+
+    @classmethod
+    def read(cls, path: Path) -> _Control | None:
+        control = read_control(path)
+        if control is None or not control.size_fits:
+            return None
+        current = ((info.partition, info.current_struct) for info in control.partitions)
+        return cls(control, {number: one.marks for number, one in current if one is not None})
+
+
+class Vouching:
+    """One run's manifest: to be written where there is none, to be compared with where there is one.
+
+    `hash_to`, `remember` while the segments are checked, then `findings`, then `finish`.
+    """
+
+    def __init__(self, request: ManifestRequest, scopes: list[Scope]) -> None:
+        """Raises InvalidRequestError, RefusedError for a directory in use that is to be written down, DiskReadError."""
+        if len(scopes) != 1 or not scopes[0].whole or scopes[0].storage is None or scopes[0].control_path is None:
+            raise InvalidRequestError(
+                "a manifest is that of one whole storage directory", advice="name one, and nothing else"
+            )
+        self._scope = scopes[0]
+        self._storage = scopes[0].storage
+        self._request = request
+        self._reports: dict[str, SegmentReport] = {}
+        refuse_inside(request.path, [self._storage])
+        self._key: SigningKey | None = None if request.key is None else load_key(request.key)
+        self._manifest: Manifest | None = None
+        self._unusable: Finding | None = None
+        self.writing = not os.path.lexists(request.path)
+        self.outcome = "not-written" if self.writing else "not-compared"
+        if self.writing:
+            self._check_writable()
+        else:
+            self._load()
+        self._before = listing(self._storage)
+        self._expected: dict[str, ManifestFile] = (
+            {} if self._manifest is None else {one.name: one for one in self._manifest.files}
+        )
+
+    def _check_writable(self) -> None:
+        path = self._request.path
+        if self._key is not None and self._key.private is None:
+            raise InvalidRequestError(
+                f"{path}: there is no such manifest, and {self._key.path} holds a public key, which cannot sign one",
+                advice="name the manifest to check, or the private key to write one",
+            )
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InvalidRequestError(f"{path.parent}: no directory that can be written to")
+        if places.lock_holder(self._storage, self._storage / CONTROL_FILE_NAME) is not None:
+            raise RefusedError(
+                f"{self._storage}: a process holds it, and a manifest is that of a directory at rest",
+                advice="stop the node, or make the manifest of a snapshot; checking against one works at any time",
+            )
+
+    def _load(self) -> None:
+        path = self._request.path
+        state = FileState.of(path)
+        if state is None:
+            raise InvalidRequestError(f"{path}: not a file that can be read", advice="name another one")
+        try:
+            self._manifest = decode_manifest(disk.read_range(path, 0, min(state.size, _LIMIT)))
+        except NoManifestError as error:
+            raise InvalidRequestError(
+                f"{path}: not a manifest: {error}", advice="name another file; none is ever overwritten"
+            ) from error
+        except DamagedManifestError as error:
+            self._object(Code.MANIFEST_SIGNATURE, f"the manifest is damaged: {error}; nothing was compared with it")
+            return
+        if self._key is None:
+            return
+        objection = self._key.objection(self._manifest)
+        if objection is not None:
+            self._object(
+                Code.MANIFEST_SIGNATURE,
+                f"the manifest is not what the owner of {self._key.path} signed: {objection}; nothing was compared with it",
+            )
+            self._manifest = None
+
+    def _object(self, code: Code, message: str) -> None:
+        self._unusable = make_finding(code, self._request.path, message)
+
+    def other_bytes(self) -> int:
+        """Bytes that are read beside the segments."""
+        return sum(one.size for name, one in self._before.items() if not name.endswith(".seg"))
+
+    def hash_to(self, job: SegmentJob) -> int | None:
+        """How much of a segment's data file is to be hashed while it is checked."""
+        if self.writing:
+            return job.bytes
+        expected = self._expected.get(self._name(job.data_path))
+        return None if expected is None or expected.size > job.bytes else expected.size
+
+    def remember(self, report: SegmentReport) -> None:
+        """A segment was checked."""
+        self._reports[self._name(report.job.data_path)] = report
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._storage).as_posix()
+
+    def _digest(self, name: str, size: int, limits: Limits) -> Digest | None:
+        """Of a file's first `size` bytes, read now unless they were hashed before.  Raises DiskReadError, CutShort."""
+        report = self._reports.get(name)
+        if report is not None and report.digest is not None and report.digest.size == size:
+            return report.digest
+        return digest_file(self._storage / name, size, limits)
+
+    # --- comparing ---------------------------------------------------------------------------------------------------
+
+    def findings(self, limits: Limits) -> Iterator[Finding]:
+        """Where the directory is not what the manifest says; nothing where one is to be written.  Raises CutShort."""
+        if self._unusable is not None:
+            self.outcome = "not-believed"
+            yield self._unusable
+            return
+        if self._manifest is None:
+            return
+        manifest = self._manifest
+        if manifest.signature is not None and self._key is None:
+            yield make_finding(
+                Code.MANIFEST_SIGNATURE,
+                self._request.path,
+                f"the manifest is signed by the key {manifest.signature.public_key}, and nothing was named to check that",
+                severity=Severity.NOTE,
+            )
+        now = listing(self._storage)
+        ends = self._ends()
+        grown: dict[int, str] = {}
+        differs = False
+        for one in manifest.files:
+            for finding in self._compare(one, now.get(one.name), ends, grown, limits):
+                differs = differs or finding.severity is Severity.DAMAGE
+                yield finding
+        for name, state in now.items():
+            if name in self._expected:
+                continue
+            segment = _segment_of(name)
+            if segment is not None and self._came_later(segment, ends):
+                grown.setdefault(segment[0], name)
+                continue
+            differs = True
+            yield self._finding(Code.MANIFEST_EXTRA_FILE, state.path, "the manifest does not name this file", name)
+        for number in sorted(grown):
+            yield self._growth(number, ends)
+        self.outcome = "differs" if differs else "matches"
+
+    def _ends(self) -> dict[int, int]:
+        """The first id of the last segment of each partition, in the manifest."""
+        ends: dict[int, int] = {}
+        for name in self._expected:
+            segment = _segment_of(name)
+            if segment is not None:
+                ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))
+        return ends
+
+    def _came_later(self, segment: _Segment, ends: dict[int, int]) -> bool:
+        assert self._manifest is not None
+        return segment[0] < self._manifest.header.num_partitions and segment[1] > ends.get(segment[0], -1)
+
+    def _compare(
+        self, wanted: ManifestFile, state: FileState | None, ends: dict[int, int], grown: dict[int, str], limits: Limits
+    ) -> Iterator[Finding]:
+        path = self._storage / wanted.name
+        if state is None:
+            said = f"the manifest names this file, of {wanted.size} bytes, and it is not here"
+            yield self._finding(Code.MANIFEST_MISSING_FILE, path, said, wanted.name)
+            return
+        segment = _segment_of(wanted.name)
+        last = segment is not None and ends[segment[0]] == segment[1]
+        if state.size < wanted.size or (state.size > wanted.size and not last):
+            said = f"the file has {state.size} bytes, the manifest says {wanted.size}"
+            yield self._finding(Code.MANIFEST_DIFFERS, path, said, wanted.name)
+            return
+        try:
+            found = self._digest(wanted.name, wanted.size, limits)
+        except DiskReadError as error:
+            yield self._finding(Code.READ_ERROR, path, str(error), wanted.name)
+            return
+        if found is not None and found.sha256 == wanted.sha256:
+            if segment is not None and state.size > wanted.size:
+                grown.setdefault(segment[0], wanted.name)
+            return
+        if wanted.name == CONTROL_FILE_NAME and (risen := self._marks_risen(path)) is not None:
+            yield self._finding(Code.MANIFEST_GROWN, path, risen, wanted.name)
+            return
+        what = "the file" if state.size == wanted.size else f"what the first {wanted.size} bytes hold"
+        said = f"{what} is not what the manifest says: SHA-256 {'none' if found is None else found.sha256}, {wanted.sha256} there"
+        yield self._finding(Code.MANIFEST_DIFFERS, path, said, wanted.name)
+
+    def _marks_risen(self, path: Path) -> str | None:
+        """What to say of a control file that differs, but only as a node's going on explains; None where it does not."""
+        assert self._manifest is not None
+        try:
+            now = _Control.read(path)
+        except DiskReadError:
+            return None
+        if (
+            now is None
+            or now.control.header != self._manifest.header
+            or now.control.layout is not self._manifest.layout
+        ):
+            return None
+        changed = []
+        for one in self._manifest.partitions:
+            marks, before = now.partitions.get(one.partition), one.marks
+            if before is not None and (marks is None or any(a < b for a, b in zip(marks, before, strict=True))):
+                return None
+            if marks != before:
+                changed.append(str(one.partition))
+        which = f"session and marks of partition {', '.join(changed)} have risen" if changed else "flags have changed"
+        return f"the control file went on since the manifest was made: {which}"
+
+    def _growth(self, number: int, ends: dict[int, int]) -> Finding:
+        assert self._manifest is not None
+        known = next((one for one in self._manifest.partitions if one.partition == number), None)
+        last = None if known is None else known.last_transaction_id
+        behind = "its records" if last is None else f"records behind transaction {last}"
+        came = "went on being written" if number in ends else "came"
+        return make_finding(
+            Code.MANIFEST_GROWN,
+            self._storage / str(number),
+            f"partition {number} {came} since the manifest was made, which does not vouch for {behind}",
+            storage_directory=self._storage,
+            partition=number,
+            transaction_id=None if last is None else last + 1,
+        )
+
+    def _finding(self, code: Code, path: Path, message: str, name: str) -> Finding:
+        segment = _segment_of(name)
+        return make_finding(
+            code,
+            path,
+            message,
+            storage_directory=self._storage,
+            partition=None if segment is None else segment[0],
+            segment=None if segment is None else segment[1],
+        )
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, limits: Limits) -> None:
+        """Write the manifest, where there is none and the directory is sound, whole and by rename.
+
+        Raises RefusedError when the directory changed meanwhile, or somebody made the file; DiskReadError, DiskWriteError,
+        CutShort.
+        """
+        manifest = self._make(limits)
+        if listing(self._storage) != self._before:
+            raise RefusedError(
+                f"{self._storage}: changed while it was read, so no manifest was written",
+                advice="see that nobody writes there, and start again",
+            )
+        if os.path.lexists(self._request.path):
+            raise RefusedError(
+                f"{self._request.path}: somebody made it meanwhile; it was left as it is", advice="name another file"
+            )
+        disk.write_whole(self._request.path, manifest.encode())
+        self.outcome = "written"
+
+    def _make(self, limits: Limits) -> Manifest:
+        control = _Control.read(self._storage / CONTROL_FILE_NAME)
+        assert control is not None  # a directory without one is not sound
+        files = []
+        for name, state in self._before.items():
+            found = self._digest(name, state.size, limits)
+            files.append(ManifestFile(name, state.size, "" if found is None else found.sha256))  # "": told by `write`
+        partitions = [self._partition(number, control) for number in range(len(control.control.partitions))]
+        manifest = Manifest(
+            format_time(disk.now_ms()) or "",
+            self._request.tool,
+            control.control.header,
+            control.control.layout,
+            tuple(partitions),
+            tuple(files),
+        )
+        return manifest if self._key is None else self._key.sign(manifest)
+
+    def _partition(self, number: int, control: _Control) -> ManifestPartition:
+        reports = [one for one in self._reports.values() if one.job.partition == number and one.last_id is not None]
+        first = min((one.begins for one in reports), default=None)
+        last = max((one.last_id for one in reports if one.last_id is not None), default=None)
+        marks = control.partitions.get(number, (None, None, None))
+        return ManifestPartition(number, first, last, *marks)

@@ -1,0 +1,126 @@
+"""Pruning the quarantine: what old repairs kept is given up, and with it the way back.
+
+A pruned entry keeps its manifest, marked *pruned*, as a record of what was done; the copies go.  The manifest is the one durable
+step: before it the entry is whole, behind it the copies are nobody's, and the next writer removes what a crash left of them.
+
+Repairs of the same files are taken back latest first.  So an entry is pruned only together with every earlier one of the same
+places: an earlier one that stayed could never be taken back any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from engine import disk
+from engine.errors import InvalidRequestError, RefusedError, StalePlanError
+from engine.repair.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
+from engine.repair.plan import Arguments, Plan, Step
+from engine.repair.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
+from engine.strict_json import canonical
+from formats.control import CONTROL_FILE_NAME
+
+COMMAND = "prune"
+ACTION = "drop-kept-copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """A plan to prune: the ids of the entries, oldest first, and how many bytes of kept copies each one has."""
+
+    plan: Plan
+    storage: Path
+    entries: tuple[tuple[str, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all kept copies that go."""
+        return sum(size for _, size in self.entries)
+
+
+def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
+    """Plan to give up what repairs kept that are `older_than` seconds old or older, but for the latest `keep` of all.
+
+    Read-only.  Only repairs that are applied have something to give up.  Raises InvalidRequestError for a number that cannot be
+    meant, RefusedError while a repair is interrupted, DamageError for an entry that cannot be read, DiskReadError.
+    """
+    if not older_than >= 0 or keep < 0:
+        raise InvalidRequestError(f"an age of {older_than} s or {keep} to keep cannot be meant")
+    _refuse_interrupted(storage)
+    entries = list_entries(storage)
+    applied = [entry for entry in entries if entry.state is State.APPLIED]
+    chosen = [entry for entry in entries if entry.state is State.PRUNED and kept_bytes(entry)]  # cut short by a crash
+    chosen += _chosen(applied, len(applied) - keep, disk.now_ms() / 1000 - older_than)
+    sizes = tuple((entry.id, kept_bytes(entry)) for entry in chosen)
+    steps = tuple(_step(entry, size) for entry, (_, size) in zip(chosen, sizes, strict=True))
+    body = {"command": COMMAND, "storage": str(storage.resolve()), "entries": [list(one) for one in sizes]}
+    digest = hashlib.sha256(canonical(body)).hexdigest()
+    return Prune(Plan(digest, COMMAND, storage, Arguments(), steps, ()), storage, sizes)
+
+
+def _refuse_interrupted(storage: Path) -> None:
+    if left := interrupted(storage):
+        raise RefusedError(
+            f"{storage}: the repair {left[0].id} was interrupted; nothing is pruned before it is taken back",
+            advice="take it back with undo",
+        )
+
+
+def _chosen(applied: Sequence[QuarantineEntry], most: int, before: float) -> list[QuarantineEntry]:
+    """The entries to prune among the applied ones, oldest first; `before` in seconds since 1970."""
+    chosen: list[QuarantineEntry] = []
+    stay: set[str] = set()
+    for place, entry in enumerate(applied):
+        old = datetime.fromisoformat(entry.created).timestamp() <= before
+        if old and place < most and not stay & _places(entry):
+            chosen.append(entry)
+        else:
+            stay |= _places(entry)
+    return chosen
+
+
+def _places(entry: QuarantineEntry) -> set[str]:
+    """The partitions' directories, and files beside them, that a repair touched."""
+    return {file.path.split("/")[0] for file in entry.files} | {str(move.partition) for move in entry.moves}
+
+
+def _step(entry: QuarantineEntry, size: int) -> Step:
+    reason = f"{entry.command} of {entry.created} can no longer be taken back; {size} bytes of kept copies come free"
+    return Step(ACTION, entry.path, None, None, None, 0, size, reason, loses_data=True)
+
+
+def kept_bytes(entry: QuarantineEntry) -> int:
+    """Bytes of the copies that an entry keeps."""
+    with os.scandir(entry.path) as found:
+        return sum(one.stat(follow_symlinks=False).st_size for one in found if one.name != MANIFEST)
+
+
+def prune(prepared: Prune) -> int:
+    """Carry a plan out and return the bytes that came free; whether it is wanted was asked before.
+
+    Takes the DirectoryLock.  An interrupt between two entries leaves each either whole or pruned.  Raises DirectoryLockedError,
+    RefusedError, StalePlanError when the quarantine is no longer what the plan was made for, DamageError, DiskError.
+    """
+    storage = prepared.storage
+    if not prepared.entries:
+        return 0
+    if not (storage / CONTROL_FILE_NAME).is_file():
+        raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
+    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        _refuse_interrupted(storage)
+        found = {entry.id: entry for entry in list_entries(storage) if entry.state in (State.APPLIED, State.PRUNED)}
+        for name, size in prepared.entries:
+            if name not in found or kept_bytes(found[name]) != size:
+                raise StalePlanError(
+                    f"{quarantine_directory(storage) / name}: changed since the plan was made; nothing was modified",
+                    advice="make the plan again",
+                )
+        roll_back_interrupted(storage)  # makes durable, and clears away, what a crash left open
+        for name, size in prepared.entries:
+            if found[name].state is State.APPLIED:
+                give_up(found[name], size)
+    return prepared.bytes

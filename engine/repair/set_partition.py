@@ -1,0 +1,384 @@
+"""Setting what the control file, and our own files beside it, say of one partition: session, marks, assignment, availability.
+
+Records are never touched.  Of the pair in the control file only the struct that is next is written, as every update does, so
+that a torn write leaves the one in force.  Where the documented layout's rule would still choose the other one (the higher marks
+win, and a mark is to fall) both say the same.
+
+A session or mark that falls takes back what somebody was promised, and a local low-water mark above the last transaction promises
+what is not here: both need `allow_data_loss`.  So does a session below the fence, the highest session that a node here let in
+(`engine.storage.fences`): it would be refused all the same, so the fence falls with it.
+
+Assignment is a flag in the released layout.  In the documented layout it is the partition's directory, which moves to where
+partitions are put aside, and back.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine import disk
+from engine.errors import (
+    BelowLowWaterMarkError,
+    ConcurrentUpdateError,
+    InvalidRequestError,
+    MarkWouldFallError,
+    RefusedError,
+)
+from engine.inspect.limits import Limits
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.segment_checks import check_segment
+from engine.inspect.segment_job import SegmentJob
+from engine.repair.content import Content, Literal
+from engine.repair.edits import MoveDirectory, Overwrite, Replace
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from engine.storage.fences import fence_path
+from engine.storage.retired import put_aside_path
+from engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
+from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
+from formats.fence import (
+    FENCE_HEADER,
+    FENCE_PAIR,
+    FENCE_SLOT,
+    NO_SESSION,
+    FenceError,
+    decode_fence_header,
+    decode_pair,
+    encode_slot,
+    fence_file_size,
+    pair_offset,
+)
+from formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
+
+COMMAND = "set-partition"
+_ENDS = VerifyOptions(quick=True, ends_only=True)
+_NAMES = {
+    "session_id": "session",
+    "low_water_mark": "low-water mark",
+    "local_low_water_mark": "local low-water mark",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is to hold from now on; None leaves a thing as it is.  -1 is the format's own "none"."""
+
+    session_id: int | None = None
+    low_water_mark: int | None = None
+    local_low_water_mark: int | None = None
+    assigned: bool | None = None
+    available: bool | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is to be set."""
+        return all(value is None for value in asdict(self).values())
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        if self.empty:
+            raise InvalidRequestError("nothing is to be set", advice="name what is to change; --help lists it")
+        for field, name in _NAMES.items():
+            value = getattr(self, field)
+            if value is not None and not -1 <= value < 2**63:
+                raise InvalidRequestError(f"{name} {value}: they go from -1, which is none, to {2**63 - 1}")
+
+
+def plan_set_partition(path: Path, *, partition: int, setting: Setting, allow_data_loss: bool = False) -> Repair:
+    """Plan to set what is named of a partition; no steps where it is so already.  Read-only.
+
+    Raises InvalidRequestError for values that cannot be meant, RefusedError for a damaged control file, for an interrupted
+    repair and for an assignment that the files do not allow; ConcurrentUpdateError, MarkWouldFallError and
+    BelowLowWaterMarkError for what needs `allow_data_loss`; DamageError for marks of availability that cannot be understood;
+    NotWaltzError, DiskReadError.
+    """
+    setting.check()
+    target = resolve(path)
+    if target.storage is None or target.kind is not TargetKind.STORAGE:
+        raise InvalidRequestError(
+            f"{path}: a {target.kind}, not a storage directory", advice="name the storage directory"
+        )
+    view = view_storage(target.storage, (partition,))
+    control = view.control
+    if control is None or not control.size_fits:
+        raise RefusedError(f"{view.control_path}: no usable control file", advice="run verify, then recover")
+    check_partitions(control, (partition,))
+    arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, setting=setting)
+    draft = Draft(COMMAND, path, target.storage, arguments)
+    draft.refuse_interrupted()
+    draft.partitions.add(partition)
+    _Planner(draft, view.control_path, control, partition, setting, allow_data_loss).plan()
+    return draft.finish()
+
+
+class _Planner:
+    """Adds the steps and edits for one partition to a draft."""
+
+    def __init__(
+        self, draft: Draft, path: Path, control: ControlFile, number: int, setting: Setting, allow_data_loss: bool
+    ) -> None:
+        self._draft = draft
+        self._path = path
+        self._control = control
+        self._number = number
+        self._setting = setting
+        self._allowed = allow_data_loss
+        self._info = control.partitions[number]
+        self._current = _in_force(draft, path, self._info)
+        self._changes: dict[str, int] = {}
+        self._said: list[tuple[str, str, bool]] = []
+        """Steps of the struct: action, reason, whether it loses data."""
+
+    @property
+    def _directory(self) -> Path:
+        return self._draft.storage / str(self._number)
+
+    @property
+    def _aside(self) -> Path:
+        return put_aside_path(self._draft.storage, self._number)
+
+    @property
+    def _released(self) -> bool:
+        return self._control.layout is Layout.RELEASED
+
+    def plan(self) -> None:
+        self._fence()
+        self._session()
+        self._marks()
+        self._availability()
+        if self._setting.assigned is not None:
+            (self._assign if self._setting.assigned else self._unassign)()
+        self._struct()
+
+    def _where(self) -> str:
+        return f"{self._draft.storage}: partition {self._number}"
+
+    # --- session and marks ---------------------------------------------------------------------------------------------
+
+    def _session(self) -> None:
+        session, now = self._setting.session_id, self._current.session_id
+        if session is None or session == now:
+            return
+        if session < now and not self._allowed:
+            raise ConcurrentUpdateError(
+                f"{self._where()}: session {session} is older than session {now}, which is in force; a server that was"
+                " replaced would be let in again",
+                advice="add --allow-data-loss to go back all the same",
+            )
+        self._changes["session_id"] = session
+        why = f"session {now} becomes {session}"
+        self._said.append(
+            ("set-session", why + (": older servers are let in again" if session < now else ""), session < now)
+        )
+
+    def _fence(self) -> None:
+        session = self._setting.session_id
+        fence = None if session is None else _read_fence(self._draft.storage, self._control, self._number)
+        if session is None or fence is None or session >= fence:
+            return
+        path = fence_path(self._draft.storage)
+        if not self._allowed:
+            raise ConcurrentUpdateError(
+                f"{path}: partition {self._number}: a node here has let session {fence} in, and keeps session {session} out",
+                advice=f"set session {fence} or a later one, or add --allow-data-loss to lower the fence as well",
+            )
+        data = bytes(FENCE_PAIR.size)
+        if session >= 0:
+            data = encode_slot(self._number, session) + bytes(FENCE_PAIR.size - FENCE_SLOT.size)
+        offset = pair_offset(self._number)
+        self._draft.step(
+            "lower-session-fence", path, self._number,
+            f"the fence falls from session {fence} to {session}: older servers are let in again",
+            offset=offset, length=len(data), loses_data=True,
+        )  # fmt: skip
+        self._draft.edits.append(Overwrite(path, offset, data))
+
+    def _marks(self) -> None:
+        for field in ("low_water_mark", "local_low_water_mark"):
+            value, now = getattr(self._setting, field), getattr(self._current, field)
+            if value is None or value == now:
+                continue
+            name = _NAMES[field]
+            why, loses = f"the {name} {now} becomes {value}", value < now
+            if loses:
+                why += ": what it promised is given up"
+                if not self._allowed:
+                    raise MarkWouldFallError(
+                        f"{self._where()}: the {name} would fall from {now} to {value}: it says what is acknowledged",
+                        advice="add --allow-data-loss to lower it all the same",
+                    )
+            elif field == "local_low_water_mark" and value > (last := self._last_transaction()):
+                why, loses = f"{why}, and the last transaction here is {last}: the others count as lost", True
+                if not self._allowed:
+                    raise BelowLowWaterMarkError(
+                        f"{self._where()}: the {name} would be {value}, and the last transaction here is {last}: the partition"
+                        " would promise what it does not have",
+                        advice=f"set {last} or less, or add --allow-data-loss to let it count as lost",
+                    )
+            self._changes[field] = value
+            self._said.append((f"set-{name.replace(' ', '-')}", why, loses))
+
+    def _last_transaction(self) -> int:
+        """The last transaction that is here, put aside or not; -1 when there is none."""
+        directory = next((path for path in (self._directory, self._aside) if path.is_dir()), None)
+        if directory is None:
+            return -1
+        segments = view_partition(directory, self._number).data_segments
+        for segment in reversed(segments):
+            assert segment.data is not None
+            job = SegmentJob(
+                directory, segment.first_transaction_id, partition=self._number, storage=self._draft.storage,
+                bytes=segment.data.size,
+            )  # fmt: skip
+            report = check_segment(job, _ENDS, Limits(exclusive=True))
+            if report.last_id is not None:
+                return report.last_id
+        return segments[0].first_transaction_id - 1 if segments else -1
+
+    # --- availability ------------------------------------------------------------------------------------------------
+
+    def _availability(self) -> None:
+        wanted = self._setting.available
+        if wanted is None:
+            return
+        storage = self._draft.storage
+        self._draft.sources.add(availability_path(storage))
+        marks = load_marks(storage)
+        after = Availability(wanted, wanted)
+        if combine(self._control, marks, self._number) == after:
+            return
+        said = "may be read and written" if wanted else "may be neither read nor written"
+        if self._released and self._current.available != wanted:
+            self._flag(FLAG_AVAILABLE, wanted, "switch-on" if wanted else "switch-off", f"the partition {said}")
+        # the file decides in the documented layout; in the released one it says what a cleared flag stands for
+        if self._released and (wanted or marks.get(self._number, Availability()) in (Availability(), after)):
+            return
+        self._write_marks({**marks, self._number: after}, f"partition {self._number} {said}")
+
+    def _write_marks(self, marks: dict[int, Availability], why: str) -> None:
+        path, data = availability_path(self._draft.storage), encode_marks(marks)
+        self._draft.step("write-availability", path, self._number, why, offset=0, length=len(data))
+        self._draft.edits.append(Replace(path, lambda: [data], len(data)))
+
+    def _flag(self, flag: int, value: bool, action: str, why: str) -> None:
+        flags = self._changes.get("flags", self._current.flags)
+        assert flags is not None  # the released layout has them
+        self._changes["flags"] = flags | flag if value else flags & ~flag
+        self._said.append((action, why, False))
+
+    # --- assignment --------------------------------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        if self._released and not self._current.assigned:
+            self._flag(FLAG_ASSIGNED, True, "assign", "the partition belongs to this node")
+        if self._directory.is_dir():
+            return
+        if self._aside.is_dir():  # whichever layout put it there
+            self._move(
+                self._aside, self._directory, "assign", "the partition belongs to this node: its files come back"
+            )
+            return
+        mark = self._changes.get("local_low_water_mark", self._current.local_low_water_mark)
+        if mark != -1:
+            raise RefusedError(
+                f"{self._directory}: the directory of partition {self._number} is missing, and its local low-water mark {mark}"
+                " says that transactions were here",
+                advice="bring the directory back first; to begin anew without them add --local-low-water-mark -1"
+                " --allow-data-loss",
+            )
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty segment and its index, with the directory."""
+        created, key = self._control.header.created, self._control.header.cluster_key
+        header = SegmentHeader(FORMAT_VERSION, created, key, self._number, 0).encode()
+        for name, action in ((segment_name(0), "create-segment"), (index_name(0), "create-index")):
+            path = self._directory / name
+            self._draft.step(
+                action,
+                path,
+                self._number,
+                "an assigned partition has at least one segment",
+                offset=0,
+                length=HEADER_SIZE,
+            )
+            self._draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
+
+    def _unassign(self) -> None:
+        if self._released:
+            if self._current.assigned:
+                why = "the partition no longer belongs to this node; its files stay where they are"
+                self._flag(FLAG_ASSIGNED, False, "unassign", why)
+            return
+        if self._directory.is_dir():
+            if os.path.lexists(self._aside):
+                raise RefusedError(
+                    f"{self._aside}: files of partition {self._number} were put aside here before",
+                    advice="move one of the two away by hand",
+                )
+            why = f"the partition no longer belongs to this node; its files are put aside in {disk.STATE_DIRECTORY}"
+            self._move(self._directory, self._aside, "unassign", why)
+        elif not self._aside.is_dir() and self._current.marks != (-1, -1, -1):
+            raise RefusedError(
+                f"{self._directory}: the directory of partition {self._number} is lost (session {self._current.session_id},"
+                f" local low-water mark {self._current.local_low_water_mark}), so that there is nothing to put aside",
+                advice="bring it back first; run verify",
+            )
+
+    def _move(self, source: Path, target: Path, action: str, why: str) -> None:
+        self._draft.step(action, source, self._number, why)
+        self._draft.edits.append(MoveDirectory(source, target))
+
+    # --- the pair ----------------------------------------------------------------------------------------------------
+
+    def _struct(self) -> None:
+        """One step for each thing that changes; all of them are one write of the struct that is next, or of both."""
+        if not self._changes:
+            return
+        number, written = self._info.updated(**self._changes)
+        layout = self._control.layout
+        offset, data = layout.struct_offset(self._number, number), written.encode()
+        if not _same(self._info.with_struct(number, written).current_struct, written):
+            offset, data = layout.struct_offset(self._number, 1), data * 2
+        for action, why, loses in self._said:
+            self._draft.step(action, self._path, self._number, why, offset=offset, length=len(data), loses_data=loses)
+        self._draft.edits.append(Overwrite(self._path, offset, data))
+
+
+def _in_force(draft: Draft, path: Path, info: PartitionInfo) -> PartitionStruct:
+    current = info.current_struct
+    if current is None or info.stored_partition != info.partition:
+        raise RefusedError(
+            f"{path}: partition {info.partition}: its info is damaged, so that nothing tells what holds now",
+            advice=f"run waltzctl recover {draft.storage} --partition {info.partition} first",
+        )
+    return current
+
+
+def _same(chosen: PartitionStruct | None, written: PartitionStruct) -> bool:
+    """Whether what is chosen says what was to be written."""
+    return chosen is not None and (chosen.marks, chosen.flags) == (written.marks, written.flags)
+
+
+def _read_fence(storage: Path, control: ControlFile, partition: int) -> int | None:
+    """The highest session that a node here let in; None where none ever served.  Raises RefusedError, DiskReadError."""
+    path = fence_path(storage)
+    partitions = len(control.partitions)
+    try:
+        data = disk.read_range(path, 0, fence_file_size(partitions) + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        found = decode_fence_header(data[: FENCE_HEADER.size])
+        if found != partitions or len(data) != fence_file_size(partitions):
+            raise FenceError(f"it is for {found} partitions, and there are {partitions}")
+        offset = pair_offset(partition)
+        session = decode_pair(data[offset : offset + FENCE_PAIR.size], partition).session_id
+    except FenceError as error:
+        raise RefusedError(
+            f"{path}: cannot be understood: {error}",
+            advice="make sure that no server of an older session is running, then remove the file",
+        ) from error
+    return None if session == NO_SESSION else session

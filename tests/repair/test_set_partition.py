@@ -1,0 +1,444 @@
+"""set-partition: what is written, what is refused one step before it would be a loss, and that undo gives every byte back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.disk import DirectoryLock
+from engine.errors import (
+    BelowLowWaterMarkError,
+    ConcurrentUpdateError,
+    DirectoryLockedError,
+    InvalidRequestError,
+    MarkWouldFallError,
+    RefusedError,
+    StalePlanError,
+)
+from engine.repair.apply import RepairResult, apply
+from engine.repair.plan import Repair, load_plan, plan_object
+from engine.repair.quarantine import list_entries, undo
+from engine.repair.set_partition import Setting, plan_set_partition
+from engine.repair.truncate import plan_truncate
+from engine.storage.availability import Availability, read_availability, save_marks
+from engine.storage.directory import StorageDirectory
+from engine.storage.fences import SessionFences
+from engine.storage.view import read_control
+from formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
+from tests.builders import build_directory, digest
+from tests.repair.trees import snapshot
+
+SESSION, MARK, LAST = 3, 9, 29
+"""Of partition 0; partition 1 has twelve records, partition 2 was never here."""
+BOTH = pytest.mark.parametrize("layout", list(Layout))
+
+
+@pytest.fixture(params=list(Layout))
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return build(tmp_path, request.param)
+
+
+def build(place: Path, layout: Layout) -> Path:
+    return build_directory(
+        place / "s", {0: LAST + 1, 1: 12}, layout=layout, per_segment=10, local_low_water_mark=MARK, num_partitions=3
+    )
+
+
+def control_of(storage: Path) -> ControlFile:
+    found = read_control(storage / CONTROL_FILE_NAME)
+    assert found is not None
+    return found
+
+
+def current(storage: Path, partition: int = 0) -> PartitionStruct:
+    found = control_of(storage).partitions[partition].current_struct
+    assert found is not None
+    return found
+
+
+def everything(storage: Path) -> dict[str, str]:
+    """Every file but those that only record what was done."""
+    own = (".waltzctl/lock", ".waltzctl/journal.jsonl", ".waltzctl/quarantine/")
+    return {name: value for name, value in digest(storage).items() if not name.startswith(own)}
+
+
+def plan(storage: Path, partition: int = 0, *, loss: bool = False, **values: int | bool) -> Repair:
+    return plan_set_partition(storage, partition=partition, setting=Setting(**values), allow_data_loss=loss)  # type: ignore[arg-type]
+
+
+def settled(storage: Path, partition: int = 0, *, loss: bool = False, **values: int | bool) -> RepairResult:
+    """Plan (which changes nothing), apply, take back to the very bytes, apply again."""
+    before, times = everything(storage), snapshot(storage)
+    repair = plan(storage, partition, loss=loss, **values)
+    assert repair.plan == plan(storage, partition, loss=loss, **values).plan, "the same files give the same plan"
+    assert (everything(storage), snapshot(storage)) == (before, times), "planning changes nothing"
+    result = apply(repair, arguments=["set-partition"])
+    assert result.applied
+    after = everything(storage)
+    undo(storage, result.undo_id)
+    assert (everything(storage), snapshot(storage)) == (before, times), "undo brings back bytes and times"
+    result = apply(plan(storage, partition, loss=loss, **values), arguments=["set-partition"])
+    assert everything(storage) == after
+    assert plan(storage, partition, loss=True, **values).plan.steps == (), "it is so already"
+    return result
+
+
+def test_a_rising_session_and_rising_marks_write_only_the_struct_that_is_next(storage: Path) -> None:
+    before = control_of(storage).partitions[0]
+    raw = (storage / CONTROL_FILE_NAME).read_bytes()
+    result = settled(storage, session_id=7, low_water_mark=40, local_low_water_mark=LAST)
+    assert result.exit_status_name == "clean"
+    assert current(storage).marks == (7, 40, LAST)
+    after = control_of(storage).partitions[0]
+    assert before.current is not None
+    assert after.structs[before.current - 1] == before.structs[before.current - 1]
+    assert after.current == 3 - before.current
+    changed = [
+        place
+        for place, (a, b) in enumerate(zip(raw, (storage / CONTROL_FILE_NAME).read_bytes(), strict=True))
+        if a != b
+    ]
+    layout = control_of(storage).layout
+    start = layout.struct_offset(0, 3 - before.current)
+    assert start <= changed[0] <= changed[-1] < start + layout.struct_schema.size
+
+
+def test_the_plan_says_what_it_does_step_by_step(storage: Path) -> None:
+    repair = plan(storage, session_id=7, low_water_mark=40)
+    assert [(step.action, step.partition, step.loses_data) for step in repair.plan.steps] == [
+        ("set-session", 0, False), ("set-low-water-mark", 0, False)
+    ]  # fmt: skip
+    assert "session 3 becomes 7" in repair.plan.steps[0].reason
+
+
+# --- what falls ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"session_id": SESSION - 1}, ConcurrentUpdateError),
+        ({"session_id": -1}, ConcurrentUpdateError),
+        ({"low_water_mark": MARK - 1}, MarkWouldFallError),
+        ({"local_low_water_mark": MARK - 1}, MarkWouldFallError),
+        ({"local_low_water_mark": -1}, MarkWouldFallError),
+        ({"session_id": SESSION + 1, "low_water_mark": MARK - 1}, MarkWouldFallError),
+    ],
+)
+def test_what_falls_needs_to_be_allowed_and_then_holds(
+    storage: Path, values: dict[str, int], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="allow-data-loss"):
+        plan(storage, **values)
+    repair = plan(storage, loss=True, **values)
+    assert repair.plan.loses_data
+    settled(storage, loss=True, **values)
+    now = current(storage)
+    assert {name: getattr(now, name) for name in values} == values
+    with StorageDirectory.open(storage) as opened:
+        assert opened.info(0).current_struct == now
+
+
+@pytest.mark.parametrize("name", ["session_id", "low_water_mark", "local_low_water_mark"])
+def test_the_same_value_is_nothing_to_do(storage: Path, name: str) -> None:
+    value = getattr(current(storage), name)
+    assert plan(storage, **{name: value}).plan.steps == ()
+    assert plan(storage, **{name: value + 1}).plan.steps != ()
+
+
+def test_the_documented_layout_says_a_lower_mark_twice(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    settled(storage, loss=True, local_low_water_mark=4)
+    info = control_of(storage).partitions[0]
+    assert [one.marks for one in info.structs] == [(SESSION, MARK, 4)] * 2
+
+
+def test_a_lower_mark_in_a_later_session_needs_one_struct_only(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    settled(storage, loss=True, session_id=SESSION + 1, local_low_water_mark=4)
+    info = control_of(storage).partitions[0]
+    assert {one.session_id for one in info.structs} == {SESSION, SESSION + 1}
+    assert current(storage).marks == (SESSION + 1, MARK, 4)
+
+
+# --- a mark above what is here ------------------------------------------------------------------------------------------
+
+
+def test_a_local_mark_promises_no_more_than_is_here(storage: Path) -> None:
+    assert plan(storage, local_low_water_mark=LAST).plan.steps
+    with pytest.raises(BelowLowWaterMarkError, match=f"last transaction here is {LAST}"):
+        plan(storage, local_low_water_mark=LAST + 1)
+    result = apply(plan(storage, loss=True, local_low_water_mark=LAST + 1), arguments=[])
+    assert result.exit_status_name == "damage-remains"
+    assert [one.code.value for one in result.findings] == ["acknowledged-missing"]
+
+
+def test_the_cluster_s_mark_may_be_above_what_is_here(storage: Path) -> None:
+    assert settled(storage, low_water_mark=LAST + 1000).exit_status_name == "clean"
+
+
+def test_an_empty_last_segment_ends_in_front_of_its_first_id(storage: Path) -> None:
+    apply(plan_truncate(storage, partition=0, after=19), arguments=[])
+    assert plan(storage, local_low_water_mark=19).plan.steps
+    with pytest.raises(BelowLowWaterMarkError):
+        plan(storage, local_low_water_mark=20)
+
+
+def test_a_partition_without_files_has_no_transaction(storage: Path) -> None:
+    with pytest.raises(BelowLowWaterMarkError, match="last transaction here is -1"):
+        plan(storage, 2, local_low_water_mark=0)
+
+
+# --- fences --------------------------------------------------------------------------------------------------------------
+
+
+def fenced(storage: Path, session: int) -> None:
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME), SessionFences.open(storage, 3) as fences:
+        fences.raise_to(0, session)
+        fences.raise_to(1, session + 100)
+
+
+def fence(storage: Path, partition: int = 0) -> int:
+    with SessionFences.open(storage, 3) as fences:
+        return fences.get(partition)
+
+
+@pytest.mark.parametrize(("session", "refused"), [(8, True), (9, False), (10, False)])
+def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: bool) -> None:
+    fenced(storage, 9)
+    if not refused:
+        settled(storage, session_id=session)
+        assert (current(storage).session_id, fence(storage)) == (session, 9)
+        return
+    with pytest.raises(ConcurrentUpdateError, match="has let session 9 in"):
+        plan(storage, session_id=session)
+    assert plan(storage, session_id=session, loss=True).plan.loses_data
+    settled(storage, loss=True, session_id=session)
+    assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
+
+
+def test_a_fence_can_be_forgotten(storage: Path) -> None:
+    fenced(storage, 9)
+    settled(storage, loss=True, session_id=-1)
+    assert (current(storage).session_id, fence(storage)) == (-1, -1)
+
+
+def test_a_fence_that_cannot_be_read_is_named(storage: Path) -> None:
+    fenced(storage, 9)
+    path = storage / ".waltzctl" / "sessions"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RefusedError, match="cannot be understood"):
+        plan(storage, session_id=12)
+    assert plan(storage, low_water_mark=12).plan.steps, "the others do not depend on it"
+
+
+# --- assignment ----------------------------------------------------------------------------------------------------------
+
+
+def is_assigned(storage: Path, partition: int) -> bool:
+    with StorageDirectory.open(storage) as opened:
+        return partition in opened.partitions
+
+
+def test_taken_away_and_given_back_a_partition_goes_on_where_it_was(storage: Path) -> None:
+    before = snapshot(storage)
+    result = settled(storage, assigned=False)
+    assert result.status == "clean"
+    assert not is_assigned(storage, 0)
+    assert current(storage).marks == (SESSION, MARK, MARK)
+    result = settled(storage, assigned=True)
+    assert result.status == "clean"
+    assert is_assigned(storage, 0)
+    assert {name: value for name, value in snapshot(storage).items() if name[0] == "0"} == {
+        name: value for name, value in before.items() if name[0] == "0"
+    }
+
+
+def test_a_running_node_and_this_agree(storage: Path) -> None:
+    """What one takes away the other gives back."""
+    with StorageDirectory.open(storage) as opened:
+        opened.unassign(0, delete_files=False)
+    settled(storage, assigned=True)
+    settled(storage, assigned=False)
+    with StorageDirectory.open(storage) as opened:
+        opened.assign(0)
+        assert opened.partition(0).max_transaction_id == LAST
+
+
+def test_a_partition_that_was_never_here_begins_empty(storage: Path) -> None:
+    result = settled(storage, 2, assigned=True)
+    assert result.status == "clean"
+    with StorageDirectory.open(storage) as opened:
+        assert opened.partition(2).max_transaction_id == -1
+        assert not opened.partition(2).quarantined
+    assert plan(storage, 2, assigned=True).plan.steps == ()
+
+
+def test_a_lost_directory_is_not_replaced_by_an_empty_one(storage: Path) -> None:
+    shutil.rmtree(storage / "0")
+    if control_of(storage).layout is Layout.RELEASED:
+        assert plan(storage, assigned=False).plan.steps, "the flag can always be cleared"
+        apply(plan(storage, assigned=False), arguments=[])
+    else:
+        with pytest.raises(RefusedError, match="is lost"):
+            plan(storage, assigned=False)
+    with pytest.raises(RefusedError, match="says that transactions were here"):
+        plan(storage, assigned=True)
+    settled(storage, loss=True, assigned=True, session_id=-1, low_water_mark=-1, local_low_water_mark=-1)
+    with StorageDirectory.open(storage) as opened:
+        assert opened.partition(0).max_transaction_id == -1
+
+
+def test_files_that_were_put_aside_before_are_not_covered(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    aside = storage / ".waltzctl" / "unassigned" / "0"
+    aside.mkdir(parents=True)
+    with pytest.raises(RefusedError, match="put aside here before"):
+        plan(storage, assigned=False)
+
+
+def test_the_order_of_undo_counts_moves(tmp_path: Path) -> None:
+    """What was done to the files before they moved, and after they came back."""
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    cut = apply(plan_truncate(storage, partition=0, after=20), arguments=[])
+    away = apply(plan(storage, assigned=False), arguments=[])
+    with pytest.raises(StalePlanError):
+        undo(storage, cut.undo_id)
+    back = apply(plan(storage, assigned=True), arguments=[])
+    with pytest.raises(StalePlanError, match=f"undo {back.undo_id} first"):
+        undo(storage, away.undo_id)
+    later = apply(plan_truncate(storage, partition=0, after=15), arguments=[])
+    with pytest.raises(StalePlanError, match=f"undo {later.undo_id} first"):
+        undo(storage, back.undo_id)
+    for one in (later, back, away, cut):
+        undo(storage, one.undo_id)
+    assert everything(storage) == everything(build(tmp_path / "again", Layout.DOCUMENTED))
+
+
+def test_a_partition_that_a_node_took_back_is_not_moved_by_undo(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    away = apply(plan(storage, assigned=False), arguments=[])
+    with StorageDirectory.open(storage) as opened:
+        opened.assign(0)
+    before = everything(storage)
+    with pytest.raises(StalePlanError, match="was moved again"):
+        undo(storage, away.undo_id)
+    assert everything(storage) == before
+
+
+# --- availability --------------------------------------------------------------------------------------------------------
+
+
+def availability(storage: Path, partition: int = 0) -> Availability:
+    return read_availability(storage, control_of(storage))[partition]
+
+
+def test_switched_off_and_on(storage: Path) -> None:
+    settled(storage, available=False)
+    assert availability(storage) == Availability(False, False)
+    assert availability(storage, 1) == Availability()
+    with StorageDirectory.open(storage) as opened:
+        assert opened.availability(0) == Availability(False, False)
+    settled(storage, available=True)
+    assert availability(storage) == Availability()
+
+
+def test_a_half_that_is_off_counts(storage: Path) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.set_availability(0, writable=False)
+        opened.set_availability(1, readable=False)
+    settled(storage, available=False)
+    assert availability(storage) == Availability(False, False)
+    settled(storage, available=True)
+    assert (availability(storage), availability(storage, 1)) == (Availability(), Availability(readable=False))
+
+
+def test_what_a_cleared_flag_stood_for_long_ago_does_not_come_back(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.RELEASED)
+    (storage / ".waltzctl").mkdir()
+    save_marks(storage, {0: Availability(readable=True, writable=False)})
+    assert availability(storage) == Availability(), "the flag is set"
+    settled(storage, available=False)
+    assert availability(storage) == Availability(False, False)
+
+
+def test_the_released_layout_needs_no_file_beside_it(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.RELEASED)
+    settled(storage, available=False)
+    assert not (storage / ".waltzctl" / "availability.json").exists()
+
+
+# --- all together --------------------------------------------------------------------------------------------------------
+
+
+def test_everything_at_once_is_one_repair(storage: Path) -> None:
+    settled(storage, session_id=5, low_water_mark=20, local_low_water_mark=20, assigned=False, available=False)
+    assert current(storage).marks == (5, 20, 20)
+    assert len([one for one in list_entries(storage) if one.state == "applied"]) == 1
+    assert availability(storage) == Availability(False, False)
+    assert not is_assigned(storage, 0)
+
+
+def test_values_that_cannot_be_meant(storage: Path) -> None:
+    for values in ({}, {"session_id": -2}, {"low_water_mark": 2**63}, {"local_low_water_mark": -5}):
+        with pytest.raises(InvalidRequestError):
+            plan(storage, **values)
+    with pytest.raises(InvalidRequestError, match="partitions 0 to 2"):
+        plan(storage, 3, session_id=5)
+    with pytest.raises(InvalidRequestError, match="not a storage directory"):
+        plan(storage / "0", session_id=5)
+
+
+def test_a_damaged_pair_is_mended_first(storage: Path) -> None:
+    path, layout = storage / CONTROL_FILE_NAME, control_of(storage).layout
+    raw = bytearray(path.read_bytes())
+    raw[layout.info_offset(1)] ^= 1
+    for number in (1, 2):
+        raw[layout.struct_offset(0, number)] ^= 1
+    path.write_bytes(raw)
+    for partition in (0, 1):
+        with pytest.raises(RefusedError, match="its info is damaged"):
+            plan(storage, partition, session_id=9)
+    assert plan(storage, 2, session_id=9).plan.steps
+
+
+def test_one_damaged_struct_is_the_one_that_is_written(storage: Path) -> None:
+    path, info = storage / CONTROL_FILE_NAME, control_of(storage).partitions[0]
+    assert info.current is not None
+    raw = bytearray(path.read_bytes())
+    raw[control_of(storage).layout.struct_offset(0, 3 - info.current)] ^= 1
+    path.write_bytes(raw)
+    assert settled(storage, session_id=9).exit_status_name == "clean"
+
+
+def test_a_held_directory_and_a_stale_plan_are_left_alone(storage: Path) -> None:
+    repair = plan(storage, session_id=9)
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME), pytest.raises(DirectoryLockedError):
+        apply(repair, arguments=[])
+    apply(plan(storage, 1, session_id=9), arguments=[])
+    with pytest.raises(StalePlanError):
+        apply(repair, arguments=[])
+
+
+def test_a_plan_file_is_made_again(storage: Path, tmp_path: Path) -> None:
+    repair = plan(storage, loss=True, session_id=2, assigned=False, available=False)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan_object(repair.plan)))
+    assert load_plan(file).plan == repair.plan
+    body = plan_object(repair.plan)
+    for bad in ({"session_id": "2"}, {"assigned": 1}, {"more": 1}, [1]):
+        file.write_text(json.dumps({**body, "arguments": {**body["arguments"], "setting": bad}}))
+        with pytest.raises((InvalidRequestError, StalePlanError)):
+            load_plan(file)
+
+
+def test_the_sequence_goes_on(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.RELEASED)
+    before = current(storage)
+    assert before.sequence is not None
+    settled(storage, loss=True, local_low_water_mark=3)
+    assert current(storage) == replace(before, local_low_water_mark=3, sequence=before.sequence + 1).sealed()

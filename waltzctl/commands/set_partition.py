@@ -1,0 +1,127 @@
+"""set-partition: session, marks, assignment and availability of a partition, offline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.options import (
+    DryRunOption,
+    FormatOption,
+    OnePartitionOption,
+    PlanOption,
+    QuietOption,
+    StorageArgument,
+    VerboseOption,
+    YesOption,
+    path_of,
+    transaction_of,
+)
+from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+
+MANUAL = Manual(
+    name="set-partition",
+    summary="Set session, marks, assignment or availability of a partition, offline",
+    description=(
+        (
+            "Sets what is named and leaves the rest; records are never touched. -1 is the format's own word for none. What"
+            " falls takes back what somebody was promised, so a lower session or mark needs --allow-data-loss, and so does a"
+            " local low-water mark above the last transaction that is here. For a node that runs there is waltzctl node."
+        ),
+        (
+            "--unassigned keeps session, marks and files, so that --assigned goes on where it was: in the released layout the"
+            " flag changes, in the documented one the partition's directory moves to .waltzctl/unassigned and back. A"
+            " partition that has no files begins empty. --unavailable switches reading and writing off."
+        ),
+    ),
+    examples=(
+        Example("waltzctl set-partition /data/waltz --partition 3 --unassigned --dry-run", "Show what would change."),
+        Example("waltzctl set-partition /data/waltz --partition 3 --session-id 12", "Do it, after typing 3."),
+        Example(
+            "waltzctl set-partition /data/waltz --partition 3 --local-low-water-mark 81236 --allow-data-loss --yes",
+            "Lower a mark, in a script.",
+        ),
+    ),
+    statuses=STATUSES,
+    objects=("plan", "result"),
+    sections=(
+        Section(
+            "SESSIONS",
+            (
+                (
+                    "A node of this program keeps the highest session that it let in in .waltzctl/sessions as well, and the"
+                    " larger of both holds. A session below that is refused; with --allow-data-loss the fence falls with it, and"
+                    " a server that was replaced long ago may write again."
+                ),
+            ),
+        ),
+        SAFETY,
+    ),
+)
+
+
+def run(
+    path: StorageArgument,
+    partition: OnePartitionOption,
+    session_id: Annotated[int | None, typer.Option("--session-id", metavar="N", min=-1, help="The session.")] = None,
+    low_water_mark: Annotated[
+        int | None, typer.Option("--low-water-mark", metavar="T", min=-1, help="Up to where the cluster holds it.")
+    ] = None,
+    local_low_water_mark: Annotated[
+        int | None, typer.Option("--local-low-water-mark", metavar="T", min=-1, help="Up to where it is durable here.")
+    ] = None,
+    assigned: Annotated[
+        bool | None, typer.Option("--assigned/--unassigned", help="Whether it belongs to this node.")
+    ] = None,
+    available: Annotated[
+        bool | None, typer.Option("--available/--unavailable", help="Whether it may be read and written.")
+    ] = None,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Also lower a session or mark, or promise what is not here.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    plan: PlanOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Plan, confirm, set."""
+    storage = path_of(path)
+    numbers = (
+        (session_id, "--session-id"),
+        (low_water_mark, "--low-water-mark"),
+        (local_low_water_mark, "--local-low-water-mark"),
+    )
+    for number, option in numbers:
+        transaction_of(number, option)
+    switches = Switches(yes, dry_run, plan)
+    switches.check()
+    nothing = all(one is None for one in (session_id, low_water_mark, local_low_water_mark, assigned, available))
+    if nothing and plan is None:
+        raise typer.BadParameter("nothing is to be set; name a session, a mark, or one of the switches")
+
+    from engine.repair.plan import Arguments
+    from engine.repair.set_partition import Setting, plan_set_partition
+
+    setting = Setting(session_id, low_water_mark, local_low_water_mark, assigned, available)
+    given = Arguments.of({partition}, allow_data_loss=allow_data_loss, setting=None if nothing else setting)
+    if given == Arguments.of({partition}):
+        given = Arguments()  # with --plan only: the options are in the file
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        repair = planned(
+            switches,
+            MANUAL.name,
+            storage,
+            given,
+            lambda: plan_set_partition(storage, partition=partition, setting=setting, allow_data_loss=allow_data_loss),
+        )
+        if repair.plan.arguments.partitions != (partition,):
+            raise typer.BadParameter(
+                f"the plan is for partition {repair.plan.arguments.partitions}", param_hint="'--plan'"
+            )
+        return carry_out(console, repair, switches)

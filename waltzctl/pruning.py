@@ -1,0 +1,81 @@
+"""undo --prune: what old repairs kept is given up, after the same plan and question as any other change."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import RefusedError
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.interrupt import finishing
+from waltzctl.render.objects import plan_object, result_object
+from waltzctl.repairing import confirm, show_to_person
+from waltzctl.values import counted, human_bytes
+
+if TYPE_CHECKING:
+    from engine.repair.prune import Prune
+
+
+def prune_quarantine(
+    console: Console, storage: Path, *, older_than: float, keep: int, yes: bool, dry_run: bool
+) -> ExitStatus:
+    """Plan, show, confirm, prune; `older_than` in seconds.
+
+    Raises RefusedError where nobody agreed, and what the engine raises.
+    """
+    from engine.repair.prune import plan_prune
+
+    prepared = plan_prune(storage, older_than=older_than, keep=keep)
+    shown = plan_object(prepared.plan)
+    if dry_run:
+        console.emit(shown, flush=True)
+        console.sentence(f"PLANNED  {_in_words(prepared, 'would be pruned')} Nothing was modified.")
+        return ExitStatus.CLEAN
+    if not prepared.entries:
+        _report(console, prepared, applied=False)
+        console.success("NOTHING TO DO. Nothing was modified.")
+        return ExitStatus.CLEAN
+    if not yes:
+        if not sys.stdin.isatty():
+            console.emit(shown, flush=True)
+            raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
+        show_to_person(console, shown)
+        confirm(())
+    elif console.for_people and not console.quiet:
+        console.emit(shown, flush=True)
+    _carry_out(prepared)
+    _report(console, prepared, applied=True)
+    console.success(f"PRUNED  {_in_words(prepared, 'can no longer be taken back')}")
+    return ExitStatus.CLEAN
+
+
+def _carry_out(prepared: Prune) -> None:
+    from engine.repair.prune import prune
+
+    with finishing("the pruning", "each repair is then either pruned or whole"):
+        prune(prepared)
+
+
+def _report(console: Console, prepared: Prune, *, applied: bool) -> None:
+    if console.quiet and console.for_people:
+        return
+    console.emit(
+        result_object(
+            plan_hash=prepared.plan.hash,
+            applied=applied,
+            undo_id=None,
+            quarantine=None,
+            status="pruned" if applied else ExitStatus.CLEAN.label,
+            exit_status=ExitStatus.CLEAN,
+            bytes_freed=prepared.bytes,
+        ),
+        flush=True,
+    )
+
+
+def _in_words(prepared: Prune, what: str) -> str:
+    size = prepared.bytes
+    amount = human_bytes(size) if size < 1024 else f"{human_bytes(size)} ({size} bytes)"
+    return f"{counted(len(prepared.entries), 'repair')} {what}; {amount} of kept copies."
