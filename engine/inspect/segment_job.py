@@ -32,6 +32,8 @@ class SegmentJob:
     """Name of the data file where it is not the usual one."""
     bytes: int = 0
     """Size of the data file when it was planned."""
+    following: int | None = None
+    """The id in the name of the next data file; None where there is none, or none was looked for."""
 
     @property
     def data_path(self) -> Path:

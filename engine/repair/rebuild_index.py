@@ -58,7 +58,8 @@ _CHUNK = 16384
 class IndexPlan:
     """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
 
-    `hint` is the present index, for the scanner and for entries inside damaged spans.
+    `hint` is the present index, for the scanner and for entries inside damaged spans; `ceiling` the id with which the next
+    segment begins.
     """
 
     path: Path
@@ -66,9 +67,13 @@ class IndexPlan:
     begins: int
     header: bytes
     hint: Path | None
+    ceiling: int | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the index.  Raises DiskReadError, DamageError when a part of the data was given up unread."""
+        """The bytes of the index.
+
+        Raises DiskReadError, DamageError when a part of the data was given up unread, or its end is out of order.
+        """
         yield self.header
         source = None if self.hint is None else open_hint(self.hint)
         try:
@@ -81,7 +86,11 @@ class IndexPlan:
         following, span = self.begins, None
         name, size = self.content.name, self.content.size()
         for item in summarise_records(
-            self.content, first_transaction_id=self.begins, index=hint, max_record=MAX_DATA_LENGTH
+            self.content,
+            first_transaction_id=self.begins,
+            index=hint,
+            max_record=MAX_DATA_LENGTH,
+            ceiling=self.ceiling,
         ):
             if isinstance(item, Damage):
                 if item.proof == "budget":
@@ -94,10 +103,15 @@ class IndexPlan:
                 yield from self._lost(span, following, lost, hint)
             yield item.offset.astype(">i8").tobytes()
             following, span = item.first_transaction_id + len(item), None
+        if span is not None and span.cause is DamageCause.RECORD_ORDER and span.length:
+            raise DamageError(
+                f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
+                " present index may tell which they are, so it stays"
+            )
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
         """Entries for `count` records from `first` on, which are lost in a span."""
-        inside = span.cause is not DamageCause.RECORD_ORDER
+        inside = span.length > 0
         before = span.offset
         for at in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - at)
@@ -169,6 +183,7 @@ class _SegmentTask:
     segment: SegmentView
     control: ControlFile | None
     everything: bool
+    following: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +227,10 @@ def plan_rebuild_index(
     tasks: list[_SegmentTask] = []
     for number, partition in view.partitions.items():
         draft.partitions.add(number)
+        behind = [*(segment.first_transaction_id for segment in partition.data_segments[1:]), None]
         tasks += [
-            _SegmentTask(target.storage, number, segment, view.control, everything)
-            for segment in partition.data_segments
+            _SegmentTask(target.storage, number, segment, view.control, everything, following)
+            for segment, following in zip(partition.data_segments, behind, strict=False)
             if only is None or segment.data_path.stem == only
         ]
     weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
@@ -238,7 +254,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
-        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path)
+        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, task.following)
         why = wanted.differs(segment.index)
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))

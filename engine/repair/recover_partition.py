@@ -37,7 +37,7 @@ def plan_partition(
     if view is None and not assigned:
         return
     before = len(draft.undecided)
-    ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
+    ground.parts = _parts(ground, view)
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
     if reconciliation is not None:
@@ -57,6 +57,16 @@ def plan_partition(
     _leftovers(ground, walk.expected, end)
     if reconciliation is not None:
         reconciliation.finish()
+
+
+def _parts(ground: Ground, view: PartitionView | None) -> list[Part]:
+    """The segments of the directory, each looked at with the id of the next data file in mind."""
+    segments = () if view is None else view.segments
+    names = [segment.first_transaction_id for segment in segments if segment.data is not None]
+    return [
+        open_part(ground, one, next((name for name in names if name > one.first_transaction_id), None))
+        for one in segments
+    ]
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
@@ -127,6 +137,13 @@ class _Walk:
         if tail.unread or tail.doubtful:
             return
         ground = self.ground
+        if tail.out_of_order:
+            if ground.allow_data_loss:
+                self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
+            else:
+                said = "records with ids that do not belong there; the next segment holds what does"
+                self.losses.leave_tail(before, tail, said)
+            return
         ground.draft.step(
             "cut-torn-tail", before.data_path, ground.partition, "the next segment holds what belongs behind it",
             offset=tail.offset, length=tail.end - tail.offset,

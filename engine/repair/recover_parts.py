@@ -76,9 +76,13 @@ class Ground:
         self.draft.undecided.append(finding)
         return finding
 
+    def following(self, part: Part) -> int | None:
+        """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
+        behind = (one.first for one in self.parts if one.first > part.first and (one.data or one.content) is not None)
+        return min(behind, default=None)
+
     def new_part(self, first: int, created: int) -> Part:
         """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
-        present = next((part for part in self.parts if part.first == first), None)
         data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
         data, index = FileState.of(data_path), FileState.of(index_path)
         found = None if index is None else read_segment_header(index)
@@ -88,19 +92,29 @@ class Ground:
         part = Part(first, data_path, index_path, data, index, header)
         part.content = Content(str(data_path), (Literal(header.encode()),))
         part.shifted = True
-        if present is not None:
-            self.parts.remove(present)
-        self.parts.append(part)
+        self.put(part)
         return part
 
+    def put(self, part: Part) -> None:
+        """Add a segment, in the place of files that held nothing."""
+        self.parts = [one for one in self.parts if one.first != part.first]
+        self.parts.append(part)
 
-def open_part(ground: Ground, view: SegmentView) -> Part:
-    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
+    def taken(self, first: int) -> bool:
+        """Whether there is, or will be, a data file that begins with this id."""
+        return any(one.first == first and (one.data or one.content) is not None for one in self.parts)
+
+
+def open_part(ground: Ground, view: SegmentView, following: int | None = None) -> Part:
+    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding.
+
+    `following`: the id with which the next data file begins.
+    """
     part = Part(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
     if view.data is None or part.short:
         return part
     try:
-        _open(ground, part)
+        _open(ground, part, following)
     except DiskReadError as error:
         ground.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
     except DamageError as error:
@@ -108,7 +122,7 @@ def open_part(ground: Ground, view: SegmentView) -> Part:
     return part
 
 
-def _open(ground: Ground, part: Part) -> None:
+def _open(ground: Ground, part: Part, following: int | None) -> None:
     assert part.data is not None
     found = read_segment_header(part.data)
     assert found is not None  # not short
@@ -130,7 +144,7 @@ def _open(ground: Ground, part: Part) -> None:
         content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
     hint = open_hint(part.index_path)
     try:
-        part.survey = survey(content, part.first, hint)
+        part.survey = survey(content, part.first, hint, ceiling=following)
     finally:
         if hint is not None:
             hint.close()
@@ -149,7 +163,8 @@ def plan_files(ground: Ground, part: Part) -> None:
     present = read_segment_header(part.index)
     head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
-    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint)
+    following = ground.following(part)
+    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint, following)
     try:
         why = wanted.differs(part.index)
     except DamageError as error:
