@@ -25,6 +25,7 @@ from engine.findings import Code, Finding, make_finding
 from engine.repair.content import Content
 from engine.repair.edits import Replace
 from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.provenance import Surroundings, foreign
 from engine.repair.survey import begins_at, check_jump, open_hint
 from engine.scan.columns import Damage, DamageCause
 from engine.scan.scanner import summarise_records
@@ -183,7 +184,11 @@ class _SegmentTask:
     segment: SegmentView
     control: ControlFile | None
     everything: bool
-    following: int | None
+    segments: tuple[SegmentView, ...]
+
+    def around(self, control: ControlFile) -> Surroundings:
+        """What the segment is judged by."""
+        return Surroundings(control, self.partition, self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +232,9 @@ def plan_rebuild_index(
     tasks: list[_SegmentTask] = []
     for number, partition in view.partitions.items():
         draft.partitions.add(number)
-        behind = [*(segment.first_transaction_id for segment in partition.data_segments[1:]), None]
         tasks += [
-            _SegmentTask(target.storage, number, segment, view.control, everything, following)
-            for segment, following in zip(partition.data_segments, behind, strict=False)
+            _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments)
+            for segment in partition.data_segments
             if only is None or segment.data_path.stem == only
         ]
     weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
@@ -252,9 +256,14 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
             said = "the data file is shorter than its header: nothing tells what its index should be"
             return _SegmentPlan(partition, undecided=_finding(task, Code.SEGMENT_HEADER_SHORT, said))
         content = Content.of_file(segment.data.path, segment.data.size)
+        if task.control is not None and (why := foreign(segment, task.around(task.control))) is not None:
+            said = f"not surely the partition's own ({why}): the index may be what tells whose it is, and stays"
+            return _SegmentPlan(partition, undecided=_finding(task, _placed(task.control, partition, header), said))
         begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
-        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, task.following)
+        behind = (one.first_transaction_id for one in task.segments if one.data is not None)
+        following = min((one for one in behind if one > name), default=None)
+        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, following)
         why = wanted.differs(segment.index)
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
@@ -263,6 +272,13 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     if why is None and task.everything:
         why = "it is as it should be; rebuilt because all are"
     return _SegmentPlan(partition, wanted, why)
+
+
+def _placed(control: ControlFile, partition: int, header: SegmentHeader) -> Code:
+    """The code for a header that stands against its place."""
+    if header.cluster_key != control.header.cluster_key:
+        return Code.SEGMENT_KEY
+    return Code.SEGMENT_PARTITION if header.partition != partition else Code.SEGMENT_NAME
 
 
 def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:

@@ -83,8 +83,9 @@ class Reconciliation:
                 segment=last.first, transaction_id=after + 1,
             )  # fmt: skip
             return
-        self.removed += [part for part in parts if part not in staying]
-        ground.parts = staying
+        behind = [part for part in parts if part not in staying]
+        self.removed += [part for part in behind if not part.untouchable]
+        ground.parts = [*staying, *(part for part in behind if part.untouchable)]
 
     def _cut_inside(self, part: Part, after: int) -> bool:
         found, content = part.survey, part.original

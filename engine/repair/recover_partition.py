@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.findings import Code, Severity
 from engine.repair.edits import Remove
 from engine.repair.plan import Draft
+from engine.repair.provenance import Surroundings
 from engine.repair.reconcile import Agreed, Reconciliation
 from engine.repair.recover_losses import LossPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
@@ -32,12 +33,13 @@ def plan_partition(
     `agreed`: what a comparison of all replicas has found.
     """
     directory = draft.storage / str(partition) if view is None else view.path
-    ground = Ground(draft, control, partition, directory, allow_data_loss)
+    around = Surroundings(control, partition, () if view is None else view.segments, replicas)
+    ground = Ground(draft, control, partition, directory, allow_data_loss, around)
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
     before = len(draft.undecided)
-    ground.parts = _parts(ground, view)
+    ground.parts = [open_part(ground, one) for one in around.segments]
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
     if reconciliation is not None:
@@ -57,16 +59,6 @@ def plan_partition(
     _leftovers(ground, walk.expected, end)
     if reconciliation is not None:
         reconciliation.finish()
-
-
-def _parts(ground: Ground, view: PartitionView | None) -> list[Part]:
-    """The segments of the directory, each looked at with the id of the next data file in mind."""
-    segments = () if view is None else view.segments
-    names = [segment.first_transaction_id for segment in segments if segment.data is not None]
-    return [
-        open_part(ground, one, next((name for name in names if name > one.first_transaction_id), None))
-        for one in segments
-    ]
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:

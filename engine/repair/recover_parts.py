@@ -9,8 +9,8 @@ from engine.errors import DamageError, DiskReadError
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.repair.content import Content, Literal
 from engine.repair.plan import Draft
+from engine.repair.provenance import Surroundings, judge
 from engine.repair.rebuild_index import IndexPlan, index_header
-from engine.repair.recover_headers import mend_header
 from engine.repair.survey import Survey, open_hint, survey
 from engine.storage.view import FileState, SegmentView, read_segment_header
 from formats.control import ControlFile
@@ -42,6 +42,11 @@ class Part:
         return self.data is not None and self.data.size < HEADER_SIZE
 
     @property
+    def untouchable(self) -> bool:
+        """Whether its data file is left as it is: not the partition's own, or not to be read."""
+        return self.data is not None and not self.short and self.survey is None
+
+    @property
     def index_entries(self) -> int:
         """Whole entries of the present index."""
         return 0 if self.index is None else max(0, (self.index.size - HEADER_SIZE) // ENTRY_SIZE)
@@ -54,13 +59,17 @@ class Part:
 
 @dataclass(slots=True)
 class Ground:
-    """What every part of a partition's recovery needs: the plan in the making and where it belongs."""
+    """What every part of a partition's recovery needs: the plan in the making and where it belongs.
+
+    `around`: what every data file is judged by.
+    """
 
     draft: Draft
     control: ControlFile
     partition: int
     directory: Path
     allow_data_loss: bool
+    around: Surroundings
     parts: list[Part] = field(default_factory=list)
 
     def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
@@ -105,16 +114,13 @@ class Ground:
         return any(one.first == first and (one.data or one.content) is not None for one in self.parts)
 
 
-def open_part(ground: Ground, view: SegmentView, following: int | None = None) -> Part:
-    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding.
-
-    `following`: the id with which the next data file begins.
-    """
+def open_part(ground: Ground, view: SegmentView) -> Part:
+    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
     part = Part(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
     if view.data is None or part.short:
         return part
     try:
-        _open(ground, part, following)
+        _open(ground, part, view)
     except DiskReadError as error:
         ground.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
     except DamageError as error:
@@ -122,16 +128,16 @@ def open_part(ground: Ground, view: SegmentView, following: int | None = None) -
     return part
 
 
-def _open(ground: Ground, part: Part, following: int | None) -> None:
+def _open(ground: Ground, part: Part, view: SegmentView) -> None:
     assert part.data is not None
-    found = read_segment_header(part.data)
-    assert found is not None  # not short
     content = Content.of_file(part.data.path, part.data.size)
-    index = read_segment_header(part.index)
-    verdict = mend_header(found, index, ground.control, ground.partition, part.first, content)
+    verdict = judge(view, content, ground.around)
+    ground.draft.sources |= verdict.sources
     if verdict.header is None:
         for code in verdict.codes:
             said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
+            if verdict.why:
+                said = f"its header is wrong, and so are its records, which are not this partition's: {verdict.why}"
             ground.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
         return
     part.header = verdict.header
@@ -144,7 +150,7 @@ def _open(ground: Ground, part: Part, following: int | None) -> None:
         content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
     hint = open_hint(part.index_path)
     try:
-        part.survey = survey(content, part.first, hint, ceiling=following)
+        part.survey = survey(content, part.first, hint, ceiling=ground.around.following(part.first))
     finally:
         if hint is not None:
             hint.close()

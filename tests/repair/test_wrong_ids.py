@@ -76,7 +76,7 @@ def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, 
         assert snapshot(path) == before
         repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
         result = apply(repair, arguments=["recover"])
-    findings, summary = look(path)
+    summary = look(path)[1]
     assert result.status == summary.status
     assert (summary.status == "clean") == (stored(path).keys() == {record(0, n).encode() for n in present(path)})
     return repair, result
