@@ -21,7 +21,7 @@ import numpy as np
 
 from engine.crew import Crew, LocalCrew
 from engine.errors import DamageError, DiskReadError, RefusedError
-from engine.findings import Code, Finding, make_finding
+from engine.findings import Code, Finding, Ran, make_finding
 from engine.repair.content import Content
 from engine.repair.edits import Replace
 from engine.repair.plan import Arguments, Draft, Repair
@@ -34,6 +34,7 @@ from engine.storage.view import (
     FileState,
     SegmentView,
     TargetKind,
+    beyond,
     check_partitions,
     read_segment_header,
     resolve,
@@ -230,7 +231,10 @@ def plan_rebuild_index(
     draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
     tasks: list[_SegmentTask] = []
+    strays = () if view.control is None else beyond(view.partitions, view.control)
     for number, partition in view.partitions.items():
+        if partition in strays:
+            continue  # no partition of this cluster: verify notes it
         draft.partitions.add(number)
         tasks += [
             _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments)
@@ -289,4 +293,5 @@ def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:
         storage_directory=task.storage,
         partition=task.segment.partition,
         segment=task.segment.first_transaction_id,
+        ran=Ran(COMMAND),
     )

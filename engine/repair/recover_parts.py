@@ -80,6 +80,7 @@ class Ground:
             message,
             storage_directory=self.draft.storage,
             partition=self.partition,
+            ran=self.draft.ran,
             **place,  # type: ignore[arg-type]  # the keys say which is which
         )
         self.draft.undecided.append(finding)

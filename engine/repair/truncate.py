@@ -50,7 +50,8 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
 
     Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
     one, where a damaged place leaves open what would be cut, for a data file that is not the partition's own, or when a
-    repair was interrupted, BelowLowWaterMarkError when acknowledged transactions would go and `allow_data_loss` is not given, NotWaltzError, DiskReadError.
+    repair was interrupted, BelowLowWaterMarkError when acknowledged transactions would go and `allow_data_loss` is not
+    given, NotWaltzError, DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
