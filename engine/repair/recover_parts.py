@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import DamageError, DiskReadError
@@ -12,9 +13,11 @@ from engine.repair.plan import Draft
 from engine.repair.provenance import Surroundings, judge
 from engine.repair.rebuild_index import IndexPlan, index_header
 from engine.repair.survey import Survey, open_hint, survey
+from engine.scan.columns import Damage
+from engine.scan.scanner import summarise_records
 from engine.storage.view import FileState, SegmentView, read_segment_header
 from formats.control import ControlFile
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, index_name, segment_name
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -55,6 +58,25 @@ class Part:
     def has_records(self) -> bool:
         """Whether the data file will hold anything behind its header."""
         return self.content is not None and self.content.size() > HEADER_SIZE
+
+    def cut_behind(self, after: int) -> bool:
+        """Let it end with transaction `after`, or empty in front of its first; False where that place is not to be found.
+
+        Raises DiskReadError.
+        """
+        found, content = self.survey, self.original
+        if found is None or content is None:
+            return False
+        places = offsets(self, (after, after + 1))
+        offset = HEADER_SIZE if after + 1 == self.first else places.get(after + 1)
+        if offset is None:
+            return False
+        losses = tuple(loss for loss in found.losses if loss.offset < offset)
+        ends_damaged = bool(losses) and losses[-1].end == offset
+        last = None if ends_damaged else places.get(after)
+        self.survey = replace(found, next_id=after + 1, end=offset, size=offset, losses=losses, last=last)
+        self.original = self.content = content.spliced(offset, content.size(), ())
+        return True
 
 
 @dataclass(slots=True)
@@ -180,3 +202,31 @@ def plan_files(ground: Ground, part: Part) -> None:
     if why is not None:
         draft.step("rebuild-index", part.index_path, ground.partition, why)
         draft.edits.append(wanted.replacement())
+
+
+def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
+    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
+
+    Raises DiskReadError.
+    """
+    assert part.original is not None
+    wanted = set(ids)
+    found: dict[int, int] = {}
+    hint = open_hint(part.index_path)
+    try:
+        for item in summarise_records(
+            part.original, first_transaction_id=part.first, index=hint, max_record=MAX_DATA_LENGTH
+        ):
+            if isinstance(item, Damage):
+                found.setdefault(item.transaction_id, item.offset)
+            else:
+                for number in wanted:
+                    place = number - item.first_transaction_id
+                    if 0 <= place < len(item):
+                        found[number] = int(item.offset[place])
+                    elif place == len(item):
+                        found[number] = item.end
+    finally:
+        if hint is not None:
+            hint.close()
+    return {number: found[number] for number in wanted if number in found}
