@@ -167,30 +167,35 @@ def _fields(
 
 
 def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tuple[_Testimony, frozenset[Path]]:
-    named = view.first_transaction_id
+    """What the witnesses say, and the files of replicas that were read.  A replica that holds the same records outweighs what the
+    index, the request ids and the next segment let suspect.
+    """
+    named, partition = view.first_transaction_id, around.partition
     said = _Testimony([], [])
     sources: set[Path] = set()
-    agreements = [replica.compare(around.partition, content, named) for replica in around.replicas]
-    for replica, agreement in zip(around.replicas, agreements, strict=True):
-        sources |= {one.path for one in replica.segments(around.partition)}
-        if agreement is Agreement.DIFFERS:
-            said.against.append(f"{replica.path} holds other records under these ids")
-        elif agreement is Agreement.EQUAL:
-            said.replicated = True
-            said.proofs.append(f"{replica.path} holds the same records")
     hint = open_hint(view.index_path)
     try:
-        named_here, stop = _compare(content, named, hint, around.partition, said)
+        named_here, stop = _compare(content, named, hint, partition, said)
     finally:
         if hint is not None:
             hint.close()
     behind = around.following(named)
     if behind is not None and stop > behind:
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
-    if said.records and not named_here and not said.replicated and _named_beside(view, around):
-        said.against.append(f"its request ids do not name partition {around.partition}")
+    if said.records and not named_here and _named_beside(view, around):
+        said.against.append(f"its request ids do not name partition {partition}")
     if not said.records or (said.records == 1 and named_here):
         said.indexed = True  # no record to let in, or one whose offset says nothing
+    differing: list[str] = []
+    for replica in around.replicas:
+        agreement = replica.compare(partition, content, named)
+        sources |= {one.path for one in replica.segments(partition)}
+        if agreement is Agreement.DIFFERS:
+            differing.append(f"{replica.path} holds other records under these ids")
+        elif agreement is Agreement.EQUAL:
+            said.replicated = True
+            said.proofs.append(f"{replica.path} holds the same records")
+    said.against = differing + ([] if said.replicated else said.against)
     return said, frozenset(sources)
 
 
