@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -70,8 +70,10 @@ class Code(enum.StrEnum):
 class Kind:
     """What the catalogue says of a code.
 
-    `command` is the subcommand that mends it, or None where a person must decide; `severity` is the usual one, and
-    `when_harmless`, where given, says under which condition the finding is only repairable.
+    `severity` is the usual one, and `when_harmless`, where given, says under which condition the finding is only repairable.
+    `command` mends it: the words behind ``waltzctl`` without the path, or None where a person must decide.  `harmless` is the
+    command where the finding is repairable, if that is another one.  `then` are the next steps, in order, for one who ran
+    `command` and still has the finding.  REPLICA stands for the storage directory of an intact replica, DIR for a new one.
     """
 
     code: Code
@@ -80,6 +82,34 @@ class Kind:
     what_to_do: str
     command: str | None = None
     when_harmless: str | None = None
+    harmless: str | None = None
+    then: tuple[str, ...] = ()
+
+    def remedies(self, severity: Severity) -> tuple[str, ...]:
+        """What helps, the first step first."""
+        first = self.harmless if severity is Severity.REPAIRABLE and self.harmless is not None else self.command
+        return () if first is None else tuple(dict.fromkeys((first, *self._next)))
+
+    @property
+    def _next(self) -> tuple[str, ...]:
+        return self.then if self.command is None else (self.command, *self.then)
+
+
+RECOVER, FROM, GIVE_UP = "recover", "recover --from REPLICA", "recover --allow-data-loss"
+"""What recover can do: alone, with a replica, and at the price of what is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that was run, with its options by name, so that what is left is not told to run it again."""
+
+    command: str
+    options: frozenset[str] = frozenset()
+
+    def covers(self, remedy: str) -> bool:
+        """Whether it did all that a remedy would."""
+        command, *rest = remedy.split()
+        return command == self.command and {word for word in rest if word.startswith("--")} <= self.options
 
 
 def _kinds() -> Iterable[Kind]:
@@ -88,12 +118,13 @@ def _kinds() -> Iterable[Kind]:
         Code.CONTROL_FILE_MISSING, damage,
         "Partition directories are there, the control file is not: sessions, marks and assignment are unknown.",
         "Bring the control file back from a backup of this very node. Without one, salvage the records into a new directory.",
+        "salvage --to DIR",
     )  # fmt: skip
     yield Kind(
         Code.CONTROL_FILE_SIZE, damage,
         "The control file's length fits neither layout for the number of partitions in its header.",
         "If only the header's count is wrong, recover restores it from the file's length; otherwise use a backup or salvage.",
-        "recover",
+        RECOVER, then=("salvage --to DIR",),
     )  # fmt: skip
     yield Kind(
         Code.CONTROL_FILE_EXTENDED, repairable,
@@ -106,36 +137,36 @@ def _kinds() -> Iterable[Kind]:
         Code.CONTROL_STRUCT_CHECKSUM, repairable,
         "One struct of a partition's pair has a wrong checksum; the other one is in force, which is what the pair is for.",
         "recover writes the invalid struct anew. If it was the newer one, the marks are those of the session before.",
-        "recover",
+        RECOVER,
     )  # fmt: skip
     yield Kind(
         Code.CONTROL_PAIR_CHECKSUM, damage,
         "Both structs of a partition's pair are invalid: its session and marks are lost. Other partitions are not affected.",
         "recover --allow-data-loss writes an initial pair; the records stay, but a Waltz server then truncates the partition.",
-        "recover",
+        RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.CONTROL_PAIR_TIE, damage,
         "Both structs are valid and nothing tells which one is newer. A released node refuses to start.",
         "Compare both with dump --what control; recover --allow-data-loss keeps the one with the higher marks.",
-        "recover",
+        RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.CONTROL_PARTITION_ID, damage,
         "The partition id that is stored in a partition info is not the info's place. No checksum covers it.",
         "recover writes the id that belongs there when the pair beside it is valid.",
-        "recover",
+        RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.UNKNOWN_VERSION, damage,
         "A header's format version is not 0, the only one that exists.",
         "If everything else in the file reads well, the version is damaged: recover restores it from the other headers.",
-        "recover",
+        RECOVER, then=(FROM,),
     )  # fmt: skip
     yield Kind(
         Code.PARTITION_DIRECTORY_MISSING, damage,
         "The control file says that the partition is assigned here, but its directory does not exist.",
-        "Bring the directory back, or let a running cluster copy the partition from another replica.",
+        "Bring the directory back, or let a running cluster copy the partition from another replica.", FROM,
     )  # fmt: skip
     yield Kind(
         Code.PARTITION_NOT_ASSIGNED, note,
@@ -146,99 +177,102 @@ def _kinds() -> Iterable[Kind]:
         Code.SEGMENT_HEADER_SHORT, damage,
         "A data file is shorter than its header.",
         "A crash during roll-over leaves this at the end of a partition: recover removes the file, no record is lost.",
-        "recover", "the segment is the last one and holds no record",
+        FROM, "the segment is the last one and holds no record", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_KEY, damage,
         "The cluster key in a segment's header is not the control file's.",
-        "If the index file's header is right, the data file's header is damaged and recover restores it. Otherwise the file"
-        " comes from another cluster: move it away by hand.",
-        "recover",
+        "If the entries of the index, the request ids and every replica agree that the records belong here, the header is damaged"
+        " and recover restores it. Otherwise the file comes from another cluster: move it away by hand.",
+        RECOVER, then=(FROM,),
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_PARTITION, damage,
         "The partition in a segment's header is not that of the directory it lies in.",
-        "As for segment-key: restored when the index file's header is right, otherwise a misplaced file.",
-        "recover",
+        "As for segment-key: restored when its records prove to belong here, otherwise a misplaced file.",
+        RECOVER, then=(FROM,),
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_NAME, damage,
         "The first transaction id in a segment's header is not the one in its file name.",
         "As for segment-key; if the first record shows that the header is right, the file was renamed.",
-        "recover",
+        RECOVER, then=(FROM,),
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_GAP, damage,
         "A segment begins later than the transaction that should follow the segment before it: transactions are missing.",
         "recover --from REPLICA restores them if they were the end of a segment; otherwise copy the partition from a replica.",
-        "recover",
+        FROM,
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_OVERLAP, damage,
         "A segment begins before the segment in front of it ends: the same transaction ids stand in two files.",
-        "Compare both with dump. A truncation whose deletions did not reach the disk leaves this.",
+        "A truncation whose deletions did not reach the disk leaves this. recover takes away what stands twice alike, and what"
+        " marks, neighbours and replicas speak against; where they are silent or disagree, compare both with dump.",
+        RECOVER, then=(FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.RECORD_CHECKSUM, damage,
         "A record's stored checksum is not that of its bytes, and valid records follow it.",
         "recover --from REPLICA restores exactly this record; recover --allow-data-loss splits the segment around it.",
-        "recover",
+        FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.DATA_CHECKSUM, damage,
         "A record is intact, but its data does not agree with the checksum that the client sent with it.",
         "The data was damaged before it was written here. Compare with another replica; recover --from REPLICA takes its record.",
-        "recover",
+        FROM,
     )  # fmt: skip
     yield Kind(
         Code.RECORD_ORDER, damage,
         "A record with a right checksum has an id that is not the next one.",
         "recover --from REPLICA restores missing records; recover --allow-data-loss splits the segment at the gap.",
-        "recover",
+        FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.RECORD_LENGTH, damage,
         "A record's length is negative or points beyond the file, and valid records follow.",
         "As for record-checksum.",
-        "recover",
+        FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.TORN_TAIL, damage,
         "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
         "What a crash leaves behind a write that nobody was told had succeeded: recover cuts it. At or below the local"
         " low-water mark, or in a segment that is not the last, acknowledged data is damaged: recover --from REPLICA.",
-        "recover", "in the last segment, above the local low-water mark",
+        FROM, "in the last segment, above the local low-water mark", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.ACKNOWLEDGED_MISSING, damage,
         "The partition's last transaction is below its local low-water mark: transactions known to be durable are gone.",
         "Do not let this replica vote. Copy the partition from another replica.",
-        "recover",
+        FROM,
     )  # fmt: skip
     yield Kind(
         Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
-        "rebuild-index writes it from the data.", "rebuild-index",
+        "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_SHORT, repairable, "An index has fewer entries than its segment has records.",
-        "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.", "rebuild-index",
+        "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.",
+        "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_LONG, repairable, "An index has more entries than its segment has records.",
-        "Usual after a crash. rebuild-index cuts it.", "rebuild-index",
+        "Usual after a crash. rebuild-index cuts it.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_ENTRY, repairable, "An index entry is not the offset of its record.",
-        "rebuild-index writes the index from the data.", "rebuild-index",
+        "rebuild-index writes the index from the data.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_HEADER, repairable, "An index file's header is short, or disagrees with its data file's.",
-        "rebuild-index writes it from the data file.", "rebuild-index",
+        "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_ORPHAN, repairable,
         "An index file has no data file. In a released node every later append to the partition fails.",
-        "A crash during roll-over leaves it. recover removes it.", "recover",
+        "A crash during roll-over leaves it. recover removes it.", RECOVER, then=(FROM, GIVE_UP),
     )  # fmt: skip
     yield Kind(
         Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; nothing reads them.",
@@ -319,15 +353,34 @@ class Finding:
     remedy: str | None = None
 
 
-def remedy_for(code: Code, storage_directory: Path | None, partition: int | None) -> str | None:
-    """The command line that mends a finding, or None where a person must decide or the directory is unknown."""
-    command = CATALOGUE[code].command
-    if command is None or storage_directory is None:
+def remedy_for(
+    code: Code,
+    storage_directory: Path | None,
+    partition: int | None,
+    severity: Severity | None = None,
+    ran: Ran | None = None,
+) -> str | None:
+    """The command line that is the next step for a finding, or None where a person must decide or the directory is unknown.
+
+    `ran`: what was run already, and left the finding.
+    """
+    kind = CATALOGUE[code]
+    steps = kind.remedies(severity or kind.severity)
+    done = max((place for place, one in enumerate(steps, 1) if ran is not None and ran.covers(one)), default=0)
+    step = next(iter(steps[done:]), None)
+    if step is None or storage_directory is None:
         return None
+    command, *options = step.split()
     words = ["waltzctl", command, str(storage_directory)]
-    if partition is not None and command != "undo":
+    if partition is not None and command in ("recover", "rebuild-index"):
         words += ["--partition", str(partition)]
-    return shlex.join(words)
+    return shlex.join(words + options)
+
+
+def left_by(finding: Finding, storage_directory: Path, ran: Ran) -> Finding:
+    """A finding that is left after a command was run, with the step that comes next."""
+    remedy = remedy_for(finding.code, storage_directory, finding.partition, finding.severity, ran)
+    return finding if finding.remedy is None else replace(finding, remedy=remedy)
 
 
 def make_finding(
@@ -342,11 +395,13 @@ def make_finding(
     transaction_id: int | None = None,
     offset: int | None = None,
     length: int | None = None,
+    ran: Ran | None = None,
 ) -> Finding:
-    """A finding with the catalogue's severity (unless told otherwise) and remedy."""
+    """A finding with the catalogue's severity (unless told otherwise) and remedy; `ran` is the command that leaves it."""
+    severity = severity or CATALOGUE[code].severity
     return Finding(
         code,
-        severity or CATALOGUE[code].severity,
+        severity,
         path,
         message,
         partition,
@@ -354,7 +409,7 @@ def make_finding(
         transaction_id,
         offset,
         length,
-        remedy_for(code, storage_directory, partition),
+        remedy_for(code, storage_directory, partition, severity, ran),
     )
 
 

@@ -270,7 +270,8 @@ def findings_page() -> str:
     lines += paragraph(
         "verify, dump, status and recover name what is wrong by codes. A code and its severity never change their meaning;"
         " sentences may. A finding carries, where they apply, path, partition, segment (the first transaction id in the file's"
-        " name), transaction id, offset and length in bytes, and a remedy: a command line that can be run as it stands."
+        " name), transaction id, offset and length in bytes, and a remedy: a command line that can be run as it stands, but for"
+        " REPLICA (the storage directory of an intact replica) and DIR (a new directory)."
     )
     lines += [".SH SEVERITY", *terms((severity.value, text) for severity, text in SEVERITIES), ".SH CODES"]
     for kind in CATALOGUE.values():
@@ -281,7 +282,9 @@ def findings_page() -> str:
         lines += paragraph(f"{severity}.")
         lines += paragraph(f"What to do: {kind.what_to_do}")
         if kind.command:
-            lines += paragraph(f"Command: waltzctl {kind.command} PATH")
+            lines += paragraph(
+                "Command: " + ", then ".join(f"waltzctl {one}" for one in kind.remedies(kind.severity)) + "."
+            )
     lines += see_also("waltzctl-findings")
     return "\n".join(lines) + "\n"
 

@@ -68,6 +68,10 @@ SAFETY = Section(
 )
 
 
+NEXT_STEPS = 5
+"""Commands that are named after one that left something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Switches:
     """How the plan is to be treated.
@@ -181,6 +185,9 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str) -> N
         console.sentence(f"DAMAGE REMAINS  {done}")
     else:
         console.sentence("NOTHING THAT THIS COMMAND CAN MEND. Nothing was modified; verify names what is wrong.")
+    following = dict.fromkeys(one["remedy"] for one in shown["findings"] if one["remedy"] is not None)
+    if status is not ExitStatus.CLEAN and following:
+        console.sentence("\n".join(["What comes next:", *(f"  {remedy}" for remedy in list(following)[:NEXT_STEPS])]))
 
 
 def show_to_person(console: Console, plan: Object) -> None:
@@ -222,7 +229,7 @@ def _apply(console: Console, repair: Repair) -> ExitStatus:
         console.note("the interrupt came too late: the repair is complete")
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
-        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
+        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.storage), result.undo_id))}"
     _report(console, shown, status, done if result.applied else "")
     return status
 

@@ -17,7 +17,6 @@ from engine.errors import ClusterError, DiskReadError
 from engine.inspect.index_checks import WrongEntries
 from engine.inspect.limits import CutShort, Limits
 from engine.inspect.outcome import VerifyOptions
-from engine.inspect.record_checks import RangeScan
 from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.split_segments import PART
@@ -89,7 +88,7 @@ def check(task: CheckTask) -> Checked:
     try:
         with SegmentCheck(task.job, limits) as opened:
             part = task.part
-            scan = RangeScan(opened.data, opened.begins, part.start, part.first, limits, opened.reader)
+            scan = opened.range_scan(part.start, part.first)
             scan.advance(part.stop)
     except (FilesChangedError, DiskReadError, CutShort):
         return Checked(0)
@@ -195,7 +194,7 @@ def _join(job: SegmentJob, answers: Sequence[Checked], limits: Limits) -> Segmen
                 return None  # it grew meanwhile
             scans = []
             for one in sound:
-                scan = RangeScan(opened.data, opened.begins, one.part.start, one.part.first, limits, opened.reader)
+                scan = opened.range_scan(one.part.start, one.part.first)
                 scan.position, scan.next_id, scan.last_id, scan.records = (
                     one.position,
                     one.next_id,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from engine.errors import DiskReadError
 from engine.findings import Code, Finding
 from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import Damage, DamageCause
+from engine.scan.columns import Damage
 from engine.scan.source import ByteSource, read_bytes
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, entry_position
 
@@ -116,7 +116,7 @@ class IndexComparison:
 
     def compare_span(self, damage: Damage) -> None:
         """Entries of records that were lost in a span: the first must lead to its start, the others into it."""
-        if damage.cause is DamageCause.RECORD_ORDER or damage.next_transaction_id is None:
+        if not damage.length or damage.next_transaction_id is None:
             return
         lost = min(damage.next_transaction_id - damage.transaction_id, damage.length // RECORD_OVERHEAD + 1)
         for at in range(0, lost, CHUNK):

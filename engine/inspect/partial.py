@@ -51,7 +51,7 @@ class PartialScan:
 
     def _range(self, first: int, start: int) -> RangeScan:
         scan = self._scan
-        return RangeScan(scan.source, scan.begins, start, first, scan.limits, scan.index)
+        return RangeScan(scan.source, scan.begins, start, first, scan.limits, scan.index, ceiling=scan.ceiling)
 
     def _start_at(self, first: int) -> RangeScan:
         """A scan that begins at `first`, or before it where the index does not prove that place."""

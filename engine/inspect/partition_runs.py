@@ -44,12 +44,26 @@ class PartitionRun:
             partition.path,
             0,
             partition=partition.number,
-            storage=scope.storage,
+            storage=context.storage,
             cluster_key=around.cluster_key,
             local_low_water_mark=context.local_low_water_mark,
             held=around.held,
         )
-        self.jobs: tuple[SegmentJob, ...] = tuple(scope.segment_jobs(partition, self._template))
+        self.jobs: tuple[SegmentJob, ...] = ()
+        if not self._beyond:
+            self.jobs = tuple(scope.segment_jobs(partition, self._template))
+
+    @property
+    def _count(self) -> int | None:
+        """How many partitions the control file has; None where it does not tell."""
+        control = self._around.control
+        return None if control is None or not control.size_fits else control.header.num_partitions
+
+    @property
+    def _beyond(self) -> bool:
+        """Whether no partition of this cluster has this number, so that no node opens the directory; it is noted and left."""
+        number = self._context.number
+        return self._scope.whole and self._count is not None and number is not None and number >= self._count
 
     @property
     def context(self) -> PartitionContext:
@@ -77,9 +91,7 @@ class PartitionRun:
             error = self._partition.error
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
         elif self._partition.whole:
-            control = self._around.control
-            count = None if control is None or not control.size_fits else control.header.num_partitions
-            yield from placement_findings(self._context, self._partition.view, count)
+            yield from placement_findings(self._context, self._partition.view, self._count)
 
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """The report of the next job."""
@@ -93,7 +105,12 @@ class PartitionRun:
     def finish(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         """How the segments join, and what else lies there.  Raises CutShort."""
         view = self._partition.view
-        if view is None or len(self._reports) < len(self.jobs) or not all(one.finished for one in self._reports):
+        if (
+            self._beyond
+            or view is None
+            or len(self._reports) < len(self.jobs)
+            or not all(one.finished for one in self._reports)
+        ):
             return
         yield from self.orphans()
         if not self._partition.whole:
@@ -219,9 +236,10 @@ def assigned_in(control: ControlFile | None, partition: int) -> bool | None:
 
 
 def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> PartitionContext:
-    number = part.number
+    number, control = part.number, around.control
+    stray = control is not None and control.size_fits and number is not None and number >= len(control.partitions)
     return PartitionContext(
-        scope.storage,
+        None if stray else scope.storage,
         number,
         part.path,
         around.local_low_water_mark(number),

@@ -52,7 +52,7 @@ class RangeScan:
 
     `position` and `next_id` tell where the next record is expected; `last_id` is the last intact one.  `tail` is the torn end
     that the last walk met.  At most MAX_LISTED places are kept; `unlisted` counts the others.  `unread_tail`: the end was left
-    unread on purpose; `open_end`: it could not be read.
+    unread on purpose; `open_end`: it could not be read.  `ceiling`: the id with which the next segment begins.
     """
 
     source: ByteSource
@@ -73,6 +73,7 @@ class RangeScan:
     tail: Damage | None = None
     unread_tail: bool = False
     open_end: bool = False
+    ceiling: int | None = None
 
     def __post_init__(self) -> None:
         self.start, self.first_id = self.position, self.next_id
@@ -99,6 +100,7 @@ class RangeScan:
             stop=stop,
             index=None if self.index is None else self.index.source,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.ceiling,
         )
         for item in items:
             if isinstance(item, RecordRun):

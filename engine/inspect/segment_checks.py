@@ -183,7 +183,11 @@ class SegmentCheck:
 
     def whole(self) -> RangeScan:
         """A scan of the whole file, not begun yet."""
-        return RangeScan(self.data, self.begins, HEADER_SIZE, self.begins, self.limits, self.reader)
+        return self.range_scan(HEADER_SIZE, self.begins)
+
+    def range_scan(self, start: int, first: int) -> RangeScan:
+        """A scan from the offset `start` on, where the record `first` is expected; not begun yet."""
+        return RangeScan(self.data, self.begins, start, first, self.limits, self.reader, ceiling=self.job.following)
 
     def scan(
         self, first: int, start: int, *, stop: int | None = None, data: bool = False
@@ -202,7 +206,7 @@ class SegmentCheck:
     def parts(self, part: int) -> list[tuple[RangeScan, int]]:
         """Scans that can run side by side, each with the offset where it ends.  Raises DiskReadError."""
         return [
-            (RangeScan(self.data, self.begins, one.start, one.first, self.limits, self.reader), one.stop)
+            (self.range_scan(one.start, one.first), one.stop)
             for one in split(self.data, self.reader, self.begins, self.size, part)
         ]
 

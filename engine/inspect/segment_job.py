@@ -33,6 +33,8 @@ class SegmentJob:
     """Name of the data file where it is not the usual one."""
     bytes: int = 0
     """Size of the data file when it was planned."""
+    following: int | None = None
+    """The id in the name of the next data file; None where there is none, or none was looked for."""
     hash_to: int | None = None
     """So many bytes of the data file, from its beginning, are hashed on the way; None: none are."""
 

@@ -89,10 +89,12 @@ class Scope:
         view = partition.view
         present = [] if view is None else view.data_segments
         latest = present[-1].first_transaction_id if present else -1
-        for segment in present:
+        behind = [*(segment.first_transaction_id for segment in present[1:]), None]
+        for segment, following in zip(present, behind, strict=False):
             if partition.names(segment.data_path) and segment.data is not None:
                 first = segment.first_transaction_id
-                yield _job(template, first, first == latest, segment.data.size, None)
+                job = _job(template, first, first == latest, segment.data.size, None)
+                yield replace(job, following=following)
         if not partition.whole:
             yield from _odd_names(partition, template)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine import disk
 from engine.errors import DiskReadError, RefusedError
-from engine.findings import Finding, Severity
+from engine.findings import Finding, Ran, Severity, left_by
 from engine.repair.plan import Repair
 from engine.repair.quarantine import apply_edits, interrupted, roll_back_interrupted
 from formats.control import CONTROL_FILE_NAME
@@ -67,7 +67,7 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
 
 
 def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
-    """Status and findings (no notes) of the partitions that a repair looked at.
+    """Status and findings (no notes) of the partitions that a repair looked at, with what comes next after it.
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
@@ -76,12 +76,15 @@ def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple
 
     findings: list[Finding] = []
     status = "damaged"
+    ran = Ran(repair.plan.command, repair.plan.arguments.options)
+    if repair.roll_back:
+        ran = Ran("")  # nothing was recovered yet
     try:
         for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None, exclusive=exclusive)):
             if isinstance(seen, VerifySummary):
                 status = seen.status
             elif seen.severity is not Severity.NOTE:
-                findings.append(seen)
+                findings.append(left_by(seen, repair.storage, ran))
     except DiskReadError:
         return "damaged", tuple(findings)
     return status, tuple(findings)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, RefusedError, StalePlanError
-from engine.findings import Finding
+from engine.findings import Finding, Ran
 from engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from engine.repair.restore import stamp
 from engine.storage.view import FileState
@@ -72,6 +72,12 @@ class Arguments:
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
         """With the partitions in order."""
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The options by name that make a repair go further."""
+        given = {"--from": self.replicas, "--allow-data-loss": self.allow_data_loss, "--all": self.everything}
+        return frozenset(name for name, value in given.items() if value)
 
     def as_object(self) -> dict[str, Any]:
         """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
@@ -212,6 +218,11 @@ class Draft:
         """Add a step; `ids` are the first and the last transaction concerned."""
         first, last = ids or (None, None)
         self.steps.append(Step(action, path, partition, first, last, offset, length, reason, loses_data))
+
+    @property
+    def ran(self) -> Ran:
+        """The command, for what it leaves."""
+        return Ran(self.command, self.arguments.options)
 
     def refuse_interrupted(self) -> None:
         """Raises RefusedError when a repair was interrupted here: its files are neither old nor new."""

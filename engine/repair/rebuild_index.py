@@ -21,10 +21,11 @@ import numpy as np
 
 from engine.crew import Crew, LocalCrew
 from engine.errors import DamageError, DiskReadError, RefusedError
-from engine.findings import Code, Finding, make_finding
+from engine.findings import Code, Finding, Ran, make_finding
 from engine.repair.content import Content
 from engine.repair.edits import Replace
 from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.provenance import Surroundings, foreign
 from engine.repair.survey import begins_at, check_jump, open_hint
 from engine.scan.columns import Damage, DamageCause
 from engine.scan.scanner import summarise_records
@@ -33,6 +34,7 @@ from engine.storage.view import (
     FileState,
     SegmentView,
     TargetKind,
+    beyond,
     check_partitions,
     read_segment_header,
     resolve,
@@ -58,7 +60,8 @@ _CHUNK = 16384
 class IndexPlan:
     """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
 
-    `hint` is the present index, for the scanner and for entries inside damaged spans.
+    `hint` is the present index, for the scanner and for entries inside damaged spans; `ceiling` the id with which the next
+    segment begins.
     """
 
     path: Path
@@ -66,9 +69,13 @@ class IndexPlan:
     begins: int
     header: bytes
     hint: Path | None
+    ceiling: int | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the index.  Raises DiskReadError, DamageError when a part of the data was given up unread."""
+        """The bytes of the index.
+
+        Raises DiskReadError, DamageError when a part of the data was given up unread, or its end is out of order.
+        """
         yield self.header
         source = None if self.hint is None else open_hint(self.hint)
         try:
@@ -81,7 +88,11 @@ class IndexPlan:
         following, span = self.begins, None
         name, size = self.content.name, self.content.size()
         for item in summarise_records(
-            self.content, first_transaction_id=self.begins, index=hint, max_record=MAX_DATA_LENGTH
+            self.content,
+            first_transaction_id=self.begins,
+            index=hint,
+            max_record=MAX_DATA_LENGTH,
+            ceiling=self.ceiling,
         ):
             if isinstance(item, Damage):
                 if item.proof == "budget":
@@ -94,10 +105,15 @@ class IndexPlan:
                 yield from self._lost(span, following, lost, hint)
             yield item.offset.astype(">i8").tobytes()
             following, span = item.first_transaction_id + len(item), None
+        if span is not None and span.cause is DamageCause.RECORD_ORDER and span.length:
+            raise DamageError(
+                f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
+                " present index may tell which they are, so it stays"
+            )
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
         """Entries for `count` records from `first` on, which are lost in a span."""
-        inside = span.cause is not DamageCause.RECORD_ORDER
+        inside = span.length > 0
         before = span.offset
         for at in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - at)
@@ -169,6 +185,11 @@ class _SegmentTask:
     segment: SegmentView
     control: ControlFile | None
     everything: bool
+    segments: tuple[SegmentView, ...]
+
+    def around(self, control: ControlFile) -> Surroundings:
+        """What the segment is judged by."""
+        return Surroundings(control, self.partition, self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +231,13 @@ def plan_rebuild_index(
     draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
     tasks: list[_SegmentTask] = []
+    strays = () if view.control is None else beyond(view.partitions, view.control)
     for number, partition in view.partitions.items():
+        if partition in strays:
+            continue  # no partition of this cluster: verify notes it
         draft.partitions.add(number)
         tasks += [
-            _SegmentTask(target.storage, number, segment, view.control, everything)
+            _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments)
             for segment in partition.data_segments
             if only is None or segment.data_path.stem == only
         ]
@@ -236,9 +260,14 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
             said = "the data file is shorter than its header: nothing tells what its index should be"
             return _SegmentPlan(partition, undecided=_finding(task, Code.SEGMENT_HEADER_SHORT, said))
         content = Content.of_file(segment.data.path, segment.data.size)
+        if task.control is not None and (why := foreign(segment, task.around(task.control))) is not None:
+            said = f"not surely the partition's own ({why}): the index may be what tells whose it is, and stays"
+            return _SegmentPlan(partition, undecided=_finding(task, _placed(task.control, partition, header), said))
         begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
-        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path)
+        behind = (one.first_transaction_id for one in task.segments if one.data is not None)
+        following = min((one for one in behind if one > name), default=None)
+        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, following)
         why = wanted.differs(segment.index)
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
@@ -249,6 +278,13 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     return _SegmentPlan(partition, wanted, why)
 
 
+def _placed(control: ControlFile, partition: int, header: SegmentHeader) -> Code:
+    """The code for a header that stands against its place."""
+    if header.cluster_key != control.header.cluster_key:
+        return Code.SEGMENT_KEY
+    return Code.SEGMENT_PARTITION if header.partition != partition else Code.SEGMENT_NAME
+
+
 def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:
     return make_finding(
         code,
@@ -257,4 +293,5 @@ def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:
         storage_directory=task.storage,
         partition=task.segment.partition,
         segment=task.segment.first_transaction_id,
+        ran=Ran(COMMAND),
     )

@@ -11,16 +11,14 @@ promised anything, if the replicas that were compared are all there are; so ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.findings import Code
 from engine.repair.edits import Remove
-from engine.repair.recover_parts import Ground, Part
-from engine.repair.survey import Loss, open_hint
-from engine.scan.columns import Damage
-from engine.scan.scanner import summarise_records
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from engine.repair.recover_parts import Ground, Part, offsets
+from engine.repair.survey import Loss
+from formats.segment import HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +81,9 @@ class Reconciliation:
                 segment=last.first, transaction_id=after + 1,
             )  # fmt: skip
             return
-        self.removed += [part for part in parts if part not in staying]
-        ground.parts = staying
+        behind = [part for part in parts if part not in staying]
+        self.removed += [part for part in behind if not part.untouchable]
+        ground.parts = [*staying, *(part for part in behind if part.untouchable)]
 
     def _cut_inside(self, part: Part, after: int) -> bool:
         found, content = part.survey, part.original
@@ -103,13 +102,7 @@ class Reconciliation:
             ids=(after + 1, max(after + 1, found.next_id - 1)), offset=offset, length=content.size() - offset,
             loses_data=found.next_id > after + 1,
         )  # fmt: skip
-        losses = tuple(loss for loss in found.losses if loss.offset < offset)
-        before = places.get(after)
-        ends_damaged = bool(losses) and losses[-1].end == offset
-        part.survey = replace(
-            found, next_id=after + 1, end=offset, size=offset, losses=losses, last=None if ends_damaged else before
-        )
-        part.original = part.content = content.spliced(offset, content.size(), ())
+        part.cut_behind(after)
         return True
 
     def outvote(self, first: int, last: int) -> None:
@@ -163,31 +156,3 @@ def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
         else:
             merged.append(loss)
     return tuple(merged)
-
-
-def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
-    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
-
-    Raises DiskReadError.
-    """
-    assert part.original is not None
-    wanted = set(ids)
-    found: dict[int, int] = {}
-    hint = open_hint(part.index_path)
-    try:
-        for item in summarise_records(
-            part.original, first_transaction_id=part.first, index=hint, max_record=MAX_DATA_LENGTH
-        ):
-            if isinstance(item, Damage):
-                found.setdefault(item.transaction_id, item.offset)
-            else:
-                for number in wanted:
-                    place = number - item.first_transaction_id
-                    if 0 <= place < len(item):
-                        found[number] = int(item.offset[place])
-                    elif place == len(item):
-                        found[number] = item.end
-    finally:
-        if hint is not None:
-            hint.close()
-    return {number: found[number] for number in wanted if number in found}

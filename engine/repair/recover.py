@@ -13,14 +13,22 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from engine.errors import DiskReadError, NotWaltzError
-from engine.findings import Code, make_finding
+from engine.findings import Code, Finding, make_finding
 from engine.repair.plan import Arguments, Draft, Repair
 from engine.repair.quarantine import interrupted
 from engine.repair.reconcile import Agreed
 from engine.repair.recover_control import plan_control
 from engine.repair.recover_partition import plan_partition
 from engine.repair.replicas import open_replicas
-from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
+from engine.storage.view import (
+    PartitionView,
+    StorageView,
+    TargetKind,
+    beyond,
+    check_partitions,
+    resolve,
+    view_storage,
+)
 from formats.control import ControlFile, Layout
 
 COMMAND = "recover"
@@ -65,6 +73,8 @@ def plan_recover(
         return draft.finish()
     if partitions is not None:
         check_partitions(control, partitions)
+    for stray in beyond(view.partitions, control):
+        draft.undecided.append(_not_ours(draft, stray, control))
     others = open_replicas(replicas, target.storage, control)
     kept = {one.partition: one for one in agreed}
     for number in _numbers(view, control, partitions):
@@ -78,15 +88,23 @@ def plan_recover(
         except DiskReadError as error:
             where = draft.storage / str(number)
             finding = make_finding(
-                Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number
+                Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number, ran=draft.ran
             )
             draft.undecided.append(finding)
     return draft.finish()
 
 
 def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int] | None) -> list[int]:
-    known = range(len(control.partitions)) if partitions is None else partitions
-    return sorted({*known, *view.partitions})
+    known = range(len(control.partitions))
+    return sorted({*(known if partitions is None else partitions), *(one for one in view.partitions if one in known)})
+
+
+def _not_ours(draft: Draft, view: PartitionView, control: ControlFile) -> Finding:
+    """A note about a directory that no partition of this cluster has."""
+    said = f"the control file has partitions 0 to {len(control.partitions) - 1}, and none of this number; it is left as it is"
+    return make_finding(
+        Code.PARTITION_NOT_ASSIGNED, view.path, said, storage_directory=draft.storage, partition=view.partition
+    )
 
 
 def _assigned(view: StorageView, control: ControlFile, partition: int) -> bool:

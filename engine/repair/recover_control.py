@@ -203,6 +203,7 @@ class _Mender:
                 partition=info.partition,
                 offset=layout.struct_offset(info.partition, 1),
                 length=2 * layout.struct_schema.size,
+                ran=self.draft.ran,
             )
         )
 
@@ -216,4 +217,4 @@ def _marks(struct: PartitionStruct) -> tuple[int, int, int]:
 
 
 def _finding(draft: Draft, view: StorageView, code: Code, message: str) -> Finding:
-    return make_finding(code, view.control_path, message, storage_directory=draft.storage)
+    return make_finding(code, view.control_path, message, storage_directory=draft.storage, ran=draft.ran)

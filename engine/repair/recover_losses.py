@@ -16,7 +16,7 @@ from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from engine.repair.survey import Loss
 from engine.scan.columns import RecordView
-from engine.scan.scanner import read_record_at
+from engine.scan.scanner import ORDER_WINDOW, read_record_at
 from engine.storage.view import FileState
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
 
@@ -100,8 +100,8 @@ class LossPlanner:
             part.shifted = True
             return
         path = ground.directory / segment_name(loss.stop)
-        if FileState.of(path) is not None:
-            self._undecided(part, loss, f"the segment cannot be split: {path.name} exists")
+        if ground.taken(loss.stop) or FileState.of(path) is not None:
+            self._undecided(part, loss, f"the segment cannot be split: there is a {path.name}")
             return
         ids = (loss.first, loss.stop - 1)
         ground.draft.step(
@@ -115,7 +115,7 @@ class LossPlanner:
         pieces = (Literal(header.encode()), *content.part(loss.end, content.size()))
         behind.content = Content(str(path), pieces)
         behind.shifted = True
-        ground.parts.append(behind)
+        ground.put(behind)
         part.content = content.spliced(loss.offset, content.size(), ())
 
     def _undecided(self, part: Part, loss: Loss, why: str) -> None:
@@ -147,13 +147,10 @@ class LossPlanner:
             return
         if tail is not None and part is not None:
             if self.ground.allow_data_loss and not tail.unread:
-                self._cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
+                self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
             else:
                 said = f"transaction {tail.first} and what followed in this segment are lost: {found.why}"
-                self.ground.find(
-                    Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
-                    segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
-                )  # fmt: skip
+                self.leave_tail(part, tail, said)
         self.ground.find(
             Code.SEGMENT_GAP, following.data_path, f"transactions {first} to {stop - 1} are missing: {found.why}",
             segment=following.first, transaction_id=first,
@@ -184,13 +181,9 @@ class LossPlanner:
         ground = self.ground
         if tail is not None and part is not None:
             if ground.allow_data_loss and not tail.unread:
-                self._cut_tail(part, tail, f"at or below the local low-water mark {mark}", loses=True)
+                self.cut_tail(part, tail, f"at or below the local low-water mark {mark}", loses=True)
             else:
-                ground.find(
-                    Code.TORN_TAIL, part.data_path, f"transaction {tail.first} was acknowledged and is damaged: {why}",
-                    severity=Severity.DAMAGE, segment=part.first, transaction_id=tail.first, offset=tail.offset,
-                    length=tail.end - tail.offset,
-                )  # fmt: skip
+                self.leave_tail(part, tail, f"transaction {tail.first} was acknowledged and is damaged: {why}")
         if mark is not None and first <= mark:
             path = ground.directory if part is None else part.data_path
             said = f"transactions {first} to {mark} are acknowledged (local low-water mark {mark}) and missing: {why}"
@@ -205,43 +198,53 @@ class LossPlanner:
             assert part.content is not None
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
         elif tail.unread:
-            ground.find(
-                Code.TORN_TAIL, part.data_path, "what follows was given up unread; salvage can look closer",
-                severity=Severity.DAMAGE, segment=part.first, transaction_id=tail.first, offset=tail.offset,
-            )  # fmt: skip
+            self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
+        elif tail.out_of_order and not ground.allow_data_loss:
+            said = (
+                f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"
+                " behind them tells that they are of no use"
+            )
+            self.leave_tail(part, tail, said)
         elif tail.doubtful and not ground.allow_data_loss:
             said = (
                 f"transaction {tail.first} looks torn, but there are records behind its beginning: they may be its data, or its"
                 " length is damaged and they would be lost"
             )
-            ground.find(
-                Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
-                segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
-            )  # fmt: skip
+            self.leave_tail(part, tail, said)
         elif mark is None and not ground.allow_data_loss:
             said = f"transaction {tail.first} is torn; the local low-water mark is unknown, so it may be acknowledged"
-            ground.find(
-                Code.TORN_TAIL, part.data_path, said, severity=Severity.DAMAGE,
-                segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
-            )  # fmt: skip
+            self.leave_tail(part, tail, said)
         else:
             above = "local low-water mark unknown" if mark is None else f"above the local low-water mark {mark}"
-            self._cut_tail(part, tail, above, loses=mark is None or tail.doubtful)
+            self.cut_tail(part, tail, above, loses=mark is None or tail.doubtful or tail.out_of_order)
+
+    def leave_tail(self, part: Part, tail: Loss, said: str) -> None:
+        """Leave the end of a segment to a person."""
+        code = tail.cause if tail.out_of_order else Code.TORN_TAIL
+        self.ground.find(
+            code, part.data_path, said, severity=Severity.DAMAGE,
+            segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
+        )  # fmt: skip
 
     def _whole_tail(self, part: Part, tail: Loss) -> Proven | None:
         """The last record or records from a replica, when they were written here in full and only their bits changed."""
         neighbours = Neighbours(self._last_record(part), None)
         if not self.replicas or neighbours.before is None:
             return None
-        found = self._prove(tail.first, tail.first + 1, neighbours)
-        if isinstance(found, Proven) and len(found) == tail.end - tail.offset:
-            return found
+        for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
+            found = self._prove(tail.first, tail.first + count, neighbours)
+            if isinstance(found, Refusal) or len(found) > tail.end - tail.offset:
+                break
+            if len(found) == tail.end - tail.offset:
+                return found
         return None
 
-    def _cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
+    def cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
+        """Cut what stands behind the last record that is in its place."""
         assert part.content is not None
+        what = "the end is out of order" if tail.out_of_order else "the end is torn"
         self.ground.draft.step(
-            "cut-torn-tail", part.data_path, self.ground.partition, f"the end is torn; {why}",
+            "cut-torn-tail", part.data_path, self.ground.partition, f"{what}; {why}",
             ids=(tail.first, tail.first), offset=tail.offset, length=tail.end - tail.offset, loses_data=loses,
         )  # fmt: skip
         part.content = part.content.spliced(tail.offset, part.content.size(), ())

@@ -8,8 +8,10 @@ from pathlib import Path
 from engine.findings import Code, Severity
 from engine.repair.edits import Remove
 from engine.repair.plan import Draft
+from engine.repair.provenance import Surroundings
 from engine.repair.reconcile import Agreed, Reconciliation
 from engine.repair.recover_losses import LossPlanner
+from engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
 from engine.repair.replicas import Replica
 from engine.storage.view import PartitionView
@@ -32,12 +34,13 @@ def plan_partition(
     `agreed`: what a comparison of all replicas has found.
     """
     directory = draft.storage / str(partition) if view is None else view.path
-    ground = Ground(draft, control, partition, directory, allow_data_loss)
+    around = Surroundings(control, partition, () if view is None else view.segments, replicas)
+    ground = Ground(draft, control, partition, directory, allow_data_loss, around)
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
     before = len(draft.undecided)
-    ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
+    ground.parts = [open_part(ground, one) for one in around.segments]
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
     if reconciliation is not None:
@@ -79,6 +82,7 @@ class _Walk:
     ) -> None:
         self.ground = ground
         self.losses = losses
+        self.overlaps = OverlapPlanner(ground, losses.replicas, mark)
         self.mark = mark
         self.end = end
         self.whole = whole
@@ -87,16 +91,21 @@ class _Walk:
     def run(self) -> None:
         parts = sorted(self.ground.parts, key=lambda part: part.first)
         before: Part | None = None
-        for part in parts:
-            if part.data is None or part.short:
-                continue
+        there = [part for part in parts if part.data is not None and not part.short]
+        for place, part in enumerate(there):
             if part.survey is None:
                 self.expected, before = None, None
                 continue
+            if before is not None and self.expected is not None and part.first < self.expected:
+                outcome = self.overlaps.mend(before, part, _behind(there[place + 1 :]))
+                if outcome is Outcome.REMOVED:
+                    continue
+                if outcome is Outcome.CUT:
+                    self.expected = part.first
             self._join(before, part)
             before = part
         self._end(before, parts)
-        for part in parts:
+        for part in sorted(self.ground.parts, key=lambda part: part.first):
             if part.survey is not None:
                 for loss in reversed(part.survey.inner):
                     self.losses.inner(part, loss)
@@ -108,11 +117,7 @@ class _Walk:
         if self.expected is not None and part.first > self.expected:
             self.losses.gap(before, self.expected, part)
         elif self.expected is not None and part.first < self.expected:
-            self.ground.find(
-                Code.SEGMENT_OVERLAP, part.data_path,
-                f"begins with transaction {part.first}, but the segment in front of it goes on to {self.expected - 1}",
-                segment=part.first, transaction_id=part.first,
-            )  # fmt: skip
+            pass  # an overlap that a person must decide about
         elif tail is not None and before is not None:
             self._junk(before)
         found = part.survey
@@ -127,6 +132,13 @@ class _Walk:
         if tail.unread or tail.doubtful:
             return
         ground = self.ground
+        if tail.out_of_order:
+            if ground.allow_data_loss:
+                self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
+            else:
+                said = "records with ids that do not belong there; the next segment holds what does"
+                self.losses.leave_tail(before, tail, said)
+            return
         ground.draft.step(
             "cut-torn-tail", before.data_path, ground.partition, "the next segment holds what belongs behind it",
             offset=tail.offset, length=tail.end - tail.offset,
@@ -141,6 +153,13 @@ class _Walk:
         if self.end is not None:
             highest = self.end if self.whole else min(highest, self.end)
         self.expected = self.losses.end(last, self.expected, self.mark, highest, whole=self.whole)
+
+
+def _behind(parts: Sequence[Part]) -> Behind:
+    """What the parts behind a segment say of where it ends."""
+    if not parts:
+        return Behind(end=True)
+    return Behind(None if parts[0].survey is None else parts[0].first)
 
 
 def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:

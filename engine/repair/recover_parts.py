@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import DamageError, DiskReadError
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.repair.content import Content, Literal
 from engine.repair.plan import Draft
+from engine.repair.provenance import Surroundings, judge
 from engine.repair.rebuild_index import IndexPlan, index_header
-from engine.repair.recover_headers import mend_header
 from engine.repair.survey import Survey, open_hint, survey
+from engine.scan.columns import Damage
+from engine.scan.scanner import summarise_records
 from engine.storage.view import FileState, SegmentView, read_segment_header
 from formats.control import ControlFile
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, index_name, segment_name
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -42,6 +45,11 @@ class Part:
         return self.data is not None and self.data.size < HEADER_SIZE
 
     @property
+    def untouchable(self) -> bool:
+        """Whether its data file is left as it is: not the partition's own, or not to be read."""
+        return self.data is not None and not self.short and self.survey is None
+
+    @property
     def index_entries(self) -> int:
         """Whole entries of the present index."""
         return 0 if self.index is None else max(0, (self.index.size - HEADER_SIZE) // ENTRY_SIZE)
@@ -51,16 +59,39 @@ class Part:
         """Whether the data file will hold anything behind its header."""
         return self.content is not None and self.content.size() > HEADER_SIZE
 
+    def cut_behind(self, after: int) -> bool:
+        """Let it end with transaction `after`, or empty in front of its first; False where that place is not to be found.
+
+        Raises DiskReadError.
+        """
+        found, content = self.survey, self.original
+        if found is None or content is None:
+            return False
+        places = offsets(self, (after, after + 1))
+        offset = HEADER_SIZE if after + 1 == self.first else places.get(after + 1)
+        if offset is None:
+            return False
+        losses = tuple(loss for loss in found.losses if loss.offset < offset)
+        ends_damaged = bool(losses) and losses[-1].end == offset
+        last = None if ends_damaged else places.get(after)
+        self.survey = replace(found, next_id=after + 1, end=offset, size=offset, losses=losses, last=last)
+        self.original = self.content = content.spliced(offset, content.size(), ())
+        return True
+
 
 @dataclass(slots=True)
 class Ground:
-    """What every part of a partition's recovery needs: the plan in the making and where it belongs."""
+    """What every part of a partition's recovery needs: the plan in the making and where it belongs.
+
+    `around`: what every data file is judged by.
+    """
 
     draft: Draft
     control: ControlFile
     partition: int
     directory: Path
     allow_data_loss: bool
+    around: Surroundings
     parts: list[Part] = field(default_factory=list)
 
     def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
@@ -71,14 +102,19 @@ class Ground:
             message,
             storage_directory=self.draft.storage,
             partition=self.partition,
+            ran=self.draft.ran,
             **place,  # type: ignore[arg-type]  # the keys say which is which
         )
         self.draft.undecided.append(finding)
         return finding
 
+    def following(self, part: Part) -> int | None:
+        """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
+        behind = (one.first for one in self.parts if one.first > part.first and (one.data or one.content) is not None)
+        return min(behind, default=None)
+
     def new_part(self, first: int, created: int) -> Part:
         """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
-        present = next((part for part in self.parts if part.first == first), None)
         data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
         data, index = FileState.of(data_path), FileState.of(index_path)
         found = None if index is None else read_segment_header(index)
@@ -88,10 +124,17 @@ class Ground:
         part = Part(first, data_path, index_path, data, index, header)
         part.content = Content(str(data_path), (Literal(header.encode()),))
         part.shifted = True
-        if present is not None:
-            self.parts.remove(present)
-        self.parts.append(part)
+        self.put(part)
         return part
+
+    def put(self, part: Part) -> None:
+        """Add a segment, in the place of files that held nothing."""
+        self.parts = [one for one in self.parts if one.first != part.first]
+        self.parts.append(part)
+
+    def taken(self, first: int) -> bool:
+        """Whether there is, or will be, a data file that begins with this id."""
+        return any(one.first == first and (one.data or one.content) is not None for one in self.parts)
 
 
 def open_part(ground: Ground, view: SegmentView) -> Part:
@@ -100,7 +143,7 @@ def open_part(ground: Ground, view: SegmentView) -> Part:
     if view.data is None or part.short:
         return part
     try:
-        _open(ground, part)
+        _open(ground, part, view)
     except DiskReadError as error:
         ground.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
     except DamageError as error:
@@ -108,16 +151,16 @@ def open_part(ground: Ground, view: SegmentView) -> Part:
     return part
 
 
-def _open(ground: Ground, part: Part) -> None:
+def _open(ground: Ground, part: Part, view: SegmentView) -> None:
     assert part.data is not None
-    found = read_segment_header(part.data)
-    assert found is not None  # not short
     content = Content.of_file(part.data.path, part.data.size)
-    index = read_segment_header(part.index)
-    verdict = mend_header(found, index, ground.control, ground.partition, part.first, content)
+    verdict = judge(view, content, ground.around)
+    ground.draft.sources |= verdict.sources
     if verdict.header is None:
         for code in verdict.codes:
             said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
+            if verdict.why:
+                said = f"its header is wrong, and so are its records, which are not this partition's: {verdict.why}"
             ground.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
         return
     part.header = verdict.header
@@ -130,7 +173,7 @@ def _open(ground: Ground, part: Part) -> None:
         content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
     hint = open_hint(part.index_path)
     try:
-        part.survey = survey(content, part.first, hint)
+        part.survey = survey(content, part.first, hint, ceiling=ground.around.following(part.first))
     finally:
         if hint is not None:
             hint.close()
@@ -149,7 +192,8 @@ def plan_files(ground: Ground, part: Part) -> None:
     present = read_segment_header(part.index)
     head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
-    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint)
+    following = ground.following(part)
+    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint, following)
     try:
         why = wanted.differs(part.index)
     except DamageError as error:
@@ -158,3 +202,31 @@ def plan_files(ground: Ground, part: Part) -> None:
     if why is not None:
         draft.step("rebuild-index", part.index_path, ground.partition, why)
         draft.edits.append(wanted.replacement())
+
+
+def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
+    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
+
+    Raises DiskReadError.
+    """
+    assert part.original is not None
+    wanted = set(ids)
+    found: dict[int, int] = {}
+    hint = open_hint(part.index_path)
+    try:
+        for item in summarise_records(
+            part.original, first_transaction_id=part.first, index=hint, max_record=MAX_DATA_LENGTH
+        ):
+            if isinstance(item, Damage):
+                found.setdefault(item.transaction_id, item.offset)
+            else:
+                for number in wanted:
+                    place = number - item.first_transaction_id
+                    if 0 <= place < len(item):
+                        found[number] = int(item.offset[place])
+                    elif place == len(item):
+                        found[number] = item.end
+    finally:
+        if hint is not None:
+            hint.close()
+    return {number: found[number] for number in wanted if number in found}

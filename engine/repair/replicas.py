@@ -7,6 +7,7 @@ prove a run and their bytes differ, nothing is taken from either.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
-from engine.repair.content import Span
+from engine.repair.content import Content, Span
 from engine.repair.restore import read_chunks
 from engine.repair.survey import open_hint
 from engine.scan.columns import Damage, RecordView
@@ -23,6 +24,9 @@ from engine.scan.source import FileSource, read_bytes
 from engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
 from formats.control import ControlFile
 from formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, MAX_DATA_LENGTH, entry_position
+
+_COMPARED = 256
+"""Records of a run that are compared one by one where a replica does not hold all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,14 @@ class Refusal:
     """Why nothing is taken from the replicas, in words."""
 
     why: str
+
+
+class Agreement(enum.Enum):
+    """What a replica's records say of those under the same ids here."""
+
+    SILENT = "it holds none of them"
+    EQUAL = "byte for byte the same"
+    DIFFERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,37 @@ class Replica:
                 return None
             found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
         return bytes(found.record) if isinstance(found, RecordView) and found.data_ok else None
+
+    def compare(self, partition: int, content: Content, begins: int) -> Agreement:
+        """Compare the intact records of a data file that begins with the id `begins` with those under the same ids here.
+
+        Raises DiskReadError.
+        """
+        found = Agreement.SILENT
+        for item in summarise_records(content, first_transaction_id=begins, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, Damage):
+                continue
+            first, stop = item.first_transaction_id, item.first_transaction_id + len(item)
+            runs = self.runs(partition, first, stop)
+            if runs is not None:
+                theirs = Content("", tuple(run.span for run in runs))
+                equal = theirs.size() == item.end - item.start and all(
+                    one == other
+                    for one, other in zip(content.chunks(item.start, item.end), theirs.chunks(), strict=False)
+                )
+            else:
+                equal = True
+                ends = [*item.offset[1:].tolist(), item.end]
+                for place in range(0, len(item), max(1, len(item) // _COMPARED)):
+                    record = self.record(partition, first + place)
+                    if record is not None:
+                        start = int(item.offset[place])
+                        found = Agreement.EQUAL
+                        equal &= record == content.read(start, ends[place] - start)
+            if not equal:
+                return Agreement.DIFFERS
+            found = found if runs is None else Agreement.EQUAL
+        return found
 
     def runs(self, partition: int, first: int, stop: int) -> list[Run] | None:
         """Records `first` to `stop` - 1, all intact, one run for each segment; None when not all are.  Raises DiskReadError."""

@@ -12,14 +12,12 @@ from engine.findings import Code, make_finding
 from engine.repair.content import Content
 from engine.scan.carve import carve_records
 from engine.scan.columns import Damage, RecordView
-from engine.scan.scanner import read_record_at, summarise_records
+from engine.scan.scanner import SKIPPED_ALLOWANCE, read_record_at, summarise_records
 from engine.scan.source import ByteSource, FileSource
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000
 """Damaged places of one segment beyond which nothing is planned for it."""
-SKIPPED_ALLOWANCE = 1_000_000
-"""Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,11 @@ class Loss:
     unread: bool = False
     record_ok: bool = False
     doubtful: bool = False
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether what stands there are records with right checksums and wrong ids."""
+        return self.cause is Code.RECORD_ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Survey:
     @property
     def doubtful(self) -> bool:
         """Whether it cannot be told for sure where the records end."""
-        return any(loss.doubtful for loss in self.losses)
+        return any(loss.doubtful or (loss.stop is None and loss.out_of_order) for loss in self.losses)
 
     @property
     def inner(self) -> tuple[Loss, ...]:
@@ -91,29 +94,40 @@ def begins_at(content: Content, named: int, header_first: int) -> int:
     return named
 
 
-def survey(content: Content, begins: int, hint: ByteSource | None = None, *, start: int = HEADER_SIZE) -> Survey:
+def survey(
+    content: Content,
+    begins: int,
+    hint: ByteSource | None = None,
+    *,
+    start: int = HEADER_SIZE,
+    ceiling: int | None = None,
+) -> Survey:
     """Scan a data file from `start`, where the record `begins` is expected, to its end.
 
-    Raises DiskReadError; DamageError when it is damaged in more places than can be handled.
+    `ceiling`: the id with which the next segment begins, where there is one.  Raises DiskReadError; DamageError when it is
+    damaged in more places than can be handled.
     """
-    found = _scan(content, begins, hint, start)
+    found = _scan(content, begins, hint, start, ceiling)
     tail = found.tail
-    return found if tail is None or tail.unread else _look_behind(content, found, tail)
+    if tail is None or tail.unread or tail.out_of_order:
+        return found
+    return _look_behind(content, found, tail)
 
 
-def _scan(content: Content, begins: int, hint: ByteSource | None, start: int) -> Survey:
+def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ceiling: int | None = None) -> Survey:
     losses: list[Loss] = []
     next_id, end, records, last = begins, start, 0, None
     size = content.size()
     for item in summarise_records(
-        content, first_transaction_id=begins, start=start, index=hint, max_record=MAX_DATA_LENGTH
+        content, first_transaction_id=begins, start=start, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
     ):
         if isinstance(item, Damage):
-            if losses and losses[-1].stop is None:  # what follows nothing believable belongs to it
-                losses[-1] = replace(losses[-1], end=item.end, stop=item.next_transaction_id)
+            earlier = losses[-1] if losses else None
+            stop = item.next_transaction_id
+            if earlier is not None and _joins(earlier, item):
+                losses[-1] = replace(earlier, end=item.end, stop=stop)
             else:
                 losses.append(_loss(item, last if last is not None and end == item.offset else None))
-            stop = item.next_transaction_id
             if stop is not None:
                 check_jump(content.name, item.transaction_id, stop, size)
                 next_id, end, last = stop, item.end, None
@@ -157,6 +171,14 @@ def _look_behind(content: Content, found: Survey, tail: Loss) -> Survey:
     return found
 
 
+def _joins(before: Loss, damage: Damage) -> bool:
+    """Whether nothing believable stands between a loss and the damage behind it."""
+    if before.stop is None:
+        return True
+    touches = before.stop == damage.transaction_id and before.end == damage.offset
+    return touches and not before.record_ok and not before.unread
+
+
 def _loss(damage: Damage, before: int | None) -> Loss:
     return Loss(
         Code(damage.cause.value),
@@ -171,7 +193,7 @@ def _loss(damage: Damage, before: int | None) -> Loss:
 
 def check_jump(name: str, first: int, stop: int, size: int) -> None:
     """Raises DamageError when more ids are missing than can have been lost."""
-    if stop - first > size // RECORD_OVERHEAD + SKIPPED_ALLOWANCE or stop < first:
+    if not 0 <= stop - first <= size // RECORD_OVERHEAD + SKIPPED_ALLOWANCE:
         raise _too_much(name, f"transaction {stop} follows where {first} is expected; this is no loss of records")
 
 

@@ -11,12 +11,14 @@ replica is behind it, and a Waltz server brings it up to date.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
 from engine.repair.content import Content, Literal
 from engine.repair.edits import Cut, Overwrite, Remove
 from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.provenance import Surroundings, foreign
 from engine.repair.survey import begins_at, open_hint, survey
 from engine.scan.columns import Damage
 from engine.scan.scanner import summarise_records
@@ -47,8 +49,9 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing stands behind it.
 
     Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
-    one, where a damaged place leaves open what would be cut, or when a repair was interrupted, BelowLowWaterMarkError
-    when acknowledged transactions would go and `allow_data_loss` is not given, NotWaltzError, DiskReadError.
+    one, where a damaged place leaves open what would be cut, for a data file that is not the partition's own, or when a
+    repair was interrupted, BelowLowWaterMarkError when acknowledged transactions would go and `allow_data_loss` is not
+    given, NotWaltzError, DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
@@ -67,8 +70,13 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     if partition not in view.partitions:
         raise NotWaltzError(f"{target.storage / str(partition)}: no such directory")
     segments = view.partitions[partition].segments
-    data = [segment for segment in segments if segment.data is not None]
+    around = Surroundings(view.control, partition, segments)
+    strangers = {one.first_transaction_id: why for one in segments if (why := foreign(one, around)) is not None}
+    data = [
+        segment for segment in segments if segment.data is not None and segment.first_transaction_id not in strangers
+    ]
     last = _last(data)
+    _refuse_foreign(segments, strangers, after)
     if after > last:
         raise RefusedError(f"{target.storage}: partition {partition} ends at transaction {last}, before {after}")
     if after == last:
@@ -84,6 +92,19 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
         _cut(draft, kept, after, last)
     _lower_mark(draft, view, view.control.partitions[partition], after)
     return draft.finish()
+
+
+def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str], after: int) -> None:
+    """Raises RefusedError when a file would be cut or removed that is not the partition's own."""
+    reached = [one for one in segments if one.data is not None and one.first_transaction_id <= after + 1]
+    cut = reached[-1].first_transaction_id if reached else 0
+    for segment in segments:
+        why = strangers.get(segment.first_transaction_id)
+        if why is not None and segment.first_transaction_id >= cut:
+            raise RefusedError(
+                f"{segment.data_path}: not the partition's own ({why}), so that it is neither cut nor removed",
+                advice="recover restores its header if that is only damaged; otherwise move the file away by hand",
+            )
 
 
 def _last(data: list[SegmentView]) -> int:

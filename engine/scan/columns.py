@@ -148,7 +148,8 @@ class Damage:
     transaction_id: int
     """The id that was expected at `offset`."""
     next_transaction_id: int | None
-    """Id of the first believable record behind the span; None: nothing valid follows up to the end."""
+    """The id with which the sequence goes on behind the span, where a believable record stands (one that has another id is
+    damage of its own); None: nothing valid follows up to the end."""
     found_transaction_id: int | None
     """The id that stands at `offset`; None where the file ends before it."""
     found_length: int | None

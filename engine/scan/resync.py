@@ -126,7 +126,7 @@ class Resynchroniser:
 
     def find(self, offset: int, expected: int) -> Resumption | None:
         """The first believable record behind the damaged one at `offset`, which should have had the id `expected`."""
-        known = self._by_index(offset, expected)
+        known = self.by_index(offset, expected)
         if known is not None and known.transaction_id <= expected + 1:
             return Resumption(known.offset, known.transaction_id, known.transaction_id, "index")
         return self._search(offset, expected, known)
@@ -163,7 +163,11 @@ class Resynchroniser:
             if status is not Status.FULL or left == 0 or end - head.offset > LOOKAHEAD:
                 return end, last_id, end == stop or end - head.offset > LOOKAHEAD
 
-    def _by_index(self, offset: int, expected: int) -> Found | None:
+    def indexed(self, transaction_id: int, count: int) -> list[int]:
+        """Offsets that the index gives for `transaction_id` and those behind it, as hints; fewer where it ends."""
+        return self._index.entries(transaction_id, count)
+
+    def by_index(self, offset: int, expected: int) -> Found | None:
         """The first record behind `offset` that the index proves: its entry is where a right record with its id stands."""
         for place, entry in enumerate(self._index.entries(expected, INDEX_ENTRIES)):
             if offset < entry <= self.probe.stop - OVERHEAD:

@@ -12,6 +12,7 @@ with the file's size and `max_record`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.scan import kernels
@@ -33,6 +34,10 @@ BUDGET_PER_BYTE = 64
 """What all searches of one scan may cost, in bytes of checksum: so much, and so much for each byte of the walk."""
 FIRST_READ = 4096
 """Bytes read at first for a single record."""
+SKIPPED_ALLOWANCE = 1_000_000
+"""Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""
+ORDER_WINDOW = 16
+"""Steps over records with wrong ids until it is said that the sequence does not go on behind them."""
 
 _T = TypeVar("_T")
 
@@ -48,6 +53,7 @@ def scan_records(
     index: ByteSource | None = None,
     data: bool = False,
     max_record: int = DEFAULT_MAX_RECORD,
+    ceiling: int | None = None,
     compiled: bool | None = None,
 ) -> Iterator[RecordBatch | Damage]:
     """Every believable record of ``[start, stop)`` in file order, in batches, and every damaged span in its place.
@@ -55,11 +61,14 @@ def scan_records(
     `first_transaction_id` is the id that the record at `start` must have; `stop` is by default the size of the source when
     the iteration begins, so that a file that grows is scanned up to there.  `index` helps to go on behind damage and is
     never trusted alone.  With `data` each batch carries the bytes of its records.  `max_record` bounds a record's data
-    length.  `compiled` chooses the kernel; by default the size of the source does.
+    length.  `ceiling` is the id with which the next segment begins, where that is known: where ids are out of order, the
+    sequence does not go on there.  `compiled` chooses the kernel; by default the size of the source does.
 
     Raises DiskReadError.
     """
-    scan = _Scan(source, first_transaction_id, start, stop, index, max_record, compiled, wide=True, keep_data=data)
+    scan = _Scan(
+        source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=True, keep_data=data
+    )
     return scan.run(scan.walk.take_batch)
 
 
@@ -71,11 +80,29 @@ def summarise_records(
     stop: int | None = None,
     index: ByteSource | None = None,
     max_record: int = DEFAULT_MAX_RECORD,
+    ceiling: int | None = None,
     compiled: bool | None = None,
 ) -> Iterator[RecordRun | Damage]:
     """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites."""
-    scan = _Scan(source, first_transaction_id, start, stop, index, max_record, compiled, wide=False, keep_data=False)
+    scan = _Scan(
+        source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False
+    )
     return scan.run(scan.walk.take_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Records with right checksums whose ids fit nowhere: `passed` of them, the last one ends at `end`.
+
+    `offsets`: where they begin, if they are told one by one and nothing follows them.  `resumed`: the id with which the
+    sequence goes on at `end`, None where it does not.  `behind`: the record at `end`, None where it was not looked at.
+    """
+
+    end: int
+    passed: int
+    offsets: list[int]
+    resumed: int | None
+    behind: Found | None
 
 
 class _Scan:
@@ -89,6 +116,7 @@ class _Scan:
         stop: int | None,
         index: ByteSource | None,
         max_record: int,
+        ceiling: int | None,
         compiled: bool | None,
         *,
         wide: bool,
@@ -111,6 +139,7 @@ class _Scan:
         )
         self.budget = Budget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
         self._index_source, self._first, self._start = index, first, start
+        self._ceiling = ceiling
         self._search: Resynchroniser | None = None
 
     def run(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
@@ -153,37 +182,86 @@ class _Scan:
             return self._damage(cause, offset, stop, expected, None, "budget"), None
         if found is None:
             return self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end"), None
-        damage = self._damage(cause, offset, found.offset, expected, found.transaction_id, found.proof)
-        return damage, found.expected
+        return self._damage(cause, offset, found.offset, expected, found.expected, found.proof), found.expected
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
-        """A right record with an id that is not the next.
+        """A right record with an id that is not the next, and where the sequence goes on.
 
-        A larger id means that ids are missing in front of it, unless the record behind it goes on as if it were not there.
-        Smaller ids are passed over, as many as follow one another.
+        Either its id is wrong, or ids are missing in front of it.  Records pass as long as their ids fit nowhere, until one
+        stands where the sequence has it: as many places behind as records were passed (their ids are wrong), or with the very
+        id that was expected (they do not belong there).  Where none does, a larger id means that ids are missing, unless the
+        index, or the segment that follows, says that the sequence does not go so far.
         """
         search, cause = self.search, DamageCause.RECORD_ORDER
         probe, stop = search.probe, self.walk.stop
         found = probe.check(offset)
         if found is None:  # the file changed under the scan
             return self._damage(cause, offset, min(offset + OVERHEAD, stop), expected, None, "end"), expected
-        end = found.end
-        if found.transaction_id > expected:
+        run = self._pass_over(found, expected)
+        if run.resumed is not None:
+            return self._damage(cause, offset, run.end, expected, run.resumed, "length"), run.resumed
+        for head in (found, run.behind):
+            if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):
+                jump = head.transaction_id
+                return self._damage(cause, offset, head.offset, expected, jump, "length"), jump
+        proven = search.by_index(offset, expected)
+        if proven is not None:
+            following_id = proven.transaction_id
+            return self._damage(cause, offset, proven.offset, expected, following_id, "index"), following_id
+        end = run.end
+        if end < stop and (resumption := search.find(end, expected + run.passed)) is not None:
+            end = resumption.offset
+            if resumption.expected >= expected:
+                return self._damage(cause, offset, end, expected, resumption.expected, "chain"), resumption.expected
+        return self._damage(cause, offset, end, expected, None, "end"), expected
+
+    def _pass_over(self, found: Found, expected: int) -> _Passed:
+        """Pass over records from `found` on until one stands where the sequence has it."""
+        search, probe, stop = self.search, self.search.probe, self.walk.stop
+        offsets: list[int] = []
+        passed, here, end = 0, found, found.end
+        lower: tuple[int, int] | None = None
+        strangers: _Passed | None = None
+        for _ in range(ORDER_WINDOW):
+            offsets.append(here.offset)
+            end, count = here.end, 1
+            if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice
+                end, last_id, _ = search.follow(here, stop, expected - here.transaction_id)
+                count = last_id - here.transaction_id + 1
+            passed += count
+            if passed == count and here.transaction_id < expected:
+                lower = end, count
             behind = probe.check(end) if end < stop else None
-            if behind is None or behind.transaction_id not in (expected, following(expected)):
-                jump = found.transaction_id
-                return self._damage(cause, offset, offset, expected, jump, "length"), jump
-        else:
-            end, _, _ = search.follow(found, stop, expected - found.transaction_id)
-            behind = probe.check(end) if end < stop else None
-        if behind is None and end < stop:
-            resumption = search.find(end, expected)
-            behind = None if resumption is None else Found(resumption.offset, resumption.transaction_id, 0)
-        if behind is None:
-            return self._damage(cause, offset, end, expected, None, "end"), expected
-        if found.transaction_id > expected:
-            expected = behind.transaction_id
-        return self._damage(cause, offset, end, expected, behind.transaction_id, "length"), expected
+            if behind is None:
+                break
+            if behind.transaction_id == expected + passed:
+                return _Passed(end, passed, offsets, behind.transaction_id, behind)
+            if behind.transaction_id == expected and strangers is None:
+                strangers = _Passed(end, passed, offsets, expected, behind)
+                after = probe.check(behind.end) if behind.end < stop else None
+                if after is None or after.transaction_id == following(expected):
+                    return strangers
+            here = behind
+        if strangers is not None:
+            return strangers
+        if lower is not None:  # only these are surely not in their place
+            end, passed = lower
+            return _Passed(end, passed, [], None, probe.check(end) if end < stop else None)
+        return _Passed(end, passed, offsets if end == stop else [], None, None)
+
+    def _beyond(self, run: _Passed, expected: int, head: Found) -> bool:
+        """Whether the sequence cannot go on with `head`, the larger id of a record that `run` passed over or stopped at.
+
+        It cannot where the next segment begins in front of it, nor so far that the ids between never fitted; and it does not
+        where the index, to its very end, has these records in the places of the ids that were expected.
+        """
+        if head.transaction_id - expected > self.walk.stop // OVERHEAD + SKIPPED_ALLOWANCE:
+            return True
+        if self._ceiling is not None and expected <= self._ceiling <= head.transaction_id:
+            return True
+        if not run.offsets or run.behind is not None:
+            return False
+        return self.search.indexed(expected, len(run.offsets) + 1) == run.offsets
 
     def _damage(
         self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str

@@ -138,6 +138,11 @@ class StorageView:
         return bool(current and current.assigned)
 
 
+def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
+    """Directories that are named like a partition of which the control file has none: no node opens them."""
+    return tuple(view for number, view in partitions.items() if number >= len(control.partitions))
+
+
 def view_partition(path: Path, partition: int | None) -> PartitionView:
     """Look at a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
     files: dict[int, dict[str, FileState]] = {}

@@ -284,10 +284,12 @@ def assert_complete(finding: Finding, storage: Path) -> None:
     assert finding.message
     assert not finding.message.endswith(".")
     assert storage in [finding.path, *finding.path.parents]
-    command = CATALOGUE[finding.code].command
-    assert (finding.remedy is None) == (command is None)
+    steps = CATALOGUE[finding.code].remedies(finding.severity)
+    assert (finding.remedy is None) == (steps == ())
     if finding.remedy is not None:
+        command, *options = steps[0].split()
         assert finding.remedy.startswith(f"waltzctl {command} {storage}")
+        assert finding.remedy.endswith(" ".join(options))
 
 
 def test_a_place_that_cannot_be_read_is_named_and_the_rest_is_read(

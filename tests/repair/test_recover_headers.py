@@ -36,10 +36,12 @@ def test_without_an_index_nothing_tells_damage_from_a_misplaced_file(scene: Scen
     flip(scene.seg(50), FIELDS[field], 4)
     scene.idx(50).unlink()
     before = snapshot(scene.root)
-    repair, result = recover(scene, scene.replica, loss=True)
+    repair, result = recover(scene, loss=True)
     assert (actions(repair), undecided(repair)) == ([], [code])
     assert result.exit_status_name == "damaged"
     assert snapshot(scene.root) == before
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean", "a replica that holds the same records tells"
 
 
 def test_a_foreign_segment_is_not_adopted(scene: Scene) -> None:

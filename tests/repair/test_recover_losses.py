@@ -252,17 +252,6 @@ def test_a_short_file_that_held_records_is_not_removed_but_comes_back(scene: Sce
     assert same_bytes(scene)
 
 
-def test_an_overlap_is_left_to_a_person(scene: Scene) -> None:
-    shutil.copy(scene.seg(50), scene.root / "x")
-    data = bytearray((scene.root / "x").read_bytes())
-    (scene.root / "x").unlink()
-    rest = data[scene.offset(70) :]
-    scene.seg(70).write_bytes(head(scene, 70) + rest)
-    repair, result = recover(scene, scene.replica)
-    assert "segment-overlap" in undecided(repair)
-    assert result.exit_status_name == "damage-remains"
-
-
 def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(tmp_path: Path) -> None:
     scene = make_scene(tmp_path / "scene")
     shutil.rmtree(scene.root / "0")

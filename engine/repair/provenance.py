@@ -1,0 +1,279 @@
+"""Whose records a data file holds: the one judgement that every repair asks before it touches a file whose header is wrong.
+
+A wrong header has two explanations, and they ask for opposite repairs: the header was damaged, or the file is not the partition's
+own (renamed, copied to the wrong place, of another cluster).  To take the second for the first lets in what is somebody else's.
+So a header is rewritten only when witnesses that know nothing of it agree that the records belong here:
+
+- The *entries* of the index, compared with where records really begin.  The index's header alone proves nothing: it is the index
+  of the file that should lie here.
+- The *request ids*, which carry the partition.  Released clients, servers and `append` write the partition's own number, but a
+  program may write any: where the segments beside this one do not name the partition either, they say nothing.
+- The *next segment*: records that reach into it are not those that were here.
+- The *time of creation*, which is that of the index but for a moment, where the rest of the header can be believed.
+- Every *replica* that was named: its records under the same ids, byte for byte.
+
+What is not the partition's own is named, and neither cut nor removed nor rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DiskReadError
+from engine.findings import Code
+from engine.repair.content import Content
+from engine.repair.replicas import Agreement, Replica
+from engine.repair.survey import begins_at, open_hint
+from engine.scan.columns import Damage, RecordView
+from engine.scan.scanner import read_record_at, scan_records
+from engine.scan.source import ByteSource, read_bytes
+from engine.storage.view import SegmentView, read_segment_header
+from formats.control import ControlFile
+from formats.request_id import RequestId
+from formats.segment import (
+    ENTRY_SIZE,
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    MAX_DATA_LENGTH,
+    SegmentHeader,
+    entry_position,
+)
+
+MOMENT_MS = 60_000
+"""Milliseconds by which the creation times of a data file and its index may be apart."""
+_BEHIND = 1000
+"""Entries that a crash can leave an index behind its data: both are synced at every thousandth transaction."""
+_STRAYS = 8
+"""One wrong entry in so many is a damaged entry, and still an index of this file."""
+_NEIGHBOURS = 8
+"""Segments beside it whose first request id is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a segment's file is judged by: where it lies, what lies beside it, and the replicas that were named."""
+
+    control: ControlFile
+    partition: int
+    segments: Sequence[SegmentView]
+    replicas: Sequence[Replica] = ()
+
+    def following(self, first: int) -> int | None:
+        """The id in the name of the next data file."""
+        behind = (one.first_transaction_id for one in self.segments if one.data is not None)
+        return min((name for name in behind if name > first), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a data file's records are the partition's own.
+
+    `header` is what its header should be, None where a person must decide; then `codes` stand against it and `why` says what
+    contradicts, or what is missing.  With a header, `codes` are what was wrong with it, and `why` what proves it.  `sources`:
+    files of replicas that were read.
+    """
+
+    header: SegmentHeader | None
+    why: str = ""
+    codes: tuple[Code, ...] = ()
+    sources: frozenset[Path] = frozenset()
+
+    @property
+    def own(self) -> bool:
+        """Whether it may be touched."""
+        return self.header is not None
+
+
+@dataclass(slots=True)
+class _Testimony:
+    """What the witnesses say: `proofs` that the records belong here, `against` that they do not."""
+
+    proofs: list[str]
+    against: list[str]
+    indexed: bool = False
+    replicated: bool = False
+    records: int = 0
+
+
+def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
+    """Judge a data file that is not shorter than its header.  `content` gives its bytes.  Raises DiskReadError."""
+    data, index, named = read_segment_header(view.data), read_segment_header(view.index), view.first_transaction_id
+    assert data is not None
+    key = around.control.header.cluster_key
+    right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
+    if data == right:
+        return Verdict(data)
+    record = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
+    first_record = record.transaction_id if isinstance(record, RecordView) else None
+    reasons, wrong, unproven = _fields(data, index, right, first_record)
+    twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
+    apart = index is not None and abs(index.created - data.created) > MOMENT_MS
+    said, sources = _testimony(view, content, around)
+    if apart and index is not None and len(wrong) == 1:
+        said.against.append("it was not created when its index was")
+    placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
+    if placed and not (said.replicated or (said.indexed and not placed & set(unproven))):
+        unproven += [code for code in wrong if code in placed and code not in unproven]
+    elif said.replicated:
+        unproven = [code for code in unproven if code not in placed]
+    if said.against or unproven:
+        codes = tuple(code for code in wrong if code in unproven) or tuple(wrong)
+        return Verdict(None, "; ".join(said.against), codes, sources)
+    if index is not None and twin and apart:
+        right = index  # little of the header is left, its time is gone as well; both files were created together
+        reasons.append("the creation time is the index header's")
+    return Verdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
+
+
+def _fields(
+    data: SegmentHeader, index: SegmentHeader | None, right: SegmentHeader, first_record: int | None
+) -> tuple[list[str], list[Code], list[Code]]:
+    """What the fields show by themselves: reasons to believe what each should be, the wrong ones, and those without a reason."""
+    reasons: list[str] = []
+    wrong: list[Code] = []
+    unproven: list[Code] = []
+    named = right.first_transaction_id
+    if data.first_transaction_id != named:
+        wrong.append(Code.SEGMENT_NAME)
+        if first_record == named:
+            reasons.append("file name and first record agree on the first transaction id")
+        elif first_record is None and index is not None and index.first_transaction_id == named:
+            reasons.append("file name and index header agree on the first transaction id")
+        else:
+            unproven.append(Code.SEGMENT_NAME)
+    if data.cluster_key != right.cluster_key:
+        wrong.append(Code.SEGMENT_KEY)
+        if index is not None and index.cluster_key == right.cluster_key:
+            reasons.append("control file and index header agree on the cluster key")
+        else:
+            unproven.append(Code.SEGMENT_KEY)
+    if data.partition != right.partition:
+        wrong.append(Code.SEGMENT_PARTITION)
+        if index is not None and index.partition == right.partition:
+            reasons.append("directory and index header agree on the partition")
+        else:
+            unproven.append(Code.SEGMENT_PARTITION)
+    if data.version != FORMAT_VERSION:
+        wrong.append(Code.UNKNOWN_VERSION)
+        if first_record is not None or (index is not None and index.version == FORMAT_VERSION):
+            reasons.append("everything else reads as the only version there is")
+        else:
+            unproven.append(Code.UNKNOWN_VERSION)
+    return reasons, wrong, unproven
+
+
+def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tuple[_Testimony, frozenset[Path]]:
+    """What the witnesses say, and the files of replicas that were read.  A replica that holds the same records outweighs what the
+    index, the request ids and the next segment let suspect.
+    """
+    named, partition = view.first_transaction_id, around.partition
+    said = _Testimony([], [])
+    sources: set[Path] = set()
+    hint = open_hint(view.index_path)
+    try:
+        named_here, stop = _compare(content, named, hint, partition, said)
+    finally:
+        if hint is not None:
+            hint.close()
+    behind = around.following(named)
+    if behind is not None and stop > behind:
+        said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
+    if said.records and not named_here and _named_beside(view, around):
+        said.against.append(f"its request ids do not name partition {partition}")
+    if not said.records or (said.records == 1 and named_here):
+        said.indexed = True  # no record to let in, or one whose offset says nothing
+    differing: list[str] = []
+    for replica in around.replicas:
+        agreement = replica.compare(partition, content, named)
+        sources |= {one.path for one in replica.segments(partition)}
+        if agreement is Agreement.DIFFERS:
+            differing.append(f"{replica.path} holds other records under these ids")
+        elif agreement is Agreement.EQUAL:
+            said.replicated = True
+            said.proofs.append(f"{replica.path} holds the same records")
+    said.against = differing + ([] if said.replicated else said.against)
+    return said, frozenset(sources)
+
+
+def _compare(
+    content: Content, named: int, hint: ByteSource | None, partition: int, said: _Testimony
+) -> tuple[int, int]:
+    """Compare the records with the index; return how many name the partition in their request ids, and the id behind them."""
+    named_here = agree = differ = 0
+    last = named
+    for item in scan_records(content, first_transaction_id=named, max_record=MAX_DATA_LENGTH):
+        if isinstance(item, Damage):
+            continue
+        said.records += len(item)
+        first = int(item.transaction_id[0])
+        last = first + len(item)
+        named_here += int(np.count_nonzero(item.request_id_low >> 32 == partition))
+        if hint is not None and first >= named:
+            raw = read_bytes(hint, entry_position(first, named), len(item) * ENTRY_SIZE)
+            stored = np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE)
+            equal = stored == item.offset[: len(stored)]
+            skipped = int(first == named and len(equal) > 0 and bool(equal[0]))  # every index begins alike
+            agree += int(np.count_nonzero(equal)) - skipped
+            differ += int(np.count_nonzero(~equal))
+    if hint is not None and said.records:
+        entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE
+        if differ * _STRAYS > agree:
+            said.against.append(
+                f"{differ} of {agree + differ + 1} entries of the index are not where its records begin"
+            )
+        elif last - named - entries > _BEHIND:
+            said.against.append(f"the index lists {entries} records, and it has {last - named}")
+        elif agree:
+            said.indexed = True
+            said.proofs.append("the entries of the index are where its records begin")
+    return named_here, last
+
+
+def _named_beside(view: SegmentView, around: Surroundings) -> bool:
+    """Whether request ids tell partitions apart here: the segments beside this one name theirs, or there is none."""
+    seen = 0
+    for other in around.segments:
+        data = other.data
+        if other.first_transaction_id == view.first_transaction_id or data is None or seen >= _NEIGHBOURS:
+            continue
+        header = read_segment_header(data)
+        if header is None or (header.cluster_key, header.partition) != (
+            around.control.header.cluster_key,
+            around.partition,
+        ):
+            continue
+        content = Content.of_file(data.path, data.size)
+        first = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
+        if isinstance(first, RecordView):
+            seen += 1
+            if RequestId.from_words(first.request_id_high, first.request_id_low).partition == around.partition:
+                return True
+    return not seen
+
+
+def foreign(view: SegmentView, around: Surroundings) -> str | None:
+    """Why a segment's data file is not surely the partition's own, in words; None when it is, or holds no whole header.
+
+    A file whose header and first record agree on another first id than its name was renamed; that is no matter of whose it is.
+    """
+    if view.data is None:
+        return None
+    header = read_segment_header(view.data)
+    if header is None:
+        return None
+    content = Content.of_file(view.data.path, view.data.size)
+    try:
+        verdict = judge(view, content, around)
+    except DiskReadError as error:
+        return str(error)
+    if verdict.own:
+        return None
+    if verdict.codes == (Code.SEGMENT_NAME,) and not verdict.why:
+        begins = begins_at(content, view.first_transaction_id, header.first_transaction_id)
+        if begins != view.first_transaction_id:
+            return None
+    return f"{', '.join(verdict.codes)}{': ' if verdict.why else ''}{verdict.why}"

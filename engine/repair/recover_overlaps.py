@@ -1,0 +1,177 @@
+"""Two segments that hold the same ids: which of the two runs of records is the partition's, and what becomes of the other.
+
+A truncation whose deletions did not reach the disk leaves this, or files that were brought back beside newer ones.  The runs are
+compared byte for byte.  Where they are alike, the one that is not needed goes and nothing is lost.  Where they differ, witnesses
+decide, if none contradicts another:
+
+- each *replica* that holds one of the two;
+- the *next segment*, which begins where the partition's run ends;
+- at the end of the partition the local low-water *mark*, which the partition's run reaches.
+
+Even then nothing goes whose ids stand nowhere else.  Otherwise a person decides; ``--allow-data-loss`` keeps the run that reaches
+further, and of two that reach equally far the later segment, which is the one that a node reads.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.findings import Code
+from engine.repair.content import Content
+from engine.repair.edits import Remove
+from engine.repair.recover_parts import Ground, Part, offsets
+from engine.repair.replicas import Replica
+
+
+class Outcome(enum.Enum):
+    """What became of an overlap."""
+
+    LEFT = "both stay"
+    CUT = "the earlier segment ends where the later one begins"
+    REMOVED = "the later segment goes"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What follows the later segment: the id that the next one begins with, None where that is not known; or nothing (`end`)."""
+
+    first: int | None = None
+    end: bool = False
+
+
+@dataclass(slots=True)
+class OverlapPlanner:
+    """Decides about overlaps of one partition; `mark` None: the local low-water mark is not known."""
+
+    ground: Ground
+    replicas: Sequence[Replica]
+    mark: int | None
+
+    def mend(self, earlier: Part, later: Part, behind: Behind) -> Outcome:
+        """Decide about two segments of which the earlier one ends behind the beginning of the later one.
+
+        Raises DiskReadError.
+        """
+        assert earlier.survey is not None
+        assert later.survey is not None
+        if earlier.survey.losses or later.survey.inner:
+            return self._leave(earlier, later, ["one of them is damaged as well, so that they cannot be compared"])
+        if later.survey.tail is not None and later.survey.next_id < earlier.survey.next_id:
+            return self._leave(earlier, later, ["the later one is torn"])
+        first, ends = later.first, (earlier.survey.next_id, later.survey.next_id)
+        runs = self._run(earlier, first, min(ends)), self._run(later, first, min(ends))
+        if _alike(*runs):
+            if ends[1] <= ends[0] and later.survey.tail is None:
+                return self._remove(later, "the segment in front of it holds the same records", ids_lost=False)
+            return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
+        votes = self._votes(runs, first, min(ends), ends, behind)
+        chosen = [place for place in (0, 1) if votes[place]]
+        if len(chosen) == 1:
+            kept = chosen[0]
+            if ends[kept] >= ends[1 - kept] or behind.first == ends[kept]:
+                why = "; ".join(votes[kept])
+                return self._keep(kept, earlier, later, why, ids_lost=False)
+        if self.ground.allow_data_loss:
+            kept = 0 if ends[0] > ends[1] else 1
+            further = "it reaches further" if ends[0] != ends[1] else "it is the later one, which a node reads"
+            return self._keep(
+                kept, earlier, later, f"both runs differ and nothing tells which is right; {further}", ids_lost=True
+            )
+        said = [
+            f"for {part.data_path.name}: {'; '.join(votes[place]) or 'nothing'}"
+            for place, part in enumerate((earlier, later))
+        ]
+        if len(chosen) == 1:
+            said.append("but what the other one holds beyond stands nowhere else")
+        return self._leave(earlier, later, said)
+
+    @staticmethod
+    def _run(part: Part, first: int, stop: int) -> Content:
+        """The records `first` to `stop` - 1 of a segment."""
+        assert part.original is not None
+        places = offsets(part, (first, stop))
+        start = places.get(first, part.original.size())
+        return Content(part.original.name, part.original.part(start, places.get(stop, start)))
+
+    def _votes(
+        self, runs: tuple[Content, Content], first: int, stop: int, ends: tuple[int, int], behind: Behind
+    ) -> tuple[list[str], list[str]]:
+        """What speaks for the earlier and for the later run."""
+        votes: tuple[list[str], list[str]] = ([], [])
+        for replica in self.replicas:
+            held = replica.runs(self.ground.partition, first, stop)
+            if held is None:
+                continue
+            self.ground.draft.sources |= {run.span.path for run in held}
+            theirs = Content("", tuple(run.span for run in held))
+            for place in (0, 1):
+                if _alike(runs[place], theirs):
+                    votes[place].append(f"{replica.path} holds the same records")
+        joins = [place for place in (0, 1) if behind.first is not None and ends[place] == behind.first]
+        if len(joins) == 1:
+            votes[joins[0]].append(f"the next segment begins with {behind.first}, where it ends")
+        if behind.end and self.mark is not None:
+            reach = [place for place in (0, 1) if ends[place] > self.mark]
+            if len(reach) == 1:
+                votes[reach[0]].append(f"it alone reaches the local low-water mark {self.mark}")
+        return votes
+
+    def _keep(self, kept: int, earlier: Part, later: Part, why: str, *, ids_lost: bool) -> Outcome:
+        if kept == 0:
+            return self._remove(later, f"{earlier.data_path.name} is kept: {why}", ids_lost=ids_lost)
+        return self._cut(earlier, later, f"{later.data_path.name} is kept: {why}", ids_lost=ids_lost)
+
+    def _cut(self, earlier: Part, later: Part, why: str, *, ids_lost: bool) -> Outcome:
+        last = later.first - 1
+        stop = earlier.survey.next_id if earlier.survey is not None else later.first
+        if not earlier.cut_behind(last):
+            return self._leave(earlier, later, ["its place in the earlier one is not to be found"])
+        assert earlier.content is not None
+        size = 0 if earlier.data is None else earlier.data.size
+        self.ground.draft.step(
+            "cut-segment", earlier.data_path, self.ground.partition, f"transaction {last} becomes its last one: {why}",
+            ids=(later.first, stop - 1), offset=earlier.content.size(), length=size - earlier.content.size(),
+            loses_data=ids_lost,
+        )  # fmt: skip
+        return Outcome.CUT
+
+    def _remove(self, part: Part, why: str, *, ids_lost: bool) -> Outcome:
+        ground = self.ground
+        assert part.survey is not None
+        for action, state in (("remove-segment", part.data), ("remove-index", part.index)):
+            if state is not None:
+                ground.draft.step(
+                    action, state.path, ground.partition, why,
+                    ids=(part.first, max(part.first, part.survey.next_id - 1)), offset=0, length=state.size,
+                    loses_data=ids_lost and state is part.data,
+                )  # fmt: skip
+                ground.draft.edits.append(Remove(state.path))
+        ground.parts.remove(part)
+        return Outcome.REMOVED
+
+    def _leave(self, earlier: Part, later: Part, said: Sequence[str]) -> Outcome:
+        assert earlier.survey is not None
+        assert later.survey is not None
+        stop = min(earlier.survey.next_id, later.survey.next_id)
+        many = (
+            f"transaction {later.first} stands"
+            if stop == later.first + 1
+            else f"transactions {later.first} to {stop - 1} stand"
+        )
+        self.ground.find(
+            Code.SEGMENT_OVERLAP, later.data_path,
+            f"{many} twice: in {earlier.data_path.name}, which goes on to {earlier.survey.next_id - 1}, and here, up to"
+            f" {later.survey.next_id - 1}; {'; '.join(said)}",
+            segment=later.first, transaction_id=later.first,
+        )  # fmt: skip
+        return Outcome.LEFT
+
+
+def _alike(one: Content, other: Content) -> bool:
+    """Whether two contents hold the same bytes.  Raises DiskReadError."""
+    if one.size() != other.size():
+        return False
+    step = 1 << 20
+    return all(one.read(at, step) == other.read(at, step) for at in range(0, one.size(), step))

@@ -1,0 +1,202 @@
+"""Every remedy that is printed can be run as it is printed, and leads on: the finding is gone, or the next step is named.
+
+Each finding of each example is followed on a copy of its own, from the remedy that verify prints over those that the commands
+name when something is left, until it is gone or a person must decide.  A command that is named twice would be a circle.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.findings import CATALOGUE, Code, Finding, Severity
+from engine.inspect.outcome import VerifyOptions
+from engine.inspect.verify import verify
+from fixtures.building import LAST, Files, clean, flip, header, index, name, offset_of, put_segment, segment
+from fixtures.control_examples import control_examples
+from fixtures.segment_examples import segment_examples
+from formats.control import CONTROL_FILE_NAME, Layout, decode_control
+from formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position
+from tests.cli.running import invoke
+from tests.inspect.test_codes import interrupted_repair
+from waltzctl.render.objects import finding_object
+
+STEPS = 6
+PERSON = {
+    # What no command can decide, and in which example: the way ends there, and the last command says so.
+    ("misplaced-segments", "segment-key"),
+    ("misplaced-segments", "segment-partition"),
+    ("misplaced-segments", "segment-name"),
+    ("misplaced-segments", "segment-gap"),
+    ("misplaced-segments", "segment-overlap"),
+}
+
+
+def write(path: Path, files: Files) -> Path:
+    for key, data in files.items():
+        target = path / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return path
+
+
+def more() -> Iterator[tuple[str, Files]]:
+    """Damage of which the examples have none, or only the harmless kind."""
+    files = clean()
+    files[name(8)] = files[name(8)][:60]
+    yield "short-header-with-records", files
+    files = clean()
+    del files[name(16)]
+    yield "lost-last-data-file", files
+    files = clean()
+    flip(files, name(8), 28 + 3, 4)
+    yield "damaged-header", files
+    files = clean()
+    flip(files, name(8), 28 + 3, 4)
+    flip(files, index(8), entry_position(9, 8) + 7)
+    flip(files, index(8), entry_position(10, 8) + 7)
+    yield "damaged-header-and-index", files
+    files = clean()
+    put_segment(files, 0, 8, segment(0, 8, 16))
+    flip(files, name(8), offset_of(10, 8) + RECORD_HEADER.size + 3)
+    flip(files, name(8), offset_of(12, 8) + RECORD_HEADER.size + 3)
+    yield "two-flipped-bits", files
+    files = clean()
+    flip(files, CONTROL_FILE_NAME, 3)
+    yield "control-version", files
+    files = clean(num_partitions=2, assigned=2)
+    files[CONTROL_FILE_NAME] = files[CONTROL_FILE_NAME][:100]
+    yield "control-file-cut", files
+    files = clean()
+    files["7/" + name(0).split("/")[1]] = header(7, 0)
+    yield "beyond-the-partitions", files
+
+
+EXAMPLES: dict[str, Files] = {one.name: one.files for one in (*segment_examples(), *control_examples())} | dict(more())
+
+
+def replica_of(path: Path, files: Files) -> Path:
+    """An intact replica of the same cluster, with every transaction."""
+    control = files.get(CONTROL_FILE_NAME, b"")
+    count = len(decode_control(control).partitions) if len(control) >= 128 else 1
+    return write(path, clean(Layout.RELEASED, num_partitions=count, assigned=count, mark=LAST))
+
+
+def findings(storage: Path) -> list[dict[str, Any]]:
+    """What verify prints."""
+    seen = verify((storage,), VerifyOptions(exclusive=True))
+    return [finding_object(one) for one in seen if isinstance(one, Finding)]
+
+
+def key(finding: dict[str, Any], storage: Path) -> tuple[Any, ...]:
+    place = Path(finding["path"]).relative_to(storage)
+    return finding["code"], place, finding["transaction_id"], finding["severity"]
+
+
+def run(remedy: str, storage: Path, replica: Path, fresh: Path) -> list[dict[str, Any]]:
+    """Run a remedy as it is printed, placeholders replaced and agreed to; the findings that it leaves, as it says."""
+    words = shlex.split(remedy)
+    assert words[0] == "waltzctl"
+    words = [{"REPLICA": str(replica), "DIR": str(fresh)}.get(word, word) for word in words[1:]]
+    if words[0] == "salvage":
+        answer = invoke(*words)
+        assert answer.status in (0, 3, 4), (remedy, answer.err)
+        assert not [one for one in findings(fresh) if one["severity"] != "note"]
+        return []
+    answer = invoke(*words, "--yes", "--format", "json")
+    assert answer.status in (0, 3, 4, 5), (remedy, answer.err)
+    found: list[dict[str, Any]] = json.loads(answer.out).get("findings", [])
+    assert answer.status == 0 or found or words[0] == "undo"
+    return found
+
+
+def follow(finding: dict[str, Any], storage: Path, replica: Path, fresh: Path) -> str | None:
+    """Go from remedy to remedy.  None: the finding is gone; else the code that a person is left with."""
+    wanted = key(finding, storage)
+    remedy = finding["remedy"]
+    done: list[str] = []
+    while remedy is not None:
+        assert remedy not in done, f"a circle: {done}"
+        assert len(done) < STEPS
+        done.append(remedy)
+        left = run(remedy, storage, replica, fresh)
+        if remedy.startswith("waltzctl salvage"):
+            return None
+        if wanted not in [key(one, storage) for one in findings(storage)]:
+            return None
+        (remedy,) = {one["remedy"] for one in left if key(one, storage) == wanted}
+    return str(finding["code"])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_remedy_leads_on(tmp_path: Path, example: str) -> None:
+    files = EXAMPLES[example]
+    first = write(tmp_path / "first", files)
+    replica = replica_of(tmp_path / "replica", files)
+    assert findings(replica) == []
+    for number, found in enumerate(findings(first)):
+        if found["remedy"] is None:
+            assert not CATALOGUE[Code(found["code"])].remedies(Severity(found["severity"])), found
+            continue
+        storage = tmp_path / str(number)
+        shutil.copytree(first, storage)
+        moved = dict(found, path=found["path"].replace(str(first), str(storage)))
+        moved["remedy"] = found["remedy"].replace(str(first), str(storage))
+        end = follow(moved, storage, replica, tmp_path / f"fresh-{number}")
+        assert end is None or (example, end) in PERSON
+
+
+def test_an_interrupted_repair_is_taken_back_as_printed(tmp_path: Path) -> None:
+    storage = write(tmp_path / "d", clean())
+    interrupted_repair(storage)
+    (found,) = [one for one in findings(storage) if one["remedy"] is not None]
+    assert follow(found, storage, storage, storage) is None
+
+
+def test_the_undo_that_a_repair_of_a_partition_prints_can_be_run(tmp_path: Path) -> None:
+    files = EXAMPLES["missing-index"]
+    storage = write(tmp_path / "d", files)
+    answer = invoke("recover", storage / "0", "--yes", "--format", "plain")
+    (line,) = [one for one in answer.out.splitlines() if "To take it back: " in one]
+    words = shlex.split(line.split("To take it back: ")[1])
+    assert invoke(*words[1:], "--yes").status == 0
+    assert not (storage / index(8)).exists()
+
+
+def test_every_code_with_a_remedy_has_an_example(tmp_path: Path) -> None:
+    seen = {"repair-interrupted"}
+    for number, files in enumerate(EXAMPLES.values()):
+        seen |= {one["code"] for one in findings(write(tmp_path / str(number), files))}
+    assert seen >= {code.value for code, kind in CATALOGUE.items() if kind.command is not None}
+    assert HEADER_SIZE == 128
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_ladder_never_returns_to_what_was_run(code: Code) -> None:
+    for severity in Severity:
+        steps = CATALOGUE[code].remedies(severity)
+        assert len(set(steps)) == len(steps)
+
+
+def test_a_directory_beyond_the_partitions_is_noted_and_left(tmp_path: Path) -> None:
+    """Alone, and beside something to mend."""
+    files = clean()
+    for path in [path for path in files if path.startswith("0/")]:
+        files["7" + path[1:]] = files[path]
+    storage = write(tmp_path / "d", files)
+    answer = invoke("recover", storage, "--yes", "--format", "json")
+    assert (answer.status, json.loads(answer.out)["applied"]) == (0, False)
+    assert [one["code"] for one in findings(storage)] == ["partition-not-assigned"]
+    for damaged, command in ((index(8), "recover"), (index(16), "rebuild-index")):
+        (storage / damaged).unlink()
+        before = {path: path.read_bytes() for path in (storage / "7").iterdir()}
+        answer = invoke(command, storage, "--yes", "--format", "json")
+        result = json.loads(answer.out)
+        assert (answer.status, result["applied"], result["status"]) == (0, True, "clean")
+        assert {path: path.read_bytes() for path in (storage / "7").iterdir()} == before

@@ -1,0 +1,235 @@
+"""What is not the partition's own is named, and never adopted, cut or removed; a damaged header is still restored."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import RefusedError
+from engine.inspect.outcome import VerifyOptions, VerifySummary
+from engine.inspect.verify import verify
+from engine.repair.apply import apply
+from engine.repair.rebuild_index import plan_rebuild_index
+from engine.repair.recover import plan_recover
+from engine.repair.truncate import plan_truncate
+from formats.request_id import RequestId
+from formats.segment import HEADER_SIZE, Record, SegmentHeader, index_name, segment_name
+from tests.builders import build_directory, make_records
+from tests.golden import GOLDEN, needs_golden
+from tests.repair.scenes import flip
+from tests.repair.trees import snapshot
+
+FIRST = segment_name(0)
+PARTITION_AT = 31
+OTHER = uuid.UUID(int=99)
+
+
+def records(partition: int, first: int, count: int, *, named: bool = True, size: int | None = None) -> list[Record]:
+    """Records whose request ids name the partition, or all of them partition 0."""
+    made = make_records(count, first=first, partition=partition, size=size)
+    if named:
+        return made
+    ids = [replace(one.request_id, partition=0) for one in made]
+    return [
+        Record.make(one.transaction_id, number, one.header, one.data) for one, number in zip(made, ids, strict=True)
+    ]
+
+
+def build(
+    path: Path, *, named: bool = True, size: int | None = None, segments: int = 2, key: uuid.UUID | None = None
+) -> Path:
+    """Partitions 1 and 2 of the same shape, ten records to a segment."""
+    chosen = {
+        number: [records(number, 10 * place, 10, named=named, size=size) for place in range(segments)]
+        for number in (1, 2)
+    }
+    more = {} if key is None else {"key": key}
+    return build_directory(path, chosen, num_partitions=3, local_low_water_mark=10 * segments - 5, **more)  # type: ignore[arg-type]
+
+
+def swap(first: Path, second: Path) -> None:
+    third = first.with_name("third")
+    first.rename(third)
+    second.rename(first)
+    third.rename(second)
+
+
+def damaged(path: Path) -> bool:
+    return any(isinstance(one, VerifySummary) and one.status == "damaged" for one in verify((path,), VerifyOptions()))
+
+
+def check_untouched(path: Path, *replicas: Path, partitions: Sequence[int]) -> None:
+    """Recovery, with and without loss, names the first segment of each of these partitions and touches no file of them."""
+    for loss in (False, True):
+        before = snapshot(path)
+        repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
+        named = {one.partition for one in repair.plan.undecided if str(one.path).endswith(FIRST)}
+        assert named >= set(partitions)
+        result = apply(repair, arguments=["recover"])
+        assert result.exit_status_name in ("damaged", "damage-remains")
+        after = snapshot(path)
+        for number in partitions:
+            for name in (FIRST, index_name(0)):
+                assert after.get(f"{number}/{name}") == before.get(f"{number}/{name}")
+    assert damaged(path)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("size", [None, 20], ids=["any-size", "one-size"])
+def test_first_segments_swapped_between_partitions(tmp_path: Path, size: int | None, segments: int) -> None:
+    """With records of one size even the index's entries agree; the request ids do not."""
+    path = build(tmp_path / "d", size=size, segments=segments)
+    replica = build(tmp_path / "replica", size=size, segments=segments)
+    swap(path / "1" / FIRST, path / "2" / FIRST)
+    check_untouched(path, partitions=(1, 2))
+    check_untouched(path, replica, partitions=(1, 2))
+
+
+def test_swapped_with_their_indexes(tmp_path: Path) -> None:
+    path, replica = build(tmp_path / "d"), build(tmp_path / "replica")
+    for name in (FIRST, index_name(0)):
+        swap(path / "1" / name, path / "2" / name)
+    check_untouched(path, partitions=(1, 2))
+    check_untouched(path, replica, partitions=(1, 2))
+
+
+def test_a_segment_of_another_cluster(tmp_path: Path) -> None:
+    """Same partition, same ids, same request ids: the index's entries tell, or, where sizes are one, the replica."""
+    path, replica = build(tmp_path / "d", size=20), build(tmp_path / "replica", size=20)
+    other = build_directory(
+        tmp_path / "other", {1: [make_records(10, partition=1, size=20, seed=5)]}, num_partitions=3, key=OTHER
+    )
+    shutil.copy(other / "1" / FIRST, path / "1" / FIRST)
+    check_untouched(path, replica, partitions=(1,))
+    varying = build(tmp_path / "varying")
+    shutil.copy(other / "1" / FIRST, varying / "1" / FIRST)
+    check_untouched(varying, partitions=(1,))
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["released-request-ids", "any-request-ids"])
+@pytest.mark.parametrize("size", [None, 20], ids=["any-size", "one-size"])
+@pytest.mark.parametrize("place", [13, PARTITION_AT], ids=["key", "partition"])
+def test_a_flipped_bit_in_a_header_is_still_restored(
+    tmp_path: Path, place: int, size: int | None, *, named: bool
+) -> None:
+    """A program may write other partitions into its request ids: where the segment beside does so too, they say nothing."""
+    path, replica = build(tmp_path / "d", named=named, size=size), build(tmp_path / "replica", named=named, size=size)
+    before = (path / "1" / FIRST).read_bytes()
+    for replicas in ((), (replica,)):
+        flip(path / "1" / FIRST, place, 4)
+        result = apply(plan_recover(path, replicas=replicas), arguments=["recover"])
+        assert result.exit_status_name == "clean"
+        assert (path / "1" / FIRST).read_bytes() == before
+
+
+def test_a_single_segment_with_other_request_ids_needs_a_replica(tmp_path: Path) -> None:
+    path, replica = (build(tmp_path / name, named=False, segments=1) for name in ("d", "replica"))
+    flip(path / "1" / FIRST, PARTITION_AT, 4)
+    repair = plan_recover(path)
+    assert [one.code for one in repair.plan.undecided] == ["segment-partition"]
+    assert "request ids" in repair.plan.undecided[0].message
+    assert apply(plan_recover(path, replicas=[replica]), arguments=["recover"]).exit_status_name == "clean"
+
+
+def test_a_replica_that_contradicts_stops_the_repair_of_a_header(tmp_path: Path) -> None:
+    path, replica = build(tmp_path / "d", size=20), build(tmp_path / "replica", size=20)
+    body = b"".join(one.encode() for one in make_records(10, partition=1, size=20, seed=7))
+    other = replica / "1" / FIRST
+    other.write_bytes(other.read_bytes()[:HEADER_SIZE] + body)
+    flip(path / "1" / FIRST, PARTITION_AT, 4)
+    repair = plan_recover(path, replicas=[replica])
+    assert (repair.plan.steps, [one.code for one in repair.plan.undecided]) == ((), ["segment-partition"])
+    assert "holds other records" in repair.plan.undecided[0].message
+
+
+@pytest.mark.parametrize(("entries", "own"), [(9, True), (10, True), (11, True)])
+def test_an_index_that_a_crash_left_behind_or_ahead_is_still_a_witness(
+    tmp_path: Path, entries: int, *, own: bool
+) -> None:
+    path = build(tmp_path / "d")
+    index = path / "1" / index_name(10)
+    data = index.read_bytes() + (path / "1" / segment_name(10)).stat().st_size.to_bytes(8)
+    index.write_bytes(data[: HEADER_SIZE + 8 * entries])
+    flip(path / "1" / segment_name(10), PARTITION_AT, 4)
+    assert (apply(plan_recover(path), arguments=["recover"]).exit_status_name == "clean") == own
+
+
+def foreign_behind(path: Path) -> Path:
+    """A segment of partition 2 behind the last one of partition 1, with its own header but for the first id."""
+    target = path / "1" / segment_name(20)
+    body = b"".join(one.encode() for one in records(2, 20, 5))
+    target.write_bytes(SegmentHeader(0, 5, read_key(path), 2, 20).encode() + body)
+    return target
+
+
+def read_key(path: Path) -> uuid.UUID:
+    return SegmentHeader.decode((path / "1" / FIRST).read_bytes()[:HEADER_SIZE]).cluster_key
+
+
+@pytest.mark.parametrize("after", [5, 14, 18, 19])
+@pytest.mark.parametrize("loss", [False, True])
+def test_truncate_neither_removes_nor_cuts_what_is_foreign(tmp_path: Path, after: int, *, loss: bool) -> None:
+    path = build(tmp_path / "d")
+    target = foreign_behind(path)
+    before = snapshot(path)
+    with pytest.raises(RefusedError, match=target.name):
+        plan_truncate(path, partition=1, after=after, allow_data_loss=loss)
+    assert snapshot(path) == before
+
+
+def test_truncate_cuts_no_foreign_segment(tmp_path: Path) -> None:
+    path = build(tmp_path / "d")
+    swap(path / "1" / segment_name(10), path / "2" / segment_name(10))
+    with pytest.raises(RefusedError, match=segment_name(10)):
+        plan_truncate(path, partition=1, after=16)
+    with pytest.raises(RefusedError, match=segment_name(10)):
+        plan_truncate(path, partition=1, after=5, allow_data_loss=True)
+
+
+def test_truncate_goes_on_behind_a_header_that_is_only_damaged(tmp_path: Path) -> None:
+    path = build(tmp_path / "d")
+    flip(path / "1" / segment_name(10), PARTITION_AT, 4)
+    assert plan_truncate(path, partition=1, after=16).plan.steps
+
+
+def test_rebuild_index_leaves_the_index_of_a_foreign_data_file(tmp_path: Path) -> None:
+    """It is the witness of what was there."""
+    path = build(tmp_path / "d")
+    swap(path / "1" / FIRST, path / "2" / FIRST)
+    repair = plan_rebuild_index(path)
+    assert repair.plan.steps == ()
+    assert [one.code for one in repair.plan.undecided] == ["segment-partition", "segment-partition"]
+
+
+@needs_golden
+def test_a_foreign_segment_over_one_with_a_torn_end(tmp_path: Path) -> None:
+    assert GOLDEN is not None
+    path = tmp_path / "d"
+    shutil.copytree(GOLDEN / "crashed" / "torn-header-only", path)
+    for one in (path, *path.rglob("*")):
+        one.chmod(0o755 if one.is_dir() else 0o644)
+    shutil.copyfile(GOLDEN / "cluster-a" / "storage-1" / "3" / FIRST, path / "3" / FIRST)
+    check_untouched(path, partitions=(3,))
+
+
+@needs_golden
+@pytest.mark.parametrize("replica", [False, True])
+def test_segments_of_the_release_swapped(tmp_path: Path, *, replica: bool) -> None:
+    assert GOLDEN is not None
+    path = tmp_path / "d"
+    shutil.copytree(GOLDEN / "cluster-a" / "storage-1", path)
+    for one in (path, *path.rglob("*")):
+        one.chmod(0o755 if one.is_dir() else 0o644)
+    swap(path / "0" / FIRST, path / "3" / FIRST)
+    check_untouched(path, *([GOLDEN / "cluster-a" / "storage-2"] if replica else []), partitions=(0, 3))
+
+
+def test_the_helpers_write_what_they_say(tmp_path: Path) -> None:
+    assert not damaged(build(tmp_path / "d"))
+    assert {one.request_id.partition for one in records(2, 0, 3, named=False)} == {0}
+    assert records(2, 0, 1)[0].request_id == RequestId(*make_records(1, partition=2)[0].request_id.by_name().values())

@@ -1,0 +1,179 @@
+"""Two segments with the same ids: alike, one goes and nothing is lost; different, witnesses decide, or a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engine.inspect.outcome import VerifyOptions, VerifySummary
+from engine.inspect.verify import verify
+from engine.repair.apply import apply
+from engine.repair.plan import Repair
+from engine.repair.quarantine import undo
+from engine.repair.recover import plan_recover
+from formats.segment import Record, segment_name
+from tests.builders import build_directory, make_records, write_segment
+from tests.repair.trees import snapshot
+
+Runs = Sequence[Sequence[Record]]
+
+
+def records(first: int, stop: int, seed: int = 0) -> list[Record]:
+    """Those of one history; another `seed` is another history of the same lengths' kind."""
+    return make_records(60, seed=seed)[first:stop]
+
+
+def build(path: Path, segments: Runs, mark: int = 5) -> Path:
+    """Partition 0 with these segments, whether they join or not."""
+    build_directory(path, {0: [segments[0]]}, local_low_water_mark=mark)
+    for one in segments[1:]:
+        write_segment(path / "0", one)
+    return path
+
+
+def stored(path: Path) -> list[Record]:
+    found: list[Record] = []
+    for file in sorted((path / "0").glob("*.seg")):
+        data = file.read_bytes()[128:]
+        while data:
+            size = 40 + int.from_bytes(data[28:32])
+            found.append(Record.decode(data[:size]))
+            data = data[size:]
+    return found
+
+
+def status(path: Path) -> str:
+    (summary,) = [one for one in verify((path,), VerifyOptions(exclusive=True)) if isinstance(one, VerifySummary)]
+    return summary.status
+
+
+def recovered(path: Path, *replicas: Path, loss: bool = False) -> Repair:
+    """Apply, and prove that undo brings every byte back and that nothing is left to do."""
+    before = snapshot(path)
+    repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
+    result = apply(repair, arguments=["recover"])
+    if result.applied:
+        undo(path, result.undo_id)
+        assert snapshot(path) == before
+        result = apply(plan_recover(path, replicas=replicas, allow_data_loss=loss), arguments=["recover"])
+    assert result.status == status(path)
+    assert not plan_recover(path, replicas=replicas, allow_data_loss=loss).plan.steps
+    return repair
+
+
+def actions(repair: Repair) -> list[tuple[str, str, bool]]:
+    return [(one.action, one.path.name, one.loses_data) for one in repair.plan.steps if one.path.suffix == ".seg"]
+
+
+@pytest.mark.parametrize("stop", [19, 20, 21])
+def test_the_same_records_twice_cost_nothing(tmp_path: Path, stop: int) -> None:
+    """The later segment ends before, at, or behind the end of the earlier one."""
+    path = build(tmp_path / "d", [records(0, 10), records(10, 20), records(15, stop)])
+    assert status(path) == "damaged"
+    repair = recovered(path)
+    wanted = ("cut-segment", segment_name(10), False) if stop > 20 else ("remove-segment", segment_name(15), False)
+    assert actions(repair) == [wanted]
+    assert (status(path), stored(path)) == ("clean", records(0, max(20, stop)))
+
+
+def test_an_empty_segment_inside_another_goes(tmp_path: Path) -> None:
+    path = build(tmp_path / "d", [records(0, 20)])
+    write_segment(path / "0", [], first=12)
+    assert actions(recovered(path)) == [("remove-segment", segment_name(12), False)]
+    assert (status(path), stored(path)) == ("clean", records(0, 20))
+
+
+def test_several_copies_in_a_row(tmp_path: Path) -> None:
+    path = build(tmp_path / "d", [records(0, 30), records(10, 20), records(20, 30), records(25, 35)])
+    recovered(path)
+    assert (status(path), stored(path)) == ("clean", records(0, 35))
+
+
+def two_histories(path: Path, stop: int = 25, mark: int = 5) -> Path:
+    """Transactions 15 to 19 of one history behind 10, and of another one up to `stop` - 1 in a segment of their own."""
+    return build(path, [records(0, 10), records(10, 20), records(15, stop, seed=9)], mark)
+
+
+@pytest.mark.parametrize("stop", [19, 20, 21, 25])
+def test_two_histories_are_left_to_a_person_with_words_on_both(tmp_path: Path, stop: int) -> None:
+    path = two_histories(tmp_path / "d", stop)
+    before = snapshot(path)
+    repair = recovered(path)
+    assert (repair.plan.steps, [one.code for one in repair.plan.undecided]) == ((), ["segment-overlap"])
+    said = repair.plan.undecided[0].message
+    assert f"transactions 15 to {min(stop, 20) - 1} stand twice" in said
+    assert segment_name(10) in said
+    assert segment_name(15) in said
+    assert (snapshot(path), status(path)) == (before, "damaged")
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(19, 0), (20, 9), (21, 9)])
+def test_told_to_lose_it_keeps_what_reaches_further_and_of_two_the_later(tmp_path: Path, stop: int, kept: int) -> None:
+    path = two_histories(tmp_path / "d", stop)
+    repair = recovered(path, loss=True)
+    assert repair.plan.loses_data
+    assert stored(path) == records(0, 15) + (records(15, 20) if kept == 0 else records(15, stop, seed=9))
+    assert status(path) == "clean"
+
+
+@pytest.mark.parametrize("kept", [0, 9])
+def test_a_replica_decides(tmp_path: Path, kept: int) -> None:
+    path = two_histories(tmp_path / "d", 20)
+    replica = build(tmp_path / "replica", [records(0, 15) + records(15, 20, seed=kept)])
+    repair = recovered(path, replica)
+    assert not repair.plan.loses_data
+    assert (status(path), stored(path)) == ("clean", records(0, 15) + records(15, 20, seed=kept))
+
+
+def test_replicas_that_disagree_decide_nothing(tmp_path: Path) -> None:
+    path = two_histories(tmp_path / "d", 20)
+    both = [build(tmp_path / str(seed), [records(0, 15) + records(15, 20, seed=seed)]) for seed in (0, 9)]
+    assert recovered(path, *both).plan.steps == ()
+
+
+def test_what_the_other_run_alone_holds_is_not_lost_unasked(tmp_path: Path) -> None:
+    """The replica has the earlier run; what the later one holds beyond stands nowhere else."""
+    path = two_histories(tmp_path / "d", 25)
+    replica = build(tmp_path / "replica", [records(0, 20)])
+    repair = recovered(path, replica)
+    assert repair.plan.steps == ()
+    assert "stands nowhere else" in repair.plan.undecided[0].message
+
+
+@pytest.mark.parametrize(("following", "kept"), [(20, 0), (25, 9)])
+def test_the_next_segment_decides(tmp_path: Path, following: int, kept: int) -> None:
+    segments = [records(0, 10), records(10, 20), records(15, 25, seed=9), records(following, 30, seed=kept)]
+    path = build(tmp_path / "d", segments)
+    repair = recovered(path)
+    assert not repair.plan.loses_data
+    wanted = records(0, 20) + records(20, 30) if kept == 0 else records(0, 15) + records(15, 30, seed=9)
+    assert (status(path), stored(path)) == ("clean", wanted)
+
+
+@pytest.mark.parametrize(("mark", "decided"), [(19, False), (20, True), (24, True), (25, False)])
+def test_the_mark_decides_where_one_run_alone_reaches_it(tmp_path: Path, mark: int, *, decided: bool) -> None:
+    path = two_histories(tmp_path / "d", 25, mark)
+    repair = recovered(path)
+    assert bool(repair.plan.steps) == decided
+    if decided:
+        assert not repair.plan.loses_data
+        assert (status(path), stored(path)) == ("clean", records(0, 15) + records(15, 25, seed=9))
+
+
+def test_witnesses_against_each_other_decide_nothing(tmp_path: Path) -> None:
+    path = two_histories(tmp_path / "d", 25, 22)
+    replica = build(tmp_path / "replica", [records(0, 20)])
+    assert recovered(path, replica).plan.steps == ()
+
+
+def test_a_damaged_run_is_not_compared(tmp_path: Path) -> None:
+    path = build(tmp_path / "d", [records(0, 20), records(15, 25)])
+    target = path / "0" / segment_name(15)
+    data = bytearray(target.read_bytes())
+    data[128 + 9] ^= 1
+    target.write_bytes(data)
+    repair = plan_recover(path)
+    assert repair.plan.steps == ()
+    assert "segment-overlap" in [one.code for one in repair.plan.undecided]

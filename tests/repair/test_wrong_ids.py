@@ -1,0 +1,160 @@
+"""Records with right checksums and wrong ids: named alike by verify and recover, restored from a replica, never cut unasked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engine.findings import Finding
+from engine.inspect.outcome import VerifyOptions, VerifySummary
+from engine.inspect.verify import verify
+from engine.repair.apply import RepairResult, apply
+from engine.repair.plan import Repair
+from engine.repair.quarantine import undo
+from engine.repair.recover import plan_recover
+from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, record, segment
+from formats.segment import Record
+from tests.repair.trees import snapshot
+
+ENDS = (*SEGMENTS[1:], LAST + 1)
+FAR = 10**15
+WHOLE = {record(0, number).encode() for number in range(LAST + 1)}
+
+
+def altered(changes: Mapping[int, int]) -> Files:
+    """The clean example, where some transactions stand under other ids, their checksums made anew."""
+    files = clean()
+    for first, end in zip(SEGMENTS, ENDS, strict=True):
+        found = [record(0, number) for number in range(first, end)]
+        records = [
+            Record.make(changes.get(one.transaction_id, one.transaction_id), one.request_id, one.header, one.data)
+            for one in found
+        ]
+        put_segment(files, 0, first, segment(0, first, end, records=records))
+    return files
+
+
+def write(path: Path, files: Files) -> Path:
+    for name, data in files.items():
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return path
+
+
+def look(path: Path) -> tuple[list[Finding], VerifySummary]:
+    seen = list(verify((path,), VerifyOptions(exclusive=True)))
+    findings = [one for one in seen if isinstance(one, Finding)]
+    (summary,) = [one for one in seen if isinstance(one, VerifySummary)]
+    return findings, summary
+
+
+def stored(path: Path) -> dict[bytes, int]:
+    """Every record with a right checksum, back to back in the data files, and how often it is there: by the format alone."""
+    found: dict[bytes, int] = {}
+    for file in sorted((path / "0").glob("*.seg")):
+        data = file.read_bytes()[128:]
+        while len(data) >= 40:
+            size = 40 + int.from_bytes(data[28:32], signed=True)
+            if not 40 <= size <= len(data) or not Record.decode(data[:size]).record_ok:
+                break
+            found[data[:size]] = found.get(data[:size], 0) + 1
+            data = data[size:]
+    return found
+
+
+def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, RepairResult]:
+    """Recover, and prove that undo gives every byte back; what verify says afterwards is what recover said."""
+    before = snapshot(path)
+    repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
+    result = apply(repair, arguments=["recover"])
+    if result.applied:
+        undo(path, result.undo_id)
+        assert snapshot(path) == before
+        repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
+        result = apply(repair, arguments=["recover"])
+    summary = look(path)[1]
+    assert result.status == summary.status
+    assert (summary.status == "clean") == (stored(path).keys() == {record(0, n).encode() for n in present(path)})
+    return repair, result
+
+
+def present(path: Path) -> range:
+    """The ids that the data files' names and records show to be there, from 0 up to the last, if there is no gap."""
+    return range(sum(stored(path).values()))
+
+
+@pytest.mark.parametrize("wrong", [105, 3, 4, 6, 2, 9, FAR, -1])
+def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, wrong: int) -> None:
+    storage, replica = write(tmp_path / "d", altered({5: wrong})), write(tmp_path / "replica", clean())
+    (found,), _ = look(storage)
+    assert (found.code, found.transaction_id) == ("record-order", 5)
+    assert f"transaction 5 is expected, but {wrong} stands there" in found.message
+    repair = plan_recover(storage)
+    (left,) = repair.plan.undecided
+    assert (left.code, left.transaction_id, left.offset, left.length) == (
+        found.code,
+        found.transaction_id,
+        found.offset,
+        found.length,
+    )
+    assert "transaction 5 is lost" in left.message
+    recovered(storage, loss=True)
+    assert stored(storage).keys() == WHOLE - {record(0, 5).encode()}
+    assert [(one.code, one.transaction_id) for one in look(storage)[0]] == [("segment-gap", 5)]
+    again = write(tmp_path / "again", altered({5: wrong}))
+    _, result = recovered(again, replica)
+    assert (result.status, stored(again).keys()) == ("clean", WHOLE)
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "without-index"])
+@pytest.mark.parametrize("number", [0, 7, 8, 18, 19])
+@pytest.mark.parametrize("wrong", [2, 16, 20, 105, FAR])
+def test_at_the_ends_of_segments(tmp_path: Path, number: int, wrong: int, *, indexed: bool) -> None:
+    if wrong == number:
+        pytest.skip("that is its own id")
+    files = altered({number: wrong})
+    if not indexed:
+        del files[index(max(first for first in SEGMENTS if first <= number))]
+    storage, replica = write(tmp_path / "d", files), write(tmp_path / "replica", clean())
+    findings, summary = look(storage)
+    assert summary.status == "damaged"
+    orders = [one.transaction_id for one in findings if one.code == "record-order"]
+    assert orders == [number], "the id that is not there, named once"
+    before = stored(storage)
+    recovered(storage)
+    assert stored(storage) == before, "nothing is cut unasked"
+    _, result = recovered(storage, replica)
+    if number < LAST or wrong < number or indexed:
+        assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_mixture_of_wrong_ids(tmp_path: Path, seed: int) -> None:
+    """No intact record goes without the word, nothing is called clean that is not, and a replica gives everything back."""
+    source = random.Random(seed)
+    changes: dict[int, int] = {}
+    for number in source.sample(range(LAST + 1), source.randint(1, 5)):
+        near = [number - 1, number + 1, number + 2, number - 3, source.randrange(LAST + 1), 40, 105, FAR, -7]
+        changes[number] = source.choice([one for one in near if one != number])
+    files = altered(changes)
+    for first in SEGMENTS:
+        if source.random() < 0.2:
+            del files[index(first)]
+    intact = WHOLE - {record(0, number).encode() for number in changes}
+    storage = write(tmp_path / "d", files)
+    assert look(storage)[1].status == "damaged"
+    before = stored(storage)
+    recovered(storage)
+    assert stored(storage) == before
+    loss = write(tmp_path / "loss", files)
+    recovered(loss, loss=True)
+    assert stored(loss).keys() >= intact, "what is given up is what was altered"
+    replica = write(tmp_path / "replica", clean())
+    recovered(storage, replica)
+    assert stored(storage).keys() >= intact
+    acknowledged = {record(0, number).encode() for number in range(12)}
+    assert stored(storage).keys() >= acknowledged
