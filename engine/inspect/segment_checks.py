@@ -294,9 +294,10 @@ class SegmentCheck:
             passing.append(tail_finding(job, scan.tail))
         if self._index_problem is not None:  # a node makes the index before it writes the first record
             (findings if self.size > HEADER_SIZE else passing).append(self._index_problem)
+        if scan.comparison is not None and self.reader is not None:
+            passing += self._index_short(scan)
         if scan.comparison is not None and self.reader is not None and not scan.unread_tail:
             explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
-            passing += self._index_short(scan)
             excess = self._index_excess(scan, explained)
             index_end = self.begins + self.reader.count()
         if scan.comparison is not None:
@@ -333,8 +334,8 @@ class SegmentCheck:
         if count < known:
             yield self.job.finding(
                 Code.INDEX_SHORT,
-                f"the index has {count} entries, the segment has {known} records; it ends in front of transaction"
-                f" {self.begins + count}",
+                f"the index has {count} entries, the segment has {'at least ' if scan.unread_tail else ''}{known} records; it"
+                f" ends in front of transaction {self.begins + count}",
                 index=True,
                 transaction_id=self.begins + count,
                 offset=entry_position(count, 0),
