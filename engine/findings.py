@@ -56,6 +56,8 @@ class Code(enum.StrEnum):
     READ_ERROR = "read-error"
     REPAIR_INTERRUPTED = "repair-interrupted"
     TEMPORARY_FILE = "temporary-file"
+    SPECIAL_FILE = "special-file"
+    SEGMENT_STRAY = "segment-stray"
     SEEN_FROM_OUTSIDE = "seen-from-outside"
     REPLICA_DIFFERS = "replica-differs"
 
@@ -234,6 +236,20 @@ def _kinds() -> Iterable[Kind]:
     yield Kind(
         Code.UNKNOWN_FILE, note, "A name that belongs to nothing in a storage directory.",
         "Look at it and move it away; nothing reads it.",
+    )  # fmt: skip
+    yield Kind(
+        Code.SPECIAL_FILE, damage,
+        "Under the name of a control, data or index file stands a FIFO, socket, device, directory or a link that leads nowhere.",
+        "Nothing opens, replaces or removes it. Find out who made it and move it away by hand; then verify again.",
+        when_harmless="it stands in the place of an index, which rebuild-index then writes from the data",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_STRAY, damage,
+        "A data file under a name that is not a segment's. A released node opens every name that ends in .seg, and does not"
+        " start when it cannot; whoever goes by the names that nodes give does not see what is in it.",
+        "If its header, its records and its neighbours prove that it is the partition's own and its place is free, recover"
+        " gives it its name. Otherwise look at it with dump and move it away by hand.",
+        "recover", "all that it holds stands under the right names too",
     )  # fmt: skip
     yield Kind(
         Code.READ_ERROR, damage, "The system could not read a part of a file.",

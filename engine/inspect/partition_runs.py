@@ -16,6 +16,7 @@ from engine.inspect.partition_checks import (
     join_findings,
     orphan_finding,
     placement_findings,
+    special_findings,
     stray_files,
 )
 from engine.inspect.segment_job import SegmentJob, SegmentReport
@@ -80,6 +81,8 @@ class PartitionRun:
             control = self._around.control
             count = None if control is None or not control.size_fits else control.header.num_partitions
             yield from placement_findings(self._context, self._partition.view, count)
+            if self._partition.view is not None:
+                yield from special_findings(self._context, self._partition.view)
 
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """The report of the next job."""
@@ -144,6 +147,8 @@ class PartitionRun:
         view = self._partition.view
         for segment in () if view is None else view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
+                if view is not None and segment.data_path in view.special:
+                    continue  # what stands in the data file's place is named
                 settled = self._settle_orphan(segment)
                 if settled is not None:
                     yield orphan_finding(self._context, settled)

@@ -21,6 +21,7 @@ from engine.inspect.sampling import split
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.scan.columns import Damage, RecordBatch
 from engine.scan.scanner import scan_records
+from engine.storage import places
 from engine.storage.places import open_source
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
@@ -114,6 +115,9 @@ class SegmentCheck:
         header = read_segment_header(self.data_state)
         if index is not None and index_header is not None:
             self.reader = IndexReader(index, job.first)
+        elif self.index_state is None and places.special(job.index_path) is not None:
+            said = f"it is {places.special(job.index_path)}, not a regular file"
+            self._index_problem = job.finding(Code.SPECIAL_FILE, said, index=True, severity=Severity.REPAIRABLE)
         elif self.index_state is None:
             self._index_problem = job.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
         elif self._index_problem is None:

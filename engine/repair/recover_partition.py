@@ -36,6 +36,12 @@ def plan_partition(
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
+    if view is not None and view.special:
+        for path in view.special:
+            ground.find(
+                Code.SPECIAL_FILE, path, "nothing is planned for the partition while no regular file stands there"
+            )
+        return
     before = len(draft.undecided)
     ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
     mark = _mark(control, partition)

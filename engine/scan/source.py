@@ -45,10 +45,10 @@ class ByteSource(Protocol):
 class FileSource:
     """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Raises FileNotFoundError, DiskReadError."""
+    def __init__(self, path: Path | str, *, devices: bool = False) -> None:
+        """`devices`: a block device is as good.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
-        self._descriptor: int | None = disk.open_for_reading(path)
+        self._descriptor: int | None = disk.open_for_reading(path, devices=devices)
 
     def fileno(self) -> int:
         """The descriptor.  Raises ValueError when closed."""

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from engine import disk
 from engine.findings import Code, Finding, Severity, make_finding
+from engine.regular import special_kind
 from engine.storage.segment import SegmentExtent, create_segment
 from engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from engine.storage.view import FileState, PartitionView, SegmentView, view_partition
-from formats.segment import HEADER_SIZE, entry_position
+from formats.segment import HEADER_SIZE, entry_position, parse_name
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -84,7 +85,15 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
 
     present = list(view.data_segments)
     short: SegmentView | None = None
-    sound = True
+    sound = not view.special
+    for path in view.special:
+        parsed = parse_name(path.name)
+        note(
+            Code.SPECIAL_FILE,
+            path,
+            f"it is {special_kind(path) or 'gone'}, not a regular file",
+            segment=None if parsed is None else parsed[0],
+        )
     if present and _is_short(present[-1]):
         short = present.pop()
     states: list[SegmentState] = []
@@ -119,7 +128,8 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
             segment=short.first_transaction_id,
             severity=Severity.REPAIRABLE if sound else Severity.DAMAGE,
         )
-    for orphan in (segment for segment in view.segments if segment.data is None):
+    lost = (segment for segment in view.segments if segment.data is None and segment.data_path not in view.special)
+    for orphan in lost:
         note(
             Code.INDEX_ORPHAN,
             orphan.index_path,
@@ -322,7 +332,8 @@ def settle_partition(directory: Path, partition: int) -> None:
     view = view_partition(directory, partition)
     for segment in view.data_segments[-1:]:
         sync_file(segment.data_path)
-        sync_file(segment.index_path)
+        if segment.index is not None:
+            sync_file(segment.index_path)
     for unfinished in view.temporary:
         disk.unlink(unfinished)
     disk.sync_directory(directory)
