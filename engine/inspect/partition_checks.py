@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.findings import Code, Finding, make_finding
+from engine.findings import Code, Finding, Severity, make_finding
 from engine.inspect.segment_job import SegmentReport
 from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView
@@ -29,6 +29,7 @@ class PartitionContext:
         path: Path,
         message: str,
         *,
+        severity: Severity | None = None,
         segment: int | None = None,
         transaction_id: int | None = None,
         length: int | None = None,
@@ -38,6 +39,7 @@ class PartitionContext:
             code,
             path,
             message,
+            severity=severity,
             storage_directory=self.storage,
             partition=self.number,
             segment=segment,

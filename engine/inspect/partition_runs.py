@@ -20,6 +20,7 @@ from engine.inspect.partition_checks import (
     stray_files,
 )
 from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.stray_checks import stray_findings
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView, view_partition
@@ -119,6 +120,7 @@ class PartitionRun:
         else:
             found = []
         yield from found
+        yield from self.stray_segments(check_again)
         yield from self.strays()
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
@@ -166,6 +168,21 @@ class PartitionRun:
             if not watch.wait():
                 return None
             watch.changed()
+
+    def stray_segments(self, check: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
+        """Data files under names that are no segment's.  `check`: as for `finish`.  Raises CutShort."""
+        view = self._partition.view
+        if view is None or not view.strays or not self._partition.whole:
+            return
+        there = self._still_there([one.data.path for one in view.strays])
+        strays = [one for one in view.strays if one.data.path in there]
+
+        def known() -> Sequence[SegmentReport]:
+            if len(self._reports) < len(self.jobs):  # a dump checks no segments as it goes
+                self._reports = [check(job) for job in self.jobs]
+            return self._reports
+
+        yield from stray_findings(self._context, strays, self._template, known, check)
 
     def strays(self) -> Iterator[Finding]:
         """What lies in the directory beside segments, and is not of work in progress."""

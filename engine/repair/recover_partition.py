@@ -11,6 +11,7 @@ from engine.repair.plan import Draft
 from engine.repair.reconcile import Agreed, Reconciliation
 from engine.repair.recover_losses import LossPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
+from engine.repair.recover_strays import plan_strays
 from engine.repair.replicas import Replica
 from engine.storage.view import PartitionView
 from formats.control import ControlFile
@@ -44,6 +45,8 @@ def plan_partition(
         return
     before = len(draft.undecided)
     ground.parts = [open_part(ground, segment) for segment in (() if view is None else view.segments)]
+    if view is not None:
+        plan_strays(ground, view.strays)
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
     if reconciliation is not None:
@@ -94,7 +97,7 @@ class _Walk:
         parts = sorted(self.ground.parts, key=lambda part: part.first)
         before: Part | None = None
         for part in parts:
-            if part.data is None or part.short:
+            if (part.data is None and part.content is None) or part.short:
                 continue
             if part.survey is None:
                 self.expected, before = None, None

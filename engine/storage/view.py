@@ -98,10 +98,10 @@ class StraySegment:
     @property
     def index_path(self) -> Path:
         """Where a released node looks for the index."""
-        return stray_index_path(self.data.path)
+        return index_path_of(self.data.path)
 
 
-def stray_index_path(data_path: Path) -> Path:
+def index_path_of(data_path: Path) -> Path:
     """The index of a data file of any name, as a released node looks for it."""
     return data_path.with_name(data_path.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
 
@@ -183,7 +183,7 @@ def view_partition(path: Path, partition: int | None) -> PartitionView:
         for first, found in sorted(files.items())
     )
     strays = tuple(
-        StraySegment(state, others.get(stray_index_path(state.path).name))
+        StraySegment(state, others.get(index_path_of(state.path).name))
         for name, state in others.items()
         if state is not None and name.endswith(SEGMENT_SUFFIX)
     )
@@ -310,9 +310,10 @@ def resolve(path: Path) -> Target:
         storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None
         return Target(TargetKind.CONTROL, path, storage_path, None)
     kinds = {SEGMENT_SUFFIX: TargetKind.SEGMENT, INDEX_SUFFIX: TargetKind.INDEX}
-    if absolute.suffix in kinds:
+    kind = next((kind for suffix, kind in kinds.items() if absolute.name.endswith(suffix)), None)
+    if kind is not None:
         storage, number = _enclosing(absolute.parent)
-        return Target(kinds[absolute.suffix], path, _relative(path.parent, storage), number)
+        return Target(kind, path, _relative(path.parent, storage), number)
     raise NotWaltzError(f"{path}: not a storage directory, partition directory, .ctl, .seg or .idx file")
 
 
