@@ -221,6 +221,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "elapsed_seconds": {"type": "number", "minimum": 0},
             "modified": {"const": False},
             "complete": BOOLEAN,
+            "released_starts": or_null(BOOLEAN),
         },
         (),
     ),

@@ -30,6 +30,8 @@ class VerifyOptions:
     sample_seed: int = 0
     ends_only: bool = False
     """With `quick`: leave the bodies of the indexes unread too."""
+    for_released: bool = False
+    """Also say whether release 0.13.2 would start on each storage directory."""
     exclusive: bool = False
     """The caller holds the directory's lock: whatever looks half-written is."""
 
@@ -58,7 +60,8 @@ class VerifySummary:
 
     `status` is clean, repairable or damaged; `exit_status_name` the name of the exit status.  `bytes` counts what was read
     and checked; `damage`, `repairable` and `notes` count findings.  `complete` is False when data was left unread: by quick
-    or sample, by a time limit, or by an interrupt.
+    or sample, by a time limit, or by an interrupt.  `released_starts`: whether release 0.13.2 would start on every
+    directory; None when that was not asked for, or not answered before the end.
     """
 
     status: str
@@ -72,6 +75,7 @@ class VerifySummary:
     notes: int
     elapsed_seconds: float
     complete: bool
+    released_starts: bool | None = None
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
     from engine.client.addresses import Address
     from engine.findings import Finding
     from engine.inspect.outcome import VerifySummary
+
+
+class Release(enum.StrEnum):
+    """Programs that a directory can be judged for."""
+
+    RELEASED = "released"
+
 
 REMEDIES = 20
 """So many different remedies are listed at the end; every finding carries its own."""
@@ -70,6 +78,9 @@ MANUAL = Manual(
         Example(
             "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
         ),
+        Example(
+            "waltzctl verify /data/waltz --for released", "Would release 0.13.2 start on it, and what would it drop?"
+        ),
         Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
@@ -87,6 +98,16 @@ MANUAL = Manual(
                     "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown with"
                     " complete = false. With --resume FILE the segments that were finished and have not changed since are"
                     " passed over the next time. FILE must not lie inside PATH."
+                ),
+            ),
+        ),
+        Section(
+            "FOR A RELEASE",
+            (
+                (
+                    "--for released goes through a start of release 0.13.2 on the directory without doing it, as a start changes"
+                    " files. released-refuses names what keeps the node from coming up, released-loses what it would cut off"
+                    " without a word, released-blocks what would stop it later. The summary's released_starts tells the answer."
                 ),
             ),
         ),
@@ -125,6 +146,9 @@ def run(
         str | None,
         typer.Option("--resume", metavar="FILE", help="Remember finished segments there, and pass them over."),
     ] = None,
+    release: Annotated[
+        Release | None, typer.Option("--for", help="Also say whether this release would start on the directory.")
+    ] = None,
     partition: PartitionsOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
@@ -140,13 +164,15 @@ def run(
 
     nodes = nodes_of(paths, name="PATH")
     if nodes is not None:
-        refuse_with_node(quick=quick, sample=share, resume=resume, **computing.given)
+        refuse_with_node(quick=quick, sample=share, resume=resume, **{"for": release}, **computing.given)
         with (
             Console(output_format, quiet=quiet, verbose=verbose) as console,
             progress(quiet=quiet, verbose=verbose, noun="records") as listener,
         ):
             return _verify_nodes(console, listener, nodes, connection, partitions, seconds, rate)
     refuse_without_node(connection)
+    if release is not None and partitions is not None:
+        raise typer.BadParameter("a node opens all partitions; leave --partition out", param_hint="'--for'")
     wanted = [path_of(text, remote=True) for text in paths]
 
     from engine.inspect.outcome import VerifyOptions
@@ -160,6 +186,7 @@ def run(
         max_duration=seconds,
         limit_rate=rate,
         resume=path_of(resume, name="--resume") if resume is not None else None,
+        for_released=release is not None,
     )
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
@@ -258,5 +285,6 @@ def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool)
     seen = f"{', '.join(counts) or 'no findings'} in {read}, {human_duration(summary.elapsed_seconds)})."
     partly = "" if summary.complete else " Not everything was read."
     outside = " Seen from outside: files, indexes and record checksums were not." if from_outside else ""
-    lines.append(f"{word}  {seen}{partly}{outside} Nothing was modified.")
+    starts = {True: " Release 0.13.2 starts on it.", False: " Release 0.13.2 does not start on it.", None: ""}
+    lines.append(f"{word}  {seen}{partly}{outside}{starts[summary.released_starts]} Nothing was modified.")
     return "\n".join(lines)

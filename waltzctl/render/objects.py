@@ -89,6 +89,7 @@ def verify_summary_object(summary: VerifySummary) -> Object:
             "elapsed_seconds": round(summary.elapsed_seconds, 6),
             "modified": False,
             "complete": summary.complete,
+            "released_starts": summary.released_starts,
         },
     )
 
