@@ -2,7 +2,8 @@
 
 Everything else in the engine calls these functions, so that one observer sees each change in the order in which it was
 made; the crash harness records them and replays every prefix.  Reading needs nothing from here but `open_for_reading`, which
-leaves no trace: no lock, no access time.
+leaves no trace: no lock, no access time.  Only regular files are opened, here and for whoever opens through here: under a
+file's name may stand a FIFO on which one would wait for ever.
 
 A change is durable only after the file's sync, and a name (create, rename, unlink) only after the sync of its directory.
 """
@@ -10,6 +11,7 @@ A change is durable only after the file's sync, and a name (create, rename, unli
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -19,7 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from engine.errors import DirectoryLockedError, DiskError, DiskReadError, SyncFailedError, write_error
+from engine.errors import (
+    DirectoryLockedError,
+    DiskError,
+    DiskReadError,
+    SpecialFileError,
+    SyncFailedError,
+    write_error,
+)
+from engine.regular import NotRegularError, open_regular, special_kind
 
 STATE_DIRECTORY = ".waltzctl"
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
@@ -58,24 +68,21 @@ def _changed(change: Change) -> None:
         observer(change)
 
 
-def open_for_reading(path: Path | str) -> int:
-    """A descriptor for reading that leaves no access time where the system allows it.  Raises DiskReadError.
+def open_for_reading(path: Path | str, *, devices: bool = False) -> int:
+    """A descriptor for reading that leaves no access time where the system allows it.
 
-    A missing file raises FileNotFoundError, as callers commonly expect one.
+    Raises SpecialFileError for what is no regular file (with `devices` a block device is let through), DiskReadError.  A
+    missing file raises FileNotFoundError, as callers commonly expect one.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC
     try:
-        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+        try:
+            return open_regular(path, os.O_RDONLY | getattr(os, "O_NOATIME", 0), devices=devices)
+        except PermissionError:  # only a file's owner may ask for O_NOATIME
+            return open_regular(path, os.O_RDONLY, devices=devices)
     except FileNotFoundError:
         raise
-    except PermissionError:
-        pass  # only a file's owner may ask for O_NOATIME
-    except OSError as error:
-        raise DiskReadError(path, None, error, doing="open") from error
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        raise
+    except NotRegularError as error:
+        raise SpecialFileError(path, None, error, doing="open") from error
     except OSError as error:
         raise DiskReadError(path, None, error, doing="open") from error
 
@@ -92,9 +99,9 @@ class WritableFile:
 
     @classmethod
     def open(cls, path: Path) -> WritableFile:
-        """Open an existing file.  Raises DiskWriteError, or FileNotFoundError."""
+        """Open an existing regular file.  Raises DiskWriteError, or FileNotFoundError."""
         try:
-            return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            return cls(path, open_regular(path, os.O_RDWR))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -220,7 +227,7 @@ def read_range(path: Path, offset: int, length: int) -> bytes:
 def sync_file(path: Path) -> None:
     """Make durable what stands in a file, whoever wrote it; needs no permission to write.  Raises SyncFailedError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDONLY)
         try:
             os.fdatasync(descriptor)
         finally:
@@ -292,8 +299,11 @@ def set_times(path: Path, modified_ns: int) -> None:
 def replacing(path: Path) -> Iterator[WritableFile]:
     """Build a file beside `path`, then sync it, rename it over `path` and sync the directory.
 
-    When the body raises, the half-built file is removed and `path` is as it was.
+    When the body raises, the half-built file is removed and `path` is as it was.  Raises DiskWriteError, also for a `path`
+    where something stands that is no regular file: a rename would destroy it.
     """
+    if (kind := special_kind(path)) is not None:
+        raise write_error(path, None, OSError(errno.EINVAL, f"it is {kind}, not a regular file"), doing="replace")
     beside = path.with_name(path.name + TEMPORARY_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         os.lstat(beside)
@@ -381,12 +391,12 @@ def lock_holder(storage_directory: Path, control_file: Path) -> int | None:
 
 def _recorded_pid(storage_directory: Path) -> int | None:
     try:
-        text = (storage_directory / STATE_DIRECTORY / "lock").read_text()
+        text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
         pid = int(text.strip() or 0)
         os.kill(pid, 0)
     except PermissionError:
         return pid
-    except (OSError, ValueError):
+    except (OSError, DiskReadError, ValueError):
         return None
     return pid or None
 
@@ -413,8 +423,8 @@ class DirectoryLock:
         path = state / "lock"
         try:
             for path in (state / "lock", control_file):
-                flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if path != control_file else 0)
-                descriptors.append(os.open(path, flags, 0o644))
+                flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)
+                descriptors.append(open_regular(path, flags))
                 fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
             os.ftruncate(descriptors[0], 0)
             os.pwrite(descriptors[0], f"{os.getpid()}\n".encode(), 0)

@@ -29,6 +29,7 @@
     │   └── ProtocolError                       the peer sent what is no Waltz message, or no answer to what was asked
     └── DiskError                   io-error    carries path, offset and the system's error
         ├── DiskReadError
+        │   └── SpecialFileError                no regular file stands where one belongs
         └── DiskWriteError
             ├── DiskFullError
             └── SyncFailedError                 the file stays read-only until it is opened again
@@ -247,6 +248,10 @@ class DiskReadError(DiskError):
 
     def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "read") -> None:
         super().__init__(path, offset, cause, doing=doing)
+
+
+class SpecialFileError(DiskReadError):
+    """A FIFO, socket, device or directory stands where a file belongs; it was not opened."""
 
 
 class DiskWriteError(DiskError):

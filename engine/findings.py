@@ -57,6 +57,11 @@ class Code(enum.StrEnum):
     READ_ERROR = "read-error"
     REPAIR_INTERRUPTED = "repair-interrupted"
     TEMPORARY_FILE = "temporary-file"
+    SPECIAL_FILE = "special-file"
+    SEGMENT_STRAY = "segment-stray"
+    RELEASED_REFUSES = "released-refuses"
+    RELEASED_LOSES = "released-loses"
+    RELEASED_BLOCKS = "released-blocks"
     SEEN_FROM_OUTSIDE = "seen-from-outside"
     REPLICA_DIFFERS = "replica-differs"
     MANIFEST_DIFFERS = "manifest-differs"
@@ -281,6 +286,39 @@ def _kinds() -> Iterable[Kind]:
     yield Kind(
         Code.UNKNOWN_FILE, note, "A name that belongs to nothing in a storage directory.",
         "Look at it and move it away; nothing reads it.",
+    )  # fmt: skip
+    yield Kind(
+        Code.SPECIAL_FILE, damage,
+        "Under the name of a control, data or index file stands a FIFO, socket, device, directory or a link that leads nowhere.",
+        "Nothing opens, replaces or removes it. Find out who made it and move it away by hand; then verify again.",
+        when_harmless="it stands in the place of an index, which rebuild-index then writes from the data",
+    )  # fmt: skip
+    yield Kind(
+        Code.SEGMENT_STRAY, damage,
+        "A data file under a name that is not a segment's. A released node opens every name that ends in .seg, and does not"
+        " start when it cannot; whoever goes by the names that nodes give does not see what is in it.",
+        "If its header, its records and its neighbours prove that it is the partition's own and its place is free, recover"
+        " gives it its name. Otherwise look at it with dump and move it away by hand.",
+        "recover", "all that it holds stands under the right names too",
+    )  # fmt: skip
+    yield Kind(
+        Code.RELEASED_REFUSES, damage,
+        "Asked for with verify --for released: release 0.13.2 does not start on this directory. One such place keeps the whole"
+        " node down.",
+        "The finding names the place and, where one mends it without loss, the command. Do not try a start: it changes files.",
+        when_harmless="a command mends it without loss",
+    )  # fmt: skip
+    yield Kind(
+        Code.RELEASED_LOSES, damage,
+        "Asked for with verify --for released: release 0.13.2 drops something without a word when it starts: it cuts a segment at"
+        " the first record that is not good, whatever follows, and writes a short or missing control file anew.",
+        "Mend what the other findings name before a released node opens the directory.",
+    )  # fmt: skip
+    yield Kind(
+        Code.RELEASED_BLOCKS, repairable,
+        "Asked for with verify --for released: release 0.13.2 starts, but will fail at every append once a segment is to begin"
+        " where an index without a data file stands.",
+        "recover removes an index that says nothing.",
     )  # fmt: skip
     yield Kind(
         Code.READ_ERROR, damage, "The system could not read a part of a file.",

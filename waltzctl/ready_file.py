@@ -11,9 +11,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InvalidRequestError
+from engine.errors import DiskError, InvalidRequestError
+from engine.regular import special_kind
 from waltzctl.render.ndjson import encode
 from waltzctl.render.objects import Object
+
+_LIMIT = 64 << 10
+"""Bytes of a ready file that are read at most; one has a few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +26,25 @@ class ReadyFile:
 
     path: Path
 
+    @property
+    def destination(self) -> Path:
+        """Where the file is, behind links, which stay."""
+        from waltzctl.output_file import Destination
+
+        return Destination.of(self.path).path
+
     def check(self) -> None:
         """Raise InvalidRequestError where no such file can be written."""
         if not self.path.absolute().parent.is_dir():
             raise InvalidRequestError(f"{self.path}: cannot be the ready file: its directory does not exist")
-        if self.path.is_dir():
-            raise InvalidRequestError(f"{self.path}: cannot be the ready file: it is a directory")
+        if (kind := special_kind(self.destination)) is not None:
+            raise InvalidRequestError(f"{self.path}: cannot be the ready file: it is {kind}")
 
     def write(self, ready: Object) -> None:
         """Write it, by rename.  Raises DiskWriteError."""
         from engine import disk
 
-        disk.write_whole(self.path, (encode(ready) + "\n").encode())
+        disk.write_whole(self.destination, (encode(ready) + "\n").encode())
 
     def remove(self) -> None:
         """Remove it if it is this process's."""
@@ -48,15 +59,17 @@ class ReadyFile:
 
     def _pid(self) -> int | None:
         """The process that the file names; None where there is no such file, or none of ours."""
+        from engine import disk
+
         try:
-            named = json.loads(self.path.read_bytes()).get("pid")
-        except (OSError, ValueError, AttributeError):
+            named = json.loads(disk.read_range(self.path, 0, _LIMIT)).get("pid")
+        except (OSError, DiskError, ValueError, AttributeError):
             return None
         return named if isinstance(named, int) else None
 
     def _unlink(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        with contextlib.suppress(OSError, DiskError):
+            os.unlink(self.destination)
 
 
 def _runs(pid: int) -> bool:

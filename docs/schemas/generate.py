@@ -245,6 +245,10 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                 "enum": ["written", "not-written", "matches", "differs", "not-compared", "not-believed", None],
                 "description": "What became of the manifest; null where none was asked for.",
             },
+            "released_starts": {
+                **or_null(BOOLEAN),
+                "description": "Whether release 0.13.2 would start on every directory; null where --for released was not asked.",
+            },
         },
         (),
     ),

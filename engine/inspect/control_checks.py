@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError
+from engine.errors import DiskReadError, SpecialFileError
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.live import QUIET
 from engine.storage import places
@@ -52,6 +52,8 @@ def inspect_control(
     for _ in range(_LOOKS):
         try:
             control = read_control(path)
+        except SpecialFileError as error:
+            return ControlState(None, (make_finding(Code.SPECIAL_FILE, path, str(error)),))
         except DiskReadError as error:
             return ControlState(None, (make_finding(Code.READ_ERROR, path, str(error), offset=error.offset),))
         found = tuple(check_control(path, control, storage, partitions))

@@ -42,6 +42,8 @@ class VerifyOptions:
     sample_seed: int = 0
     ends_only: bool = False
     """With `quick`: leave the bodies of the indexes unread too."""
+    for_released: bool = False
+    """Also say whether release 0.13.2 would start on each storage directory."""
     exclusive: bool = False
     """The caller holds the directory's lock: whatever looks half-written is."""
     manifest: ManifestRequest | None = None
@@ -89,7 +91,8 @@ class VerifySummary:
     and checked; `damage`, `repairable` and `notes` count findings.  `complete` is False when data was left unread: by quick
     or sample, by a time limit, or by an interrupt.  `manifest`, where one was asked for: *written*, *not-written* (the directory
     is not clean, or was not read to its end), *matches*, *differs*, *not-compared* (cut short), *not-believed* (it is damaged, or
-    not signed as it should be).
+    not signed as it should be).  `released_starts`: whether release 0.13.2 would start on every directory; None when that was not
+    asked for, or not answered before the end.
     """
 
     status: str
@@ -104,6 +107,7 @@ class VerifySummary:
     elapsed_seconds: float
     complete: bool
     manifest: str | None = None
+    released_starts: bool | None = None
 
 
 @dataclass(slots=True)

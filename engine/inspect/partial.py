@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from engine.inspect.index_checks import check_rising
+from engine.inspect.index_checks import IndexReader, check_rising
 from engine.inspect.record_checks import MOST_HELD, RangeScan, prove
 from engine.inspect.sampling import choose_blocks
-from engine.scan.columns import RecordView
+from engine.scan.columns import Damage, RecordView
+from engine.scan.probe import Budget, Probe
 from engine.scan.scanner import read_record_at
-from formats.segment import ENTRY_SIZE, HEADER_SIZE
+from engine.scan.source import only_zeros
+from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
 TAIL = 8 << 20
-"""Bytes behind the last record that the index proves which are read to tell what they are."""
+"""Bytes behind the last record that the index proves in which records are read on: more than an index lags behind."""
+SEARCH = 64 << 20
+"""Bytes behind a place where records end in which others are searched: more than a crash tears."""
+ZEROS = 256 << 20
+"""Bytes behind these which are read to see whether they are all zero; a hole costs nothing."""
 
 
 class PartialScan:
@@ -71,14 +77,53 @@ class PartialScan:
             if bodies and scan.comparison is not None:
                 scan.comparison.wrong = check_rising(index, self._size)
                 scan.limits.spend(index.count() * ENTRY_SIZE)
-            count, back = index.count(), 1
-            while back <= count:
-                found = prove(scan.source, index, index.begins + count - back, self._size)
-                if found is not None:
-                    scan.jump(found.transaction_id, found.end)
-                    break
-                back *= 2
-        if self._size - scan.position > TAIL:
-            scan.unread_tail = True
-        else:
-            scan.advance(self._size)
+            found = self._last_proven(index)
+            if found is not None:
+                scan.jump(found.transaction_id, found.end)
+        for reach in (TAIL, SEARCH):
+            stop = min(self._size, scan.position + reach)
+            scan.advance(stop)
+            if scan.tail is not None:
+                claimed = self._claimed_end(scan.tail)
+                if claimed > stop:  # a record that only reaches beyond what was read, or one whose length is damaged
+                    stop = claimed
+                    scan.advance(stop)
+            if stop == self._size or scan.open_end:
+                return
+            if scan.tail is None:
+                scan.unread_tail = True
+                return
+        scan.extend_tail(self._size, empty=only_zeros(scan.source, stop, ZEROS))
+
+    def _last_proven(self, index: IndexReader) -> RecordView | None:
+        """The last record that the index proves.
+
+        Found from the end in growing steps, then between the last two: an index that is too long by any number of entries, or
+        whose last records are gone, costs a few reads.
+        """
+        count = high = index.count()
+        low, best, back = 0, None, 1
+        while high > 0:
+            place = max(1, count + 1 - back)
+            found = prove(self._scan.source, index, index.begins + place - 1, self._size)
+            if found is not None:
+                low, best = place, found
+                break
+            high = place - 1
+            back *= 2
+        while low < high:  # entries above `high` prove nothing
+            place = (low + high + 1) // 2
+            found = prove(self._scan.source, index, index.begins + place - 1, self._size)
+            if found is None:
+                high = place - 1
+            else:
+                low, best = place, found
+        return best
+
+    def _claimed_end(self, tail: Damage) -> int:
+        """Where the record that is expected at a tail would end by its own length; 0 where it cannot be that record."""
+        probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))
+        header = probe.header(tail.offset)
+        if header is None or header.transaction_id != tail.transaction_id:
+            return 0
+        return probe.end_of(tail.offset, header) or 0

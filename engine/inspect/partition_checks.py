@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.findings import Code, Finding, make_finding
+from engine.findings import Code, Finding, Severity, make_finding
 from engine.inspect.segment_job import SegmentReport
+from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView
+from formats.segment import parse_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class PartitionContext:
         path: Path,
         message: str,
         *,
+        severity: Severity | None = None,
         segment: int | None = None,
         transaction_id: int | None = None,
         length: int | None = None,
@@ -36,6 +39,7 @@ class PartitionContext:
             code,
             path,
             message,
+            severity=severity,
             storage_directory=self.storage,
             partition=self.number,
             segment=segment,
@@ -151,6 +155,17 @@ def stray_files(context: PartitionContext, temporary: Sequence[Path], unknown: S
         yield context.finding(Code.TEMPORARY_FILE, path, "the file was being built when its process ended")
     for path in unknown:
         yield context.finding(Code.UNKNOWN_FILE, path, "nothing of Waltz has this name")
+
+
+def special_findings(context: PartitionContext, view: PartitionView) -> Iterator[Finding]:
+    """What is no regular file under a name that is opened as one; the check of a segment tells of its own index."""
+    checked = {segment.index_path for segment in view.data_segments}
+    for path in view.special:
+        kind = places.special(path)
+        if kind is not None and path not in checked:
+            parsed = parse_name(path.name)
+            message = f"it is {kind}, not a regular file; a released node does not start with it"
+            yield context.finding(Code.SPECIAL_FILE, path, message, segment=None if parsed is None else parsed[0])
 
 
 def placement_findings(

@@ -16,9 +16,11 @@ from engine.inspect.partition_checks import (
     join_findings,
     orphan_finding,
     placement_findings,
+    special_findings,
     stray_files,
 )
 from engine.inspect.segment_job import SegmentJob, SegmentReport
+from engine.inspect.stray_checks import stray_findings
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.storage import places
 from engine.storage.view import PartitionView, SegmentView, view_partition
@@ -92,6 +94,8 @@ class PartitionRun:
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
         elif self._partition.whole:
             yield from placement_findings(self._context, self._partition.view, self._count)
+            if self._partition.view is not None:
+                yield from special_findings(self._context, self._partition.view)
 
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """The report of the next job."""
@@ -133,6 +137,7 @@ class PartitionRun:
         else:
             found = []
         yield from found
+        yield from self.stray_segments(check_again)
         yield from self.strays()
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
@@ -161,6 +166,8 @@ class PartitionRun:
         view = self._partition.view
         for segment in () if view is None else view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
+                if view is not None and segment.data_path in view.special:
+                    continue  # what stands in the data file's place is named
                 settled = self._settle_orphan(segment)
                 if settled is not None:
                     yield orphan_finding(self._context, settled)
@@ -178,6 +185,21 @@ class PartitionRun:
             if not watch.wait():
                 return None
             watch.changed()
+
+    def stray_segments(self, check: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
+        """Data files under names that are no segment's.  `check`: as for `finish`.  Raises CutShort."""
+        view = self._partition.view
+        if view is None or not view.strays or not self._partition.whole:
+            return
+        there = self._still_there([one.data.path for one in view.strays])
+        strays = [one for one in view.strays if one.data.path in there]
+
+        def known() -> Sequence[SegmentReport]:
+            if len(self._reports) < len(self.jobs):  # a dump checks no segments as it goes
+                self._reports = [check(job) for job in self.jobs]
+            return self._reports
+
+        yield from stray_findings(self._context, strays, self._template, known, check)
 
     def strays(self) -> Iterator[Finding]:
         """What lies in the directory beside segments, and is not of work in progress."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -175,6 +175,22 @@ class RangeScan:
             return prove(self.source, self.index, low, stop)
         except DiskReadError:
             return None
+
+    def extend_tail(self, size: int, *, empty: bool) -> None:
+        """The end that looks torn reaches to the offset `size`; `empty`: what was not searched of it is all zero.
+
+        What may hold records is damage in front of something that nobody looked at, and no torn tail.
+        """
+        tail = self.tail
+        assert tail is not None
+        whole = replace(tail, length=size - tail.offset)
+        if empty:
+            self.tail = whole
+            return
+        bad = whole.found_length is not None and not 0 <= whole.found_length <= size - whole.offset - RECORD_OVERHEAD
+        cause = DamageCause.RECORD_LENGTH if bad else DamageCause.RECORD_CHECKSUM
+        self.tail = None
+        self._add_damage(replace(whole, cause=cause, proof="budget"))
 
     @property
     def sound(self) -> bool:

@@ -61,12 +61,12 @@ class ResumeState:
 
     def __init__(self, path: Path, options: VerifyOptions) -> None:
         """Read the file where there is one.  Raises InvalidRequestError when it is something else, DiskReadError."""
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # a link stays one
         self._mode = {"sample": options.sample, "sample_seed": options.sample_seed, "quick": options.quick}
         self._segments: dict[str, dict[str, Any]] = {}
         self._written = time.monotonic()
         try:
-            self._read(_read_whole(path))
+            self._read(_read_whole(self.path))
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError, AttributeError) as error:

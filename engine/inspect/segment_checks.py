@@ -23,6 +23,7 @@ from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.scan.columns import Damage, RecordBatch
 from engine.scan.scanner import scan_records
 from engine.scan.source import ByteSource
+from engine.storage import places
 from engine.storage.places import open_source
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
@@ -119,6 +120,9 @@ class SegmentCheck:
         header = read_segment_header(self.data_state)
         if index is not None and index_header is not None:
             self.reader = IndexReader(index, job.first)
+        elif self.index_state is None and places.special(job.index_path) is not None:
+            said = f"it is {places.special(job.index_path)}, not a regular file"
+            self._index_problem = job.finding(Code.SPECIAL_FILE, said, index=True, severity=Severity.REPAIRABLE)
         elif self.index_state is None:
             self._index_problem = job.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
         elif self._index_problem is None:
@@ -312,9 +316,10 @@ class SegmentCheck:
             passing.append(tail_finding(job, scan.tail))
         if self._index_problem is not None:  # a node makes the index before it writes the first record
             (findings if self.size > HEADER_SIZE else passing).append(self._index_problem)
+        if scan.comparison is not None and self.reader is not None:
+            passing += self._index_short(scan)
         if scan.comparison is not None and self.reader is not None and not scan.unread_tail:
             explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
-            passing += self._index_short(scan)
             excess = self._index_excess(scan, explained)
             index_end = self.begins + self.reader.count()
         if scan.comparison is not None:
@@ -351,8 +356,8 @@ class SegmentCheck:
         if count < known:
             yield self.job.finding(
                 Code.INDEX_SHORT,
-                f"the index has {count} entries, the segment has {known} records; it ends in front of transaction"
-                f" {self.begins + count}",
+                f"the index has {count} entries, the segment has {'at least ' if scan.unread_tail else ''}{known} records; it"
+                f" ends in front of transaction {self.begins + count}",
                 index=True,
                 transaction_id=self.begins + count,
                 offset=entry_position(count, 0),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.inspect.digests import Digest
-from engine.storage.view import FileState
-from formats.segment import INDEX_SUFFIX, segment_name
+from engine.storage.view import FileState, index_path_of
+from formats.segment import segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SegmentJob:
     @property
     def index_path(self) -> Path:
         """The index file."""
-        return self.data_path.with_suffix(INDEX_SUFFIX)
+        return index_path_of(self.data_path)
 
     def finding(
         self,

@@ -107,7 +107,7 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
     """Data files that were named on the command line and are not called as a node would call them."""
     done = set()
     for path in partition.files:
-        data = path.with_suffix(SEGMENT_SUFFIX)
+        data = path if path.name.endswith(SEGMENT_SUFFIX) else path.with_suffix(SEGMENT_SUFFIX)
         state = FileState.of(data)
         if parse_name(data.name) is not None or data.name in done or state is None:
             continue

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.crew import Crew
-from engine.errors import WaltzError
+from engine.errors import InvalidRequestError, WaltzError
 from engine.findings import Finding
 from engine.inspect import partition_runs
 from engine.inspect.crew_checks import check_all
@@ -29,7 +29,7 @@ from engine.inspect.resume import ResumeState, refuse_inside
 from engine.inspect.segment_checks import check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.split_segments import PART, SplitSegment
-from engine.inspect.targets import Scope, look_around, plan
+from engine.inspect.targets import Scope, Surroundings, look_around, plan
 from engine.progress import SILENT, Progress
 from engine.scan import kernels
 
@@ -64,6 +64,8 @@ def verify(
     options = options or VerifyOptions()
     options.check()
     scopes = plan(paths, options.partitions)
+    if options.for_released and not all(scope.whole for scope in scopes):
+        raise InvalidRequestError("a node opens a whole storage directory: name one, not a part of it")
     state = None
     if options.resume is not None:
         inspected = [scope.storage for scope in scopes if scope.storage is not None]
@@ -128,6 +130,7 @@ class _Verification:
         self._partitions = self._segments = self._records = 0
         self._cut = False
         self._done = False
+        self._released: bool | None = None
         self._total = self._expected_bytes()
         self._limits = Limits(
             max_duration=options.max_duration,
@@ -189,6 +192,7 @@ class _Verification:
             elapsed_seconds=self._limits.elapsed,
             complete=self._done and not self._options.partial,
             manifest=None if self._vouching is None else self._vouching.outcome,
+            released_starts=self._released if self._done else None,
         )
 
     def _write_manifest(self) -> None:
@@ -274,6 +278,16 @@ class _Verification:
                         return
                     yield _SegmentStep(run, self._start(job, pool))
                 yield _PartitionEnd(run)
+            if self._options.for_released:
+                yield _Ready(self._for_released(scope, around))
+
+    def _for_released(self, scope: Scope, around: Surroundings) -> tuple[Finding, ...]:
+        from engine.inspect.released_start import released_start
+
+        assert scope.storage is not None
+        found = released_start(scope.storage, around.control)
+        self._released = found.starts and self._released is not False
+        return found.findings
 
     def _start(self, job: SegmentJob, pool: ThreadPoolExecutor | None) -> Callable[[], SegmentReport]:
         """Begin with a segment; the result is fetched when its turn comes."""

@@ -44,6 +44,7 @@ from engine.errors import (
     StalePlanError,
     WaltzError,
 )
+from engine.regular import special_kind
 from engine.repair import journal
 from engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
 from engine.repair.manifest import (
@@ -210,6 +211,8 @@ def _check_move(storage: Path, edit: MoveDirectory) -> KeptMove:
 def _check_place(storage: Path, group: FileEdits) -> None:
     path = locate(storage, group.name)
     status = FileState.of(path)
+    if (kind := special_kind(path)) is not None:
+        raise RefusedError(f"{path}: it is {kind}, not a regular file", advice="move it away by hand")
     if status is None and not isinstance(group.edits[0], Replace):
         raise StalePlanError(f"{path}: the file is not there any more", advice="make the plan again")
     if status is not None and not stat_module.S_ISREG(os.lstat(path).st_mode):

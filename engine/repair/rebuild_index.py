@@ -239,8 +239,13 @@ def plan_rebuild_index(
         tasks += [
             _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments)
             for segment in partition.data_segments
-            if only is None or segment.data_path.stem == only
+            if (only is None or segment.data_path.stem == only) and segment.index_path not in partition.special
         ]
+        for path in partition.special:
+            said = "nothing is written there while no regular file stands there"
+            draft.undecided.append(
+                make_finding(Code.SPECIAL_FILE, path, said, storage_directory=target.storage, partition=number)
+            )
     weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
     for found in (crew or LocalCrew(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from engine.findings import Code, Finding, make_finding
+from engine.regular import special_kind
 from engine.repair.edits import Cut, Overwrite
 from engine.repair.plan import Draft
 from engine.storage.view import StorageView
@@ -35,6 +36,9 @@ def plan_control(
 ) -> ControlFile | None:
     """Plan the repair of the control file; return it as it will be, or None when nothing can be done without it."""
     path, control = view.control_path, view.control
+    if view.control_state is None and (kind := special_kind(path)) is not None:
+        draft.undecided.append(_finding(draft, view, Code.SPECIAL_FILE, f"it is {kind}, not a regular file"))
+        return None
     if view.control_state is None:
         said = "there is no control file: sessions, marks and assignment are unknown"
         draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_MISSING, said))

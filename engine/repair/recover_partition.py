@@ -13,6 +13,7 @@ from engine.repair.reconcile import Agreed, Reconciliation
 from engine.repair.recover_losses import LossPlanner
 from engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
+from engine.repair.recover_strays import plan_strays
 from engine.repair.replicas import Replica
 from engine.storage.view import PartitionView
 from formats.control import ControlFile
@@ -39,8 +40,16 @@ def plan_partition(
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
+    if view is not None and view.special:
+        for path in view.special:
+            ground.find(
+                Code.SPECIAL_FILE, path, "nothing is planned for the partition while no regular file stands there"
+            )
+        return
     before = len(draft.undecided)
     ground.parts = [open_part(ground, one) for one in around.segments]
+    if view is not None:
+        plan_strays(ground, view.strays)
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
     if reconciliation is not None:
@@ -91,7 +100,7 @@ class _Walk:
     def run(self) -> None:
         parts = sorted(self.ground.parts, key=lambda part: part.first)
         before: Part | None = None
-        there = [part for part in parts if part.data is not None and not part.short]
+        there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for place, part in enumerate(there):
             if part.survey is None:
                 self.expected, before = None, None

@@ -55,7 +55,7 @@ class SalvageSource(FileSource):
 
     def __init__(self, path: Path, files: OpenFiles, progress: Progress) -> None:
         """Raises FileNotFoundError, DiskReadError."""
-        super().__init__(path)
+        super().__init__(path, devices=True)
         self.path = path
         self.strict = False
         """Whether a place that cannot be read is an error after all."""
@@ -69,7 +69,7 @@ class SalvageSource(FileSource):
     def fileno(self) -> int:
         """The descriptor.  Raises FileNotFoundError, DiskReadError."""
         if self._descriptor is None:
-            self._descriptor = disk.open_for_reading(self.path)
+            self._descriptor = disk.open_for_reading(self.path, devices=True)
         self._files.use(self)
         return self._descriptor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DamageError
+from engine.errors import DamageError, SpecialFileError
 from engine.findings import Code, make_finding
 from engine.repair.content import Content
 from engine.scan.carve import carve_records
@@ -78,10 +78,10 @@ class Survey:
 
 
 def open_hint(path: Path) -> FileSource | None:
-    """An index file as a hint for the scanner; None when there is none."""
+    """An index file as a hint for the scanner; None when there is none, or none to read."""
     try:
         return FileSource(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, SpecialFileError):
         return None
 
 

@@ -69,6 +69,8 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     draft.partitions.add(partition)
     if partition not in view.partitions:
         raise NotWaltzError(f"{target.storage / str(partition)}: no such directory")
+    if special := view.partitions[partition].special:
+        raise RefusedError(f"{special[0]}: not a regular file", advice="move it away by hand; run verify")
     segments = view.partitions[partition].segments
     around = Surroundings(view.control, partition, segments)
     strangers = {one.first_transaction_id: why for one in segments if (why := foreign(one, around)) is not None}

@@ -6,6 +6,7 @@ would arrive as a signal that ends the process; here the one is a short read and
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,10 @@ from engine.errors import DiskReadError
 
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
 """A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""
+
+
+_LOOK = 1 << 20
+"""Bytes that are looked at at once for zeros."""
 
 
 class ByteSource(Protocol):
@@ -40,10 +45,10 @@ class ByteSource(Protocol):
 class FileSource:
     """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Raises FileNotFoundError, DiskReadError."""
+    def __init__(self, path: Path | str, *, devices: bool = False) -> None:
+        """`devices`: a block device is as good.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
-        self._descriptor: int | None = disk.open_for_reading(path)
+        self._descriptor: int | None = disk.open_for_reading(path, devices=devices)
 
     def fileno(self) -> int:
         """The descriptor.  Raises ValueError when closed."""
@@ -65,6 +70,20 @@ class FileSource:
     def read_cached_into(self, offset: int, buffer: memoryview) -> int:
         """As `read_into`, from the system's memory.  Raises DiskReadError for what would have to wait for the disk as well."""
         return self._read(offset, buffer, _NO_WAIT)
+
+    def next_data(self, offset: int) -> int:
+        """Where the file's next byte at or behind `offset` stands that is not in a hole; its size where there is none.
+
+        Raises DiskReadError.
+        """
+        try:
+            return os.lseek(self.fileno(), offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(offset, self.size())
+            if error.errno in (errno.EINVAL, errno.ENOTSUP):
+                return offset  # the file system knows no holes
+            raise DiskReadError(self.name, offset, error) from error
 
     def _read(self, offset: int, buffer: memoryview, flags: int) -> int:
         descriptor, done, wanted = self.fileno(), 0, len(buffer)
@@ -150,3 +169,21 @@ def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
     count = source.read_into(offset, memoryview(data)) if length else 0
     del data[count:]
     return data
+
+
+def only_zeros(source: ByteSource, offset: int, most: int) -> bool:
+    """Whether every byte from `offset` to the end is zero; False also when that takes reading more than `most` bytes.
+
+    Holes of a file are not read.  Raises DiskReadError.
+    """
+    end = source.size()
+    buffer = bytearray(_LOOK)
+    while offset < end and most > 0:
+        offset = source.next_data(offset) if isinstance(source, FileSource) else offset
+        count = source.read_into(offset, memoryview(buffer)) if offset < end else 0
+        if not count:
+            return True
+        if buffer.count(0, 0, count) != count:
+            return False
+        offset, most = offset + count, most - count
+    return offset >= end

@@ -28,6 +28,7 @@ from engine.errors import (
     RefusedError,
 )
 from engine.findings import Code, Finding, Severity, make_finding
+from engine.regular import special_kind
 from engine.storage.availability import Availability, availability_path, combine, load_marks, save_marks
 from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
@@ -363,6 +364,12 @@ def _settle(path: Path, control_path: Path) -> None:
 
 
 def _no_control_file(path: Path, control_path: Path) -> NotWaltzError | DamageError:
+    if (kind := special_kind(control_path)) is not None:
+        message = f"it is {kind}, not a regular file"
+        finding = make_finding(Code.SPECIAL_FILE, control_path, message, storage_directory=path)
+        return DamageError(
+            f"{control_path}: {message}", [finding], advice="move it away and bring the control file back"
+        )
     if path.is_dir():
         view_storage(path)  # raises NotWaltzError, unless partitions lie here
         message = "partition directories are here, the control file is not"

@@ -20,10 +20,12 @@ from pathlib import Path
 
 from engine import disk
 from engine.findings import Code, Finding, Severity, make_finding
+from engine.regular import special_kind
 from engine.storage.segment import SegmentExtent, create_segment
 from engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
+from engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
 from engine.storage.view import FileState, PartitionView, SegmentView, view_partition
-from formats.segment import HEADER_SIZE, entry_position
+from formats.segment import HEADER_SIZE, entry_position, parse_name
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -84,7 +86,15 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
 
     present = list(view.data_segments)
     short: SegmentView | None = None
-    sound = True
+    sound = not view.special
+    for path in view.special:
+        parsed = parse_name(path.name)
+        note(
+            Code.SPECIAL_FILE,
+            path,
+            f"it is {special_kind(path) or 'gone'}, not a regular file",
+            segment=None if parsed is None else parsed[0],
+        )
     if present and _is_short(present[-1]):
         short = present.pop()
     states: list[SegmentState] = []
@@ -119,7 +129,17 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
             segment=short.first_transaction_id,
             severity=Severity.REPAIRABLE if sound else Severity.DAMAGE,
         )
-    for orphan in (segment for segment in view.segments if segment.data is None):
+    if hiding := _hidden_in_strays(view, states, place):
+        sound = False
+        for stray, ids in hiding:
+            note(
+                Code.SEGMENT_STRAY,
+                stray,
+                f"no segment has this name, and {spelled(ids)} stand only here",
+                transaction_id=ids[0][0],
+            )
+    lost = (segment for segment in view.segments if segment.data is None and segment.data_path not in view.special)
+    for orphan in lost:
         note(
             Code.INDEX_ORPHAN,
             orphan.index_path,
@@ -140,6 +160,23 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
         )
         sound = False
     return replace(examination, findings=tuple(findings), quarantined=not sound)
+
+
+def _hidden_in_strays(
+    view: PartitionView, states: Sequence[SegmentState], place: Place
+) -> list[tuple[Path, tuple[Ids, ...]]]:
+    """Data files of this partition under names that are no segment's, and the ids that stand nowhere else.
+
+    Whoever writes on would give these ids away a second time.
+    """
+    known = [
+        (extent.first_transaction_id, extent.next_transaction_id - 1)
+        for extent in (state.extent for state in states)
+        if extent is not None
+    ]
+    judged = (judge_stray(stray, place.cluster_key, place.partition) for stray in view.strays)
+    found = [(one.stray.data.path, hidden(ids_of(one), known)) for one in judged]
+    return [(path, ids) for path, ids in found if ids]
 
 
 def _is_short(segment: SegmentView) -> bool:
@@ -322,7 +359,8 @@ def settle_partition(directory: Path, partition: int) -> None:
     view = view_partition(directory, partition)
     for segment in view.data_segments[-1:]:
         sync_file(segment.data_path)
-        sync_file(segment.index_path)
+        if segment.index is not None:
+            sync_file(segment.index_path)
     for unfinished in view.temporary:
         disk.unlink(unfinished)
     disk.sync_directory(directory)

@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self
 
 from engine import disk
 from engine.errors import DiskReadError, InvalidRequestError, UnavailableError
+from engine.regular import special_kind
 from engine.scan.source import ByteSource, FileSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -251,6 +252,11 @@ def absolute(path: Path) -> Path:
 def still_named(path: Path) -> bool:
     """Whether the name is there, whatever it leads to.  Raises DiskReadError for a URL."""
     return path.exists() if isinstance(path, UrlPath) else os.path.lexists(path)
+
+
+def special(path: Path) -> str | None:
+    """What stands under a name that is neither free nor a regular file, in words; None for these two, and for a URL."""
+    return None if isinstance(path, UrlPath) else special_kind(path)
 
 
 def lock_holder(storage: Path, control_file: Path) -> int | None:

@@ -72,7 +72,8 @@ def _sources(storage: Path, number: int) -> list[Path]:
 def check_deletion(storage: Path, number: int) -> None:
     """Raise RefusedError when there is something in a partition's directories that is not Waltz's."""
     for source in _sources(storage, number):
-        if unknown := view_partition(source, number).unknown:
+        view = view_partition(source, number)
+        if unknown := (*view.unknown, *(one.data.path for one in view.strays), *view.special):
             raise RefusedError(
                 f"{unknown[0]}: not a file of Waltz, so its directory is not deleted", advice="move it away first"
             )

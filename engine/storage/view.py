@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from engine.storage import places
 from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
@@ -86,10 +86,33 @@ class SegmentView:
 
 
 @dataclass(frozen=True, slots=True)
+class StraySegment:
+    """A data file under a name that is not a segment's, and its index as a released node would look for it.
+
+    A released node opens every name that ends in ``.seg``, with the index of that name in which ``.seg`` became ``.idx``.
+    """
+
+    data: FileState
+    index: FileState | None
+
+    @property
+    def index_path(self) -> Path:
+        """Where a released node looks for the index."""
+        return index_path_of(self.data.path)
+
+
+def index_path_of(data_path: Path) -> Path:
+    """The index of a data file of any name, as a released node looks for it."""
+    return data_path.with_name(data_path.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition directory: segments ordered by the id in their names, and whatever else lies there.
 
-    `partition` is None for a directory whose name is no number, outside any storage directory.
+    `partition` is None for a directory whose name is no number, outside any storage directory.  `strays` are data files under
+    names that no node gives, `special` what is no regular file under a name that is opened as a data or index file, and
+    `unknown` all other names.
     """
 
     partition: int | None
@@ -97,6 +120,8 @@ class PartitionView:
     segments: tuple[SegmentView, ...]
     temporary: tuple[Path, ...] = ()
     unknown: tuple[Path, ...] = ()
+    strays: tuple[StraySegment, ...] = ()
+    special: tuple[Path, ...] = ()
 
     @property
     def data_segments(self) -> tuple[SegmentView, ...]:
@@ -108,7 +133,8 @@ class PartitionView:
 class StorageView:
     """A storage directory as it was when looked at.
 
-    `control` is None when the control file is missing or shorter than its header; `control_state` tells these apart.
+    `control` is None when the control file is missing, no regular file, or shorter than its header; `control_state`, which is
+    None for the first two, tells these apart.
     `partitions` holds every directory that is named like a partition, by number, restricted as the caller asked.
     """
 
@@ -146,22 +172,34 @@ def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[
 def view_partition(path: Path, partition: int | None) -> PartitionView:
     """Look at a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
     files: dict[int, dict[str, FileState]] = {}
+    others: dict[str, FileState | None] = {}  # None: no regular file
     temporary: list[Path] = []
-    unknown: list[Path] = []
     for name, numbers in _listing(path).items():
         parsed = parse_name(name)
-        state = FileState(path / name, *numbers) if parsed and numbers is not None else None
+        state = None if numbers is None else FileState(path / name, *numbers)
         if parsed and state is not None:
             files.setdefault(parsed[0], {})[parsed[1]] = state
         elif name.endswith(disk.TEMPORARY_SUFFIX):
             temporary.append(path / name)
-        elif parsed is None or places.still_named(path / name):  # a directory, for example, that has a segment's name
-            unknown.append(path / name)
+        elif state is not None or places.still_named(path / name):
+            others[name] = state
     segments = tuple(
         SegmentView(partition, first, found.get(SEGMENT_SUFFIX), found.get(INDEX_SUFFIX))
         for first, found in sorted(files.items())
     )
-    return PartitionView(partition, path, segments, tuple(temporary), tuple(unknown))
+    strays = tuple(
+        StraySegment(state, others.get(index_path_of(state.path).name))
+        for name, state in others.items()
+        if state is not None and name.endswith(SEGMENT_SUFFIX)
+    )
+    special = tuple(
+        path / name
+        for name, state in others.items()
+        if state is None and (name.endswith(SEGMENT_SUFFIX) or parse_name(name) is not None)
+    )
+    told = {*special, *(one.data.path for one in strays), *(one.index_path for one in strays)}
+    unknown = tuple(path / name for name in others if path / name not in told)
+    return PartitionView(partition, path, segments, tuple(temporary), unknown, strays, special)
 
 
 def _names(path: Path) -> list[str]:
@@ -217,9 +255,12 @@ def view_storage(path: Path, partitions: Collection[int] | None = None) -> Stora
             unknown.append(entry)
     control_path = path / CONTROL_FILE_NAME
     state = FileState.of(control_path)
-    if state is None and not any(view.segments for view in found.values()):
+    there = state is not None or places.still_named(control_path)
+    if not there and not any(view.segments for view in found.values()):
         raise NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")
-    control = read_control(control_path)
+    control = None
+    with contextlib.suppress(SpecialFileError):  # verify and recover name it
+        control = read_control(control_path)
     return StorageView(path, state, control, dict(sorted(found.items())), tuple(temporary), tuple(unknown))
 
 
@@ -250,7 +291,7 @@ class Target:
 def _enclosing(partition_directory: Path) -> tuple[Path | None, int | None]:
     number = int(partition_directory.name) if _PARTITION.fullmatch(partition_directory.name) else None
     parent = partition_directory.parent
-    return (parent if (parent / CONTROL_FILE_NAME).is_file() else None), number
+    return (parent if places.still_named(parent / CONTROL_FILE_NAME) else None), number
 
 
 def resolve(path: Path) -> Target:
@@ -269,14 +310,15 @@ def resolve(path: Path) -> Target:
     if not absolute.exists():
         raise NotWaltzError(f"{path}: no such file or directory")
     if not absolute.is_file():
-        raise NotWaltzError(f"{path}: neither a file nor a directory")
+        raise NotWaltzError(f"{path}: it is {places.special(absolute)}, neither a file nor a directory")
     if absolute.suffix == ".ctl":
         storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None
         return Target(TargetKind.CONTROL, path, storage_path, None)
     kinds = {SEGMENT_SUFFIX: TargetKind.SEGMENT, INDEX_SUFFIX: TargetKind.INDEX}
-    if absolute.suffix in kinds:
+    kind = next((kind for suffix, kind in kinds.items() if absolute.name.endswith(suffix)), None)
+    if kind is not None:
         storage, number = _enclosing(absolute.parent)
-        return Target(kinds[absolute.suffix], path, _relative(path.parent, storage), number)
+        return Target(kind, path, _relative(path.parent, storage), number)
     raise NotWaltzError(f"{path}: not a storage directory, partition directory, .ctl, .seg or .idx file")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     from engine.client.addresses import Address
     from engine.findings import Finding
     from engine.inspect.outcome import ManifestRequest, VerifySummary
+
+
+class Release(enum.StrEnum):
+    """Programs that a directory can be judged for."""
+
+    RELEASED = "released"
+
 
 REMEDIES = 20
 """So many different remedies are listed at the end; every finding carries its own."""
@@ -89,6 +97,9 @@ MANUAL = Manual(
         Example(
             "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
         ),
+        Example(
+            "waltzctl verify /data/waltz --for released", "Would release 0.13.2 start on it, and what would it drop?"
+        ),
         Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
@@ -132,6 +143,16 @@ MANUAL = Manual(
                     " public one; the key is in PEM form (openssl genpkey -algorithm ed25519). Without the right signature the"
                     " manifest proves nothing: damage, and nothing is compared. Of what is in .waltzctl only partitions that were"
                     " put aside are named."
+                ),
+            ),
+        ),
+        Section(
+            "FOR A RELEASE",
+            (
+                (
+                    "--for released goes through a start of release 0.13.2 on the directory without doing it, as a start changes"
+                    " files. released-refuses names what keeps the node from coming up, released-loses what it would cut off"
+                    " without a word, released-blocks what would stop it later. The summary's released_starts tells the answer."
                 ),
             ),
         ),
@@ -184,6 +205,9 @@ def run(
             "--manifest-key", metavar="FILE", help="Sign the manifest, or check its signature: an Ed25519 key, PEM."
         ),
     ] = None,
+    release: Annotated[
+        Release | None, typer.Option("--for", help="Also say whether this release would start on the directory.")
+    ] = None,
     partition: PartitionsOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
@@ -200,7 +224,13 @@ def run(
     nodes = nodes_of(paths, name="PATH")
     if nodes is not None:
         refuse_with_node(
-            quick=quick, sample=share, resume=resume, manifest=manifest, manifest_key=manifest_key, **computing.given
+            quick=quick,
+            sample=share,
+            resume=resume,
+            manifest=manifest,
+            manifest_key=manifest_key,
+            **{"for": release},
+            **computing.given,
         )
         with (
             Console(output_format, quiet=quiet, verbose=verbose) as console,
@@ -208,6 +238,8 @@ def run(
         ):
             return _verify_nodes(console, listener, nodes, connection, partitions, seconds, rate)
     refuse_without_node(connection)
+    if release is not None and partitions is not None:
+        raise typer.BadParameter("a node opens all partitions; leave --partition out", param_hint="'--for'")
     wanted = [path_of(text, remote=True) for text in paths]
 
     from engine.inspect.outcome import VerifyOptions
@@ -222,6 +254,7 @@ def run(
         limit_rate=rate,
         resume=path_of(resume, name="--resume") if resume is not None else None,
         manifest=_manifest(manifest, manifest_key),
+        for_released=release is not None,
     )
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
@@ -335,5 +368,7 @@ def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool)
     partly = "" if summary.complete else " Not everything was read."
     vouched = "" if summary.manifest is None else f" {_MANIFESTS[summary.manifest]}"
     outside = " Seen from outside: files, indexes and record checksums were not." if from_outside else ""
-    lines.append(f"{word}  {seen}{partly}{outside}{vouched} Nothing was modified.")
+    starts = {True: " Release 0.13.2 starts on it.", False: " Release 0.13.2 does not start on it.", None: ""}
+    release = starts[summary.released_starts]
+    lines.append(f"{word}  {seen}{partly}{outside}{vouched}{release} Nothing was modified.")
     return "\n".join(lines)

@@ -108,6 +108,7 @@ def verify_summary_object(summary: VerifySummary) -> Object:
             "modified": False,
             "complete": summary.complete,
             "manifest": summary.manifest,
+            "released_starts": summary.released_starts,
         },
     )
 

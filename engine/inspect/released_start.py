@@ -1,0 +1,389 @@
+"""Would release 0.13.2 start on a storage directory, and what would it drop without a word.
+
+A released node opens its control file and then, one after another, every partition that is assigned to it.  The first failure
+ends the start of the whole node.  Opening a segment repairs it: the release scans from a place that the index gives, and cuts the
+data file at the first record that is not good, whatever follows.  Here the same steps are gone through without writing.
+
+Where the release takes memory for a record's data before it looks how long the file is, a length that no Java array can have
+ends the start; whether a smaller one does depends on the node's heap, and is taken for what it is, a bad record.
+"""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.errors import DiskReadError
+from engine.findings import Code, Finding, Severity, make_finding
+from engine.scan.columns import Damage, RecordRun
+from engine.scan.probe import Budget, Probe
+from engine.scan.scanner import summarise_records
+from engine.scan.source import ByteSource
+from engine.storage import places
+from engine.storage.places import open_source
+from engine.storage.strays import Ids, joined, spelled
+from engine.storage.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
+from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, PartitionInfo
+from formats.segment import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    INDEX_ENTRY,
+    MAX_DATA_LENGTH,
+    SegmentHeader,
+    parse_name,
+    segment_name,
+)
+
+BY_HAND = "by hand"
+"""In place of a command: a person mends it without loss."""
+CHECKPOINT = 1000
+"""Records between two syncs of an index; a constant of the release."""
+LARGEST_ARRAY = 2**31 - 3
+"""Bytes of the largest array that a Java machine makes, whatever memory it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedStart:
+    """`starts`: whether release 0.13.2 comes up on the directory; `findings` say what keeps it, and what it drops or blocks."""
+
+    starts: bool
+    findings: tuple[Finding, ...]
+
+
+def released_start(storage: Path, control: ControlFile | None) -> ReleasedStart:
+    """Go through a start of the release on a storage directory.  `control`: its control file, as decoded.
+
+    What cannot be read is a finding.  Reads the control file, headers, and of each segment what the release would scan.
+    """
+    start = _Start(storage, control)
+    try:
+        start.run()
+    except DiskReadError as error:
+        start.refuse(Path(error.path), str(error))
+    return ReleasedStart(start.starts, tuple(start.findings))
+
+
+class _Refused(Exception):  # noqa: N818  # the release does not get past this segment
+    """Why a segment cannot be opened.  `command` mends it without loss, where there is one."""
+
+    def __init__(self, path: Path, why: str, command: str | None = None) -> None:
+        super().__init__(why)
+        self.path, self.why, self.command = path, why, command
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A segment as the release leaves it: the next id, and the ids of good records that it cuts off."""
+
+    first: int
+    next_id: int
+    dropped: tuple[Ids, ...]
+    damaged_acknowledged: bool
+
+
+class _Start:
+    def __init__(self, storage: Path, control: ControlFile | None) -> None:
+        self.storage = storage
+        self.control = control
+        self.control_path = storage / CONTROL_FILE_NAME
+        self.starts = True
+        self.findings: list[Finding] = []
+
+    def _find(
+        self,
+        code: Code,
+        path: Path,
+        message: str,
+        *,
+        command: str | None = None,
+        partition: int | None = None,
+        segment: int | None = None,
+        transaction_id: int | None = None,
+    ) -> None:
+        severity = Severity.DAMAGE if command is None else Severity.REPAIRABLE
+        found = make_finding(
+            code, path, message, severity=severity, partition=partition, segment=segment, transaction_id=transaction_id
+        )
+        self.findings.append(replace(found, remedy=self._remedy(command, partition)))
+
+    def _remedy(self, command: str | None, partition: int | None) -> str | None:
+        if command is None or command == BY_HAND:
+            return None
+        name, *options = command.split()
+        words = ["waltzctl", name, str(self.storage), *options]
+        return shlex.join(words if partition is None else [*words, "--partition", str(partition)])
+
+    def refuse(
+        self,
+        path: Path,
+        why: str,
+        *,
+        command: str | None = None,
+        partition: int | None = None,
+        segment: int | None = None,
+    ) -> None:
+        """The node does not come up for this reason."""
+        self.starts = False
+        message = f"release 0.13.2 does not start: {why}"
+        self._find(Code.RELEASED_REFUSES, path, message, command=command, partition=partition, segment=segment)
+
+    def run(self) -> None:
+        """Control file, then partitions.  Raises DiskReadError."""
+        for number, mark, key in self._assigned():
+            directory = self.storage / str(number)
+            if directory.is_dir():
+                _PartitionStart(self, number, mark, key, view_partition(directory, number)).run()
+            elif places.still_named(directory):
+                self.refuse(directory, "it is no directory", partition=number)
+
+    def _assigned(self) -> Iterator[tuple[int, int, uuid.UUID]]:
+        """Partitions that the release opens, with their local low-water marks and the cluster key."""
+        kind = places.special(self.control_path)
+        if kind is not None:
+            self.refuse(self.control_path, f"the control file is {kind}")
+            return
+        state = FileState.of(self.control_path)
+        if state is None or state.size < CONTROL_HEADER.size or self.control is None:
+            self._find(
+                Code.RELEASED_LOSES,
+                self.control_path,
+                "release 0.13.2 writes a new control file here and forgets every partition: sessions, marks, assignment",
+            )
+            return
+        header = self.control.header
+        if self.control.layout is Layout.DOCUMENTED:
+            if header.num_partitions:
+                said = "the control file has the documented layout, in which it finds no valid struct; trying extends the file"
+                self.refuse(self.control_path, said, command="convert --layout released")
+            return
+        if not 0 <= header.num_partitions <= MAX_PARTITIONS:
+            self.refuse(self.control_path, f"the control file's header says {header.num_partitions} partitions")
+            return
+        present = self.control.partitions[: header.num_partitions]
+        for info in present:
+            yield from self._in_force(info, header.cluster_key)
+        if len(present) < header.num_partitions:
+            said = f"the control file ends before the infos of {header.num_partitions} partitions do"
+            self.refuse(self.control_path, said)
+
+    def _in_force(self, info: PartitionInfo, key: uuid.UUID) -> Iterator[tuple[int, int, uuid.UUID]]:
+        valid = [one for one in info.structs if one.valid]
+        if not valid:
+            said = f"neither struct of partition {info.partition} is valid"
+            self.refuse(self.control_path, said, partition=info.partition)
+        elif len(valid) == 2 and valid[0].sequence == valid[1].sequence:
+            said = f"both structs of partition {info.partition} have sequence {valid[0].sequence}"
+            self.refuse(self.control_path, said, partition=info.partition)
+        else:
+            current = max(valid, key=lambda one: one.sequence or 0)
+            if current.assigned:
+                yield info.partition, current.local_low_water_mark, key
+
+
+class _PartitionStart:
+    """The opening of one partition."""
+
+    def __init__(self, start: _Start, number: int, mark: int, key: uuid.UUID, view: PartitionView) -> None:
+        self.start = start
+        self.number = number
+        self.mark = mark
+        self.key = key
+        self.view = view
+
+    def run(self) -> None:
+        """Every name that ends in .seg, then what the next segments would meet.  Raises DiskReadError."""
+        view, last = self.view, None
+        for path in view.special:
+            if not path.name.endswith(".idx"):
+                self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
+        states = [one.data for one in view.data_segments if one.data is not None] + [one.data for one in view.strays]
+        opened: list[_Opened] = []
+        for state in states:
+            try:
+                found = self._open(state)
+            except _Refused as refusal:
+                self._refuse(refusal)
+                continue
+            opened.append(found)
+            self._tell(state.path, found)
+        last = max(opened, key=lambda one: one.first, default=None)
+        if not states and not view.special:
+            self._begin_anew()
+        elif last is not None:
+            self._orphans(last.next_id)
+
+    def _refuse(self, refusal: _Refused) -> None:
+        parsed = parse_name(refusal.path.name)
+        segment = None if parsed is None else parsed[0]
+        self.start.refuse(refusal.path, refusal.why, command=refusal.command, partition=self.number, segment=segment)
+
+    def _tell(self, path: Path, opened: _Opened) -> None:
+        if opened.dropped:
+            said = (
+                f"release 0.13.2 cuts this file in front of transaction {opened.next_id} without a word:"
+                f" {spelled(opened.dropped)} behind it are good and would be gone"
+            )
+        elif opened.damaged_acknowledged:
+            said = (
+                f"release 0.13.2 cuts transaction {opened.next_id} off without a word, though the local low-water mark"
+                f" {self.mark} says that it is acknowledged"
+            )
+        else:
+            return
+        self.start._find(
+            Code.RELEASED_LOSES,
+            path,
+            said,
+            partition=self.number,
+            segment=opened.first,
+            transaction_id=opened.next_id,
+        )
+
+    def _begin_anew(self) -> None:
+        """Without any data file the release makes the first one, its index in front of it."""
+        path = index_path_of(self.view.path / segment_name(0))
+        state = FileState.of(path)
+        if places.special(path) is not None:
+            self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
+        elif state is not None and state.size:
+            entries = max(0, state.size - HEADER_SIZE) // ENTRY_SIZE
+            said = "there is no data file, and the index of the first one, which it would make, is not empty"
+            self._refuse(_Refused(path, said, None if entries else "recover"))
+
+    def _orphans(self, next_id: int) -> None:
+        """Indexes at which a later roll-over stops for ever."""
+        for segment in self.view.segments:
+            if segment.data is None and segment.index is not None and segment.index.size:
+                first = segment.first_transaction_id
+                if first >= next_id and segment.data_path not in self.view.special:
+                    self.start._find(
+                        Code.RELEASED_BLOCKS,
+                        segment.index.path,
+                        f"release 0.13.2 starts, but a segment that would begin with transaction {first} fails for ever:"
+                        " its index is there already",
+                        command=None if segment.entries else "recover",
+                        partition=self.number,
+                        segment=first,
+                    )
+
+    # --- one segment --------------------------------------------------------------------------------------------------
+
+    def _open(self, data: FileState) -> _Opened:
+        """Raises _Refused, DiskReadError."""
+        path, index_path = data.path, index_path_of(data.path)
+        index = FileState.of(index_path)
+        canonical = parse_name(path.name) is not None
+        stray = None if canonical else BY_HAND
+        header = read_segment_header(data)
+        if header is None:
+            empty = index is None or index.size <= HEADER_SIZE
+            last = all(one.data is None or one.data.path <= path for one in self.view.segments)
+            raise _Refused(path, f"{path.name} ends inside its header", "recover" if empty and last else stray)
+        self._compare(path, header, stray)
+        if (kind := places.special(index_path)) is not None:
+            raise _Refused(index_path, f"{index_path.name} is {kind}")
+        rebuild = stray or "rebuild-index"
+        if index is None:
+            raise _Refused(path, f"{path.name} has no index", rebuild)
+        index_header = read_segment_header(index)
+        if index_header is None:
+            raise _Refused(index_path, f"{index_path.name} ends inside its header", rebuild)
+        self._compare(index_path, index_header, rebuild)
+        with open_source(path) as source, open_source(index_path) as entries:
+            return self._recover(data, header, index, index_header, source, entries, rebuild)
+
+    def _compare(self, path: Path, header: SegmentHeader, command: str | None) -> None:
+        if header.cluster_key != self.key:
+            raise _Refused(path, f"{path.name} says that it belongs to the cluster {header.cluster_key}", command)
+        if header.partition != self.number:
+            raise _Refused(path, f"{path.name} says that it belongs to partition {header.partition}", command)
+
+    def _recover(
+        self,
+        data: FileState,
+        header: SegmentHeader,
+        index: FileState,
+        index_header: SegmentHeader,
+        source: ByteSource,
+        entries: ByteSource,
+        rebuild: str,
+    ) -> _Opened:
+        first, begins = header.first_transaction_id, index_header.first_transaction_id
+        highest = begins + (index.size - HEADER_SIZE) // ENTRY_SIZE - 1
+        number = highest
+        if highest > self.mark:
+            number = max(int((highest - 1) / CHECKPOINT) * CHECKPOINT, self.mark)
+        offset = HEADER_SIZE
+        if number <= first:
+            number = first
+        else:
+            offset = self._entry(index.path, entries, begins, number, rebuild)
+            size = self._size_of_good(data.path, source, offset, number)
+            if size is None:
+                said = (
+                    f"the record of transaction {number}, where its scan of {data.path.name} begins, is bad; the index is cut"
+                    " there all the same, and a second start may open it and drop what follows"
+                )
+                raise _Refused(data.path, said, None if self._good_at_all(source, first, number) is False else rebuild)
+            number, offset = number + 1, offset + size
+        return self._scan(data, source, first, number, offset, begins, rebuild)
+
+    def _good_at_all(self, source: ByteSource, first: int, number: int) -> bool:
+        """Whether a scan from the beginning finds the record, so that only the index is wrong."""
+        for item in summarise_records(source, first_transaction_id=first, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, Damage):
+                return False
+            if item.first_transaction_id + len(item) > number:
+                return True
+        return False
+
+    @staticmethod
+    def _entry(path: Path, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
+        position = HEADER_SIZE + ENTRY_SIZE * (number - begins)
+        raw = bytearray(ENTRY_SIZE)
+        if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:
+            raise _Refused(path, f"{path.name} has no entry of transaction {number}, where its scan begins", rebuild)
+        (offset,) = INDEX_ENTRY.struct.unpack(raw)
+        if offset < 0:
+            raise _Refused(path, f"the entry of transaction {number} in {path.name} is negative", rebuild)
+        return int(offset)
+
+    def _size_of_good(self, path: Path, source: ByteSource, offset: int, number: int) -> int | None:
+        """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
+        self._check_length(path, source, offset, number)
+        for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, RecordRun) and item.start == offset:
+                ends = int(item.offset[1]) if len(item) > 1 else item.end
+                return ends - offset
+            break
+        return None
+
+    def _check_length(self, path: Path, source: ByteSource, offset: int, number: int) -> None:
+        header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)
+        if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:
+            said = f"transaction {number} in {path.name} says that its data has {header.data_length} bytes"
+            raise _Refused(path, said)
+
+    def _scan(
+        self, data: FileState, source: ByteSource, first: int, number: int, offset: int, begins: int, rebuild: str
+    ) -> _Opened:
+        """From a good place on to the first record that is not, and what stands behind it."""
+        following, stopped = number, offset
+        dropped: list[Ids] = []
+        bad = False
+        for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
+            if isinstance(item, Damage):
+                bad = True
+            elif bad or item.first_transaction_id != following:
+                bad = True
+                dropped.append((item.first_transaction_id, item.first_transaction_id + len(item) - 1))
+            else:
+                following, stopped = item.first_transaction_id + len(item), item.end
+        if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < 0:
+            raise _Refused(index_path_of(data.path), "the index would be written in front of its beginning", rebuild)
+        self._check_length(data.path, source, stopped, following)
+        acknowledged = bad and following <= self.mark
+        return _Opened(first, following, joined(dropped), acknowledged)

@@ -1,0 +1,127 @@
+"""Data files under names that no node gives: what a released node makes of them, and which transactions they hide.
+
+A released node opens every name that ends in ``.seg``, with the index that the same name gives when ``.seg`` becomes ``.idx``.
+It does not start when one of the two is missing, ends inside its header, or belongs to another cluster or partition.  It takes
+the others for segments and orders them by the first id in their headers.  Whoever goes by the names that nodes give, we
+included, does not see them at all: their records are hidden.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.scan.columns import RecordRun
+from engine.scan.scanner import summarise_records
+from engine.scan.source import FileSource
+from engine.storage.view import StraySegment, read_segment_header
+from formats.segment import FORMAT_VERSION, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader
+
+Ids = tuple[int, int]
+"""First and last transaction id of a range."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrayVerdict:
+    """What the headers of a stray data file and of its index say.
+
+    `refusal`: why a released node does not start with it, in words; None when it does.  `own`: nothing in the headers speaks
+    against its being a segment of this partition.
+    """
+
+    stray: StraySegment
+    header: SegmentHeader | None
+    refusal: str | None
+    own: bool
+
+    @property
+    def first(self) -> int | None:
+        """The first id that the header tells, where the file is the partition's own."""
+        return self.header.first_transaction_id if self.own and self.header is not None else None
+
+
+def judge_stray(stray: StraySegment, cluster_key: uuid.UUID | None, partition: int | None) -> StrayVerdict:
+    """Judge a stray by its headers, as a released node would.  None is not known and not compared.  Raises DiskReadError."""
+    header, index = read_segment_header(stray.data), read_segment_header(stray.index)
+    refusal = _refusal("it", header, cluster_key, partition)
+    if refusal is None and stray.index is None:
+        refusal = f"there is no index {stray.index_path.name}"
+    if refusal is None:
+        refusal = _refusal(f"its index {stray.index_path.name}", index, cluster_key, partition)
+    own = header is not None and _refusal("it", header, cluster_key, partition) is None
+    if own and header is not None:
+        own = header.version == FORMAT_VERSION and header.first_transaction_id >= 0
+    if own and header is not None and index is not None:
+        own = _same(header, index)
+    return StrayVerdict(stray, header, refusal, own)
+
+
+def _refusal(
+    what: str, header: SegmentHeader | None, cluster_key: uuid.UUID | None, partition: int | None
+) -> str | None:
+    if header is None:
+        return f"{what} ends inside its header"
+    if cluster_key is not None and header.cluster_key != cluster_key:
+        return f"{what} belongs to the cluster {header.cluster_key}"
+    if partition is not None and header.partition != partition:
+        return f"{what} belongs to partition {header.partition}"
+    return None
+
+
+def _same(one: SegmentHeader, other: SegmentHeader) -> bool:
+    return (one.cluster_key, one.partition, one.first_transaction_id) == (
+        other.cluster_key,
+        other.partition,
+        other.first_transaction_id,
+    )
+
+
+def ids_of(verdict: StrayVerdict) -> tuple[Ids, ...]:
+    """The transactions of a stray that is the partition's own, by reading it: runs of intact records.  Raises DiskReadError."""
+    first = verdict.first
+    if first is None:
+        return ()
+    try:
+        with FileSource(verdict.stray.data.path) as source:
+            items = summarise_records(source, first_transaction_id=first, start=HEADER_SIZE, max_record=MAX_DATA_LENGTH)
+            runs = (item for item in items if isinstance(item, RecordRun) and len(item))
+            return joined((run.first_transaction_id, run.first_transaction_id + len(run) - 1) for run in runs)
+    except FileNotFoundError:
+        return ()
+
+
+def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
+    """Ranges in order, those that touch or overlap as one."""
+    found: list[Ids] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def hidden(ids: Iterable[Ids], known: Iterable[Ids]) -> tuple[Ids, ...]:
+    """What of `ids` does not stand among `known` too."""
+    known = joined(known)
+    found: list[Ids] = []
+    for first, last in joined(ids):
+        for low, high in known:
+            if high < first:
+                continue
+            if low > last:
+                break
+            if low > first:
+                found.append((first, low - 1))
+            first = high + 1
+        if first <= last:
+            found.append((first, last))
+    return tuple(found)
+
+
+def spelled(ids: Iterable[Ids]) -> str:
+    """Ranges for a sentence: "transaction 7", "transactions 3 to 5, 9"."""
+    every = list(ids)
+    words = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in every)
+    return f"transaction {words}" if len(every) == 1 and every[0][0] == every[0][1] else f"transactions {words}"
