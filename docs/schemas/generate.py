@@ -353,20 +353,27 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         **listed(AGREED),
                         "description": "What compare found; left out where the plan does not come from there.",
                     },
-                    "setting": {
-                        **keys(
-                            {
-                                "session_id": or_null(INT64),
-                                "low_water_mark": or_null(INT64),
-                                "local_low_water_mark": or_null(INT64),
-                                "assigned": or_null(BOOLEAN),
-                                "available": or_null(BOOLEAN),
-                            }
+                    "settings": {
+                        **listed(
+                            keys(
+                                {
+                                    "name": {
+                                        "enum": [
+                                            "session_id",
+                                            "low_water_mark",
+                                            "local_low_water_mark",
+                                            "assigned",
+                                            "available",
+                                        ]
+                                    },
+                                    "value": {"type": ["integer", "boolean"]},
+                                }
+                            )
                         ),
-                        "description": "What set-partition is to set, null what stays; left out of other plans.",
+                        "description": "What set-partition is to set; left out of other plans.",
                     },
                 },
-                ("agreed", "setting"),
+                ("agreed", "settings"),
             ),
         },
         (),

@@ -137,6 +137,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("recover", storage, "--yes"), False, {"result"}
     yield command("truncate", storage, "--partition", 2, "--after", 12, "--dry-run"), False, {"plan"}
     yield command("truncate", storage, "--partition", 2, "--after", 12, "--yes"), False, {"result"}
+    yield command("set-partition", storage, "--partition", 0, "--session-id", 9, "--dry-run"), False, {"plan"}
     yield command("undo", storage, "--list"), True, {"undo-entry"}
     yield command("undo", storage, "--dry-run"), False, {"undo-entry"}
     yield command("undo", storage, "--yes"), False, {"result"}
