@@ -377,20 +377,27 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         "description": "What compare found; left out where the plan does not come from there.",
                     },
                     "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
-                    "setting": {
-                        **keys(
-                            {
-                                "session_id": or_null(INT64),
-                                "low_water_mark": or_null(INT64),
-                                "local_low_water_mark": or_null(INT64),
-                                "assigned": or_null(BOOLEAN),
-                                "available": or_null(BOOLEAN),
-                            }
+                    "settings": {
+                        **listed(
+                            keys(
+                                {
+                                    "name": {
+                                        "enum": [
+                                            "session_id",
+                                            "low_water_mark",
+                                            "local_low_water_mark",
+                                            "assigned",
+                                            "available",
+                                        ]
+                                    },
+                                    "value": {"type": ["integer", "boolean"]},
+                                }
+                            )
                         ),
-                        "description": "What set-partition is to set, null what stays; left out of other plans.",
+                        "description": "What set-partition is to set; left out of other plans.",
                     },
                 },
-                ("agreed", "layout", "setting"),
+                ("agreed", "layout", "settings"),
             ),
         },
         (),

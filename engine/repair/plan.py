@@ -25,7 +25,7 @@ from formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
     from engine.repair.reconcile import Agreed
-    from engine.repair.set_partition import Setting
+    from engine.repair.set_partition import Chosen
 
 SCHEMA = "waltzctl.plan/1"
 TYPE = "plan"
@@ -56,7 +56,7 @@ class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
     `agreed`: what a comparison of all replicas found, for recover.  `layout`: to which layout convert brings a control file.
-    `setting`: what set-partition is to set.
+    `settings`: what set-partition is to set.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -66,7 +66,7 @@ class Arguments:
     allow_data_loss: bool = False
     agreed: tuple[Agreed, ...] = ()
     layout: Layout | None = None
-    setting: Setting | None = None
+    settings: tuple[Chosen, ...] = ()
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -82,7 +82,7 @@ class Arguments:
     def as_object(self) -> dict[str, Any]:
         """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
-        for name in ("agreed", "layout", "setting"):
+        for name in ("agreed", "layout", "settings"):
             if not found[name]:
                 del found[name]
         return found
@@ -315,24 +315,17 @@ def _arguments(value: Any) -> Arguments:
     partitions = None if known.partitions is None else tuple(known.partitions)
     flags = bool(known.everything), bool(known.allow_data_loss)
     layout = None if known.layout is None else Layout(known.layout)
-    agreed, setting = _agreed(known.agreed), _setting(known.setting)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], agreed, layout, setting)
+    agreed, settings = _agreed(known.agreed), _settings(known.settings)
+    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], agreed, layout, settings)
 
 
-def _setting(value: Any) -> Setting | None:
+def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
     """What a plan file says that is to be set.  Raises TypeError."""
-    if value is None:
-        return None
-    from engine.repair.set_partition import Setting
+    if not value:
+        return ()
+    from engine.repair.set_partition import Chosen, Setting
 
-    found = Setting(**value)
-    numbers = (found.session_id, found.low_water_mark, found.local_low_water_mark)
-    flags = (found.assigned, found.available)
-    if any(type(one) not in (int, type(None)) for one in numbers):
-        raise TypeError("settings of the wrong kind")
-    if any(type(one) not in (bool, type(None)) for one in flags):
-        raise TypeError("settings of the wrong kind")
-    return found
+    return Setting.of([Chosen(**one) for one in value]).chosen()
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
@@ -377,10 +370,10 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
         from engine.repair.convert import plan_convert
 
         return plan_convert(path, layout=arguments.layout)
-    if command == "set-partition" and arguments.partitions is not None and arguments.setting is not None:
-        from engine.repair.set_partition import plan_set_partition
+    if command == "set-partition" and arguments.partitions is not None and arguments.settings:
+        from engine.repair.set_partition import Setting, plan_set_partition
 
         (partition,) = arguments.partitions
-        loss = arguments.allow_data_loss
-        return plan_set_partition(path, partition=partition, setting=arguments.setting, allow_data_loss=loss)
+        setting, loss = Setting.of(arguments.settings), arguments.allow_data_loss
+        return plan_set_partition(path, partition=partition, setting=setting, allow_data_loss=loss)
     raise InvalidRequestError(f"{command!r} is not a command that makes plans")

@@ -15,6 +15,7 @@ partitions are put aside, and back.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,6 +63,14 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """One thing that is to be set, by the name of its field in `Setting`, as it stands in a plan's arguments."""
+
+    name: str
+    value: int | bool
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """What is to hold from now on; None leaves a thing as it is.  -1 is the format's own "none"."""
 
@@ -71,14 +80,24 @@ class Setting:
     assigned: bool | None = None
     available: bool | None = None
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is to be set."""
-        return all(value is None for value in asdict(self).values())
+    @classmethod
+    def of(cls, chosen: Iterable[Chosen]) -> Setting:
+        """From a plan's arguments.  Raises TypeError for a name that there is not or comes twice, or another kind of value."""
+        values: dict[str, int | bool] = {}
+        for one in chosen:
+            kind = int if one.name in _NAMES else bool
+            if one.name not in cls.__slots__ or one.name in values or type(one.value) is not kind:
+                raise TypeError(f"{one.name!r} cannot be set to {one.value!r}")
+            values[one.name] = one.value
+        return cls(**values)  # type: ignore[arg-type]  # checked above
+
+    def chosen(self) -> tuple[Chosen, ...]:
+        """What is named, for a plan's arguments."""
+        return tuple(Chosen(name, value) for name, value in asdict(self).items() if value is not None)
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
-        if self.empty:
+        if not self.chosen():
             raise InvalidRequestError("nothing is to be set", advice="name what is to change; --help lists it")
         for field, name in _NAMES.items():
             value = getattr(self, field)
@@ -105,7 +124,7 @@ def plan_set_partition(path: Path, *, partition: int, setting: Setting, allow_da
     if control is None or not control.size_fits:
         raise RefusedError(f"{view.control_path}: no usable control file", advice="run verify, then recover")
     check_partitions(control, (partition,))
-    arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, setting=setting)
+    arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
     draft = Draft(COMMAND, path, target.storage, arguments)
     draft.refuse_interrupted()
     draft.partitions.add(partition)

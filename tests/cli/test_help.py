@@ -28,6 +28,7 @@ NAMES = (
     "rebuild-index",
     "truncate",
     "recover",
+    "set-partition",
     "undo",
     "convert",
     "append",

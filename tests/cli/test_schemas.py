@@ -140,6 +140,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     other = build_directory(tmp_path / f"other-{form}", {0: 5}, layout=Layout.DOCUMENTED)
     yield command("convert", other, "--layout", "released", "--dry-run"), False, {"plan"}
     yield command("convert", other, "--layout", "released", "--yes"), False, {"result"}
+    yield command("set-partition", storage, "--partition", 0, "--session-id", 9, "--dry-run"), False, {"plan"}
     yield command("undo", storage, "--list"), True, {"undo-entry"}
     yield command("undo", storage, "--dry-run"), False, {"undo-entry"}
     yield command("undo", storage, "--yes"), False, {"result"}

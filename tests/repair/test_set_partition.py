@@ -13,6 +13,7 @@ from engine.disk import DirectoryLock
 from engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
+    DamageError,
     DirectoryLockedError,
     InvalidRequestError,
     MarkWouldFallError,
@@ -20,6 +21,8 @@ from engine.errors import (
     StalePlanError,
 )
 from engine.repair.apply import RepairResult, apply
+from engine.repair.journal import journal_path
+from engine.repair.manifest import MANIFEST, KeptMove, encode_entry
 from engine.repair.plan import Repair, load_plan, plan_object
 from engine.repair.quarantine import list_entries, undo
 from engine.repair.set_partition import Setting, plan_set_partition
@@ -430,8 +433,18 @@ def test_a_plan_file_is_made_again(storage: Path, tmp_path: Path) -> None:
     file.write_text(json.dumps(plan_object(repair.plan)))
     assert load_plan(file).plan == repair.plan
     body = plan_object(repair.plan)
-    for bad in ({"session_id": "2"}, {"assigned": 1}, {"more": 1}, [1]):
-        file.write_text(json.dumps({**body, "arguments": {**body["arguments"], "setting": bad}}))
+    twice = [{"name": "session_id", "value": 2}] * 2
+    for bad in (
+        [{"name": "session_id", "value": "2"}],
+        [{"name": "session_id", "value": True}],
+        [{"name": "assigned", "value": 1}],
+        [{"name": "more", "value": 1}],
+        [{"name": "check", "value": False}],
+        twice,
+        [1],
+        {"session_id": 2},
+    ):
+        file.write_text(json.dumps({**body, "arguments": {**body["arguments"], "settings": bad}}))
         with pytest.raises((InvalidRequestError, StalePlanError)):
             load_plan(file)
 
@@ -442,3 +455,35 @@ def test_the_sequence_goes_on(tmp_path: Path) -> None:
     assert before.sequence is not None
     settled(storage, loss=True, local_low_water_mark=3)
     assert current(storage) == replace(before, local_low_water_mark=3, sequence=before.sequence + 1).sealed()
+
+
+def test_the_journal_names_what_moved(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    apply(plan(storage, assigned=False), arguments=["set-partition"])
+    undo(storage)
+    lines = [json.loads(line) for line in journal_path(storage).read_text().splitlines()]
+    here, aside = "0", ".waltzctl/unassigned/0"
+    assert [(line["event"], line["moves"], line["files"]) for line in lines] == [
+        ("applied", [{"from": here, "to": aside}], []), ("undone", [{"from": aside, "to": here}], [])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("0", "1"), ("0", ".waltzctl/unassigned/1"), ("../0", ".waltzctl/unassigned/../0"), ("0", ".waltzctl/deleting/0"),
+     (".waltzctl/unassigned/0", ".waltzctl/unassigned/0"), ("00", ".waltzctl/unassigned/00")],
+)  # fmt: skip
+def test_a_manifest_moves_no_other_directory(tmp_path: Path, path: str, target: str) -> None:
+    """It is read as if somebody hostile had written it."""
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    apply(plan(storage, assigned=False), arguments=[])
+    (entry,) = list_entries(storage)
+    for wanted, refused in ((entry.moves, False), ((KeptMove(path, target),), True)):
+        (entry.path / MANIFEST).write_bytes(encode_entry(replace(entry, moves=wanted)))
+        before = everything(storage)
+        if refused:
+            with pytest.raises(DamageError, match="not a usable manifest"):
+                undo(storage)
+            assert everything(storage) == before
+        else:
+            assert list_entries(storage) == (entry,)

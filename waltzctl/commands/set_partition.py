@@ -109,7 +109,7 @@ def run(
     from engine.repair.set_partition import Setting, plan_set_partition
 
     setting = Setting(session_id, low_water_mark, local_low_water_mark, assigned, available)
-    given = Arguments.of({partition}, allow_data_loss=allow_data_loss, setting=None if nothing else setting)
+    given = Arguments.of({partition}, allow_data_loss=allow_data_loss, settings=setting.chosen())
     if given == Arguments.of({partition}):
         given = Arguments()  # with --plan only: the options are in the file
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:

@@ -145,7 +145,7 @@ def plan_object(plan: Plan) -> Object:
                 "allow_data_loss": plan.arguments.allow_data_loss,
                 **_agreed_keys(plan),
                 "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
-                **_setting_keys(plan),
+                **_settings_keys(plan),
             },
         },
     )
@@ -166,20 +166,10 @@ def _agreed_keys(plan: Plan) -> Object:
     return {"agreed": agreed} if agreed else {}
 
 
-def _setting_keys(plan: Plan) -> Object:
+def _settings_keys(plan: Plan) -> Object:
     """What set-partition is to set; left out of other plans."""
-    one = plan.arguments.setting
-    if one is None:
-        return {}
-    return {
-        "setting": {
-            "session_id": one.session_id,
-            "low_water_mark": one.low_water_mark,
-            "local_low_water_mark": one.local_low_water_mark,
-            "assigned": one.assigned,
-            "available": one.available,
-        }
-    }
+    settings = [{"name": one.name, "value": one.value} for one in plan.arguments.settings]
+    return {"settings": settings} if settings else {}
 
 
 def result_object(
