@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,7 +78,8 @@ class Kind:
     `severity` is the usual one, and `when_harmless`, where given, says under which condition the finding is only repairable.
     `command` mends it: the words behind ``waltzctl`` without the path, or None where a person must decide.  `harmless` is the
     command where the finding is repairable, if that is another one.  `then` are the next steps, in order, for one who ran
-    `command` and still has the finding.  REPLICA stands for the storage directory of an intact replica, DIR for a new one.
+    `command` and still has the finding; `again`: once something else is mended, `command` may help after all.  REPLICA stands
+    for the storage directory of an intact replica, DIR for a new one.
     """
 
     code: Code
@@ -89,6 +90,7 @@ class Kind:
     when_harmless: str | None = None
     harmless: str | None = None
     then: tuple[str, ...] = ()
+    again: bool = False
 
     def remedies(self, severity: Severity) -> tuple[str, ...]:
         """What helps, the first step first."""
@@ -214,7 +216,7 @@ def _kinds() -> Iterable[Kind]:
         "A segment begins before the segment in front of it ends: the same transaction ids stand in two files.",
         "A truncation whose deletions did not reach the disk leaves this. recover takes away what stands twice alike, and what"
         " marks, neighbours and replicas speak against; where they are silent or disagree, compare both with dump.",
-        RECOVER, then=(FROM, GIVE_UP),
+        RECOVER, then=(FROM, GIVE_UP), again=True,
     )  # fmt: skip
     yield Kind(
         Code.RECORD_CHECKSUM, damage,
@@ -255,24 +257,24 @@ def _kinds() -> Iterable[Kind]:
     )  # fmt: skip
     yield Kind(
         Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
-        "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
+        "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_SHORT, repairable, "An index has fewer entries than its segment has records.",
         "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.",
-        "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
+        "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_LONG, repairable, "An index has more entries than its segment has records.",
-        "Usual after a crash. rebuild-index cuts it.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
+        "Usual after a crash. rebuild-index cuts it.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_ENTRY, repairable, "An index entry is not the offset of its record.",
-        "rebuild-index writes the index from the data.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
+        "rebuild-index writes the index from the data.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_HEADER, repairable, "An index file's header is short, or disagrees with its data file's.",
-        "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM, GIVE_UP),
+        "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
         Code.INDEX_ORPHAN, repairable,
@@ -415,8 +417,10 @@ def remedy_for(
     return shlex.join(words + options)
 
 
-def left_by(finding: Finding, storage_directory: Path, ran: Ran) -> Finding:
-    """A finding that is left after a command was run, with the step that comes next."""
+def left_by(finding: Finding, storage_directory: Path, ran: Ran, mended: Collection[int | None] = ()) -> Finding:
+    """A finding that is left after a command was run, with the step that comes next; `mended`: partitions that it changed."""
+    if CATALOGUE[finding.code].again and finding.partition in mended:
+        return finding
     remedy = remedy_for(finding.code, storage_directory, finding.partition, finding.severity, ran)
     return finding if finding.remedy is None else replace(finding, remedy=remedy)
 

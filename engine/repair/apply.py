@@ -79,12 +79,13 @@ def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple
     ran = Ran(repair.plan.command, repair.plan.arguments.options)
     if repair.roll_back:
         ran = Ran("")  # nothing was recovered yet
+    mended = {step.partition for step in repair.plan.steps}
     try:
         for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None, exclusive=exclusive)):
             if isinstance(seen, VerifySummary):
                 status = seen.status
             elif seen.severity is not Severity.NOTE:
-                findings.append(left_by(seen, repair.storage, ran))
+                findings.append(left_by(seen, repair.storage, ran, mended))
     except DiskReadError:
         return "damaged", tuple(findings)
     return status, tuple(findings)

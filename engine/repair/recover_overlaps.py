@@ -56,17 +56,21 @@ class OverlapPlanner:
         """
         assert earlier.survey is not None
         assert later.survey is not None
-        if earlier.survey.losses or later.survey.inner:
-            return self._leave(earlier, later, ["one of them is damaged as well, so that they cannot be compared"])
-        if later.survey.tail is not None and later.survey.next_id < earlier.survey.next_id:
-            return self._leave(earlier, later, ["the later one is torn"])
         first, ends = later.first, (earlier.survey.next_id, later.survey.next_id)
+        tail = earlier.survey.tail
+        open_end = tail is not None and (tail.unread or tail.doubtful or tail.out_of_order or ends[1] < ends[0])
+        if earlier.survey.inner or later.survey.inner or open_end:
+            return self._leave(earlier, later, ["one of them is damaged: once that is mended, they can be compared"])
+        if later.survey.tail is not None and ends[1] < ends[0]:
+            return self._leave(earlier, later, ["the later one is torn"])
         runs = self._run(earlier, first, min(ends)), self._run(later, first, min(ends))
         if _alike(*runs):
-            if ends[1] <= ends[0] and later.survey.tail is None:
+            if ends[1] <= ends[0] and earlier.survey.tail is None and later.survey.tail is None:
                 return self._remove(later, "the segment in front of it holds the same records", ids_lost=False)
             return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
         votes = self._votes(runs, first, min(ends), ends, behind)
+        if tail is not None:
+            votes[0].clear()  # it is not whole
         chosen = [place for place in (0, 1) if votes[place]]
         if len(chosen) == 1:
             kept = chosen[0]

@@ -68,6 +68,10 @@ def more() -> Iterator[tuple[str, Files]]:
     flip(files, name(8), offset_of(12, 8) + RECORD_HEADER.size + 3)
     yield "two-flipped-bits", files
     files = clean()
+    put_segment(files, 0, 8, segment(0, 8, 18))
+    flip(files, name(8), offset_of(17, 8) + RECORD_HEADER.size - 9)
+    yield "damaged-overlap", files
+    files = clean()
     flip(files, CONTROL_FILE_NAME, 3)
     yield "control-version", files
     files = clean(num_partitions=2, assigned=2)

@@ -177,3 +177,16 @@ def test_a_damaged_run_is_not_compared(tmp_path: Path) -> None:
     repair = plan_recover(path)
     assert repair.plan.steps == ()
     assert "segment-overlap" in [one.code for one in repair.plan.undecided]
+
+
+@pytest.mark.parametrize(("stop", "mended"), [(18, False), (19, True), (25, True)])
+def test_a_torn_copy_goes_where_the_other_one_holds_all_of_it(tmp_path: Path, stop: int, *, mended: bool) -> None:
+    """Transaction 19 is torn in the earlier segment; the later one begins with 15."""
+    path = build(tmp_path / "d", [records(0, 20), records(15, stop)])
+    target = path / "0" / segment_name(0)
+    target.write_bytes(target.read_bytes()[:-3])
+    repair = recovered(path)
+    assert bool(actions(repair)) == mended
+    assert not repair.plan.loses_data
+    if mended:
+        assert (status(path), stored(path)) == ("clean", records(0, stop))
