@@ -20,7 +20,7 @@ class RepairResult:
 
     `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
     afterwards of the partitions that were looked at; `exit_status_name` is that, or *damage-remains* when something was applied
-    and it is not clean; `findings` are what is left, without notes.
+    and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that were.
     """
 
     plan_hash: str
@@ -30,6 +30,7 @@ class RepairResult:
     status: str
     exit_status_name: str
     findings: tuple[Finding, ...]
+    taken_back: tuple[str, ...] = ()
 
 
 def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
@@ -42,12 +43,14 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
     control = storage / CONTROL_FILE_NAME
     undo_id = quarantine = None
     applied = False
+    taken_back: tuple[str, ...] = ()
     if repair.edits or repair.roll_back:
         if not control.is_file():
             raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
         with disk.DirectoryLock.acquire(storage, control):
             if repair.roll_back:
-                applied = bool(roll_back_interrupted(storage))
+                taken_back = tuple(entry.id for entry in roll_back_interrupted(storage))
+                applied = bool(taken_back)
             else:
                 if left := interrupted(storage):
                     raise RefusedError(
@@ -63,7 +66,7 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
     else:
         status, findings = verify_again(repair)
     name = status if status == "clean" or not applied else "damage-remains"
-    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings)
+    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
 
 
 def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:

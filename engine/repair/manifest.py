@@ -150,6 +150,14 @@ def locate(storage: Path, name: str) -> Path:
     return path
 
 
+def partitions_of(entry: QuarantineEntry) -> frozenset[int]:
+    """The partitions whose files a repair touched, by the files' places."""
+    first = (
+        name.split("/")[0] for name in (*(file.path for file in entry.files if "/" in file.path), *entry.directories)
+    )
+    return frozenset(int(name) for name in first if name.isascii() and name.isdigit())
+
+
 def quarantine_directory(storage: Path) -> Path:
     """Where the entries are."""
     return storage / disk.STATE_DIRECTORY / disk.QUARANTINE
