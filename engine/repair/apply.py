@@ -1,17 +1,28 @@
-"""Applying a plan: lock, compare, keep, change, verify again while the lock is still held."""
+"""Applying a plan, and taking it back: lock, compare, keep, change, verify again while the lock is still held."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import disk
 from engine.errors import DiskReadError, RefusedError
 from engine.findings import Finding, Severity
 from engine.repair.plan import Repair
-from engine.repair.quarantine import apply_edits, interrupted, roll_back_interrupted
+from engine.repair.quarantine import (
+    UndoResult,
+    apply_edits,
+    interrupted,
+    list_entries,
+    roll_back_interrupted,
+    undo_locked,
+)
 from formats.control import CONTROL_FILE_NAME
+
+if TYPE_CHECKING:
+    from engine.repair.since import MarkFall
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +73,51 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-            status, findings = verify_again(repair, exclusive=True)
+            status, findings = verify_again(storage, repair.partitions, exclusive=True)
     else:
-        status, findings = verify_again(repair)
+        status, findings = verify_again(storage, repair.partitions)
     name = status if status == "clean" or not applied else "damage-remains"
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
 
 
-def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
-    """Status and findings (no notes) of the partitions that a repair looked at.
+@dataclass(frozen=True, slots=True)
+class UndoneRepair:
+    """What came of an undo: what was taken back, and what verify says afterwards of the partitions concerned.
+
+    `status`: clean, repairable or damaged, which is also the exit status: with the files comes back the damage that the repair
+    was for.  `findings` without notes.  `falls`: sessions and marks that are lower than before.
+    """
+
+    done: UndoResult
+    status: str
+    findings: tuple[Finding, ...]
+    falls: tuple[MarkFall, ...]
+
+
+def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
+    """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
+
+    Raises what `engine.repair.quarantine.undo` raises.
+    """
+    from engine.repair.since import concerned, falling_marks
+
+    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        falls = tuple(
+            fall
+            for one in list_entries(storage)
+            if one.id == entry_id and one.partitions
+            for fall in falling_marks(one)
+        )
+        done = undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
+        partitions = {number for entry in (*done.entries, *done.taken_back) for number in concerned(entry)}
+        status, findings = verify_again(storage, partitions, exclusive=True)
+    return UndoneRepair(done, status, findings, falls)
+
+
+def verify_again(
+    storage: Path, partitions: Collection[int], *, exclusive: bool = False
+) -> tuple[str, tuple[Finding, ...]]:
+    """Status and findings (no notes) of the partitions that a repair looked at, or of all where there are none.
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
@@ -80,7 +127,7 @@ def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple
     findings: list[Finding] = []
     status = "damaged"
     try:
-        for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None, exclusive=exclusive)):
+        for seen in verify((storage,), VerifyOptions(partitions=partitions or None, exclusive=exclusive)):
             if isinstance(seen, VerifySummary):
                 status = seen.status
             elif seen.severity is not Severity.NOTE:

@@ -38,6 +38,10 @@ _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
+Marks = tuple[int, int, int]
+"""Session id, low-water mark and local low-water mark that are in force."""
+
+
 class State(enum.StrEnum):
     """Where a repair stands.
 
@@ -107,10 +111,22 @@ class KeptFile:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionState:
+    """How a repair left a partition that it touched: `marks` (None where no struct is in force), and name and size in bytes of
+    every data and index file.
+    """
+
+    partition: int
+    marks: Marks | None
+    files: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
 
-    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory.
+    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory.  `partitions` are
+    those that the repair touched, as it left them; None until it is applied, and in manifests from before this was kept.
     """
 
     id: str
@@ -123,6 +139,7 @@ class QuarantineEntry:
     path: Path
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
+    partitions: tuple[PartitionState, ...] | None = None
 
     @property
     def storage(self) -> Path:
@@ -205,7 +222,13 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     names = ("id", "number", "command", "created", "plan_hash")
     plain = {name: getattr(entry, name) for name in names}
     lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
-    return {**plain, **lists, "state": entry.state.value, "files": files}
+    found = {**plain, **lists, "state": entry.state.value, "files": files}
+    if entry.partitions is not None:
+        found["partitions"] = [
+            {"partition": one.partition, "marks": one.marks and list(one.marks), "files": dict(one.files)}
+            for one in entry.partitions
+        ]
+    return found
 
 
 class _InvalidError(ValueError):
@@ -264,6 +287,15 @@ class _Object:
         if not isinstance(value, list):
             self._fail(key, "is no list")
         return value
+
+    def optional_items(self, key: str) -> list[Any] | None:
+        if self._value.get(key, ()) is None:
+            del self._value[key]
+            return None
+        return self.items(key)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._value)
 
     def child(self, key: str) -> _Object | None:
         value = self._take(key)
@@ -329,6 +361,16 @@ def _file(value: Any, where: str) -> KeptFile:
     return KeptFile(name, before, after, ranges, kept, built)
 
 
+def _partition(value: Any, where: str) -> PartitionState:
+    source = _Object(value, where)
+    number, marks, files = source.number("partition"), source.optional_items("marks"), source.child("files")
+    if files is None or (marks is not None and (len(marks) != 3 or not all(type(one) is int for one in marks))):
+        raise _InvalidError(f"{where}: files or marks are not valid")
+    sizes = tuple((check_name(name), files.number(name)) for name in files.names())
+    source.finish()
+    return PartitionState(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
+
+
 def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
     try:
@@ -355,6 +397,9 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
         path,
         tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
         tuple(check_name(name) for name in directories),
+        tuple(_partition(one, f"partitions[{n}]") for n, one in enumerate(source.items("partitions")))
+        if "partitions" in source
+        else None,
     )
     source.finish()
     copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]
