@@ -105,6 +105,7 @@ def repair_with(
         _agree(console, repair.plan, switches)
         _take_back(repair)
         repair = planned(switches, command, path, given, make)
+        return carry_out(console, repair, switches, otherwise="Nothing else was modified")
     return carry_out(console, repair, switches)
 
 
@@ -141,8 +142,10 @@ def planned(switches: Switches, command: str, path: Path, given: Arguments, make
     return repair
 
 
-def carry_out(console: Console, repair: Repair, switches: Switches) -> ExitStatus:
-    """Show the plan and, where that is wanted and agreed, apply it.
+def carry_out(
+    console: Console, repair: Repair, switches: Switches, *, otherwise: str = "Nothing was modified"
+) -> ExitStatus:
+    """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where there is nothing to do.
 
     Raises RefusedError where nobody agreed, StalePlanError, and what `apply` raises.
     """
@@ -153,9 +156,9 @@ def carry_out(console: Console, repair: Repair, switches: Switches) -> ExitStatu
     if _only_shown(switches, asked_for=asked_for):
         return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
     if not plan.steps and not asked_for:
-        return _nothing_to_do(console, plan, storage, partitions)
+        return _nothing_to_do(console, plan, storage, partitions, otherwise)
     _agree(console, plan, switches)
-    return _apply(console, repair)
+    return _apply(console, repair, otherwise)
 
 
 def _asked_for(plan: Plan, switches: Switches) -> bool:
@@ -218,7 +221,9 @@ def _dry_run(
     return status
 
 
-def _nothing_to_do(console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None) -> ExitStatus:
+def _nothing_to_do(
+    console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, otherwise: str
+) -> ExitStatus:
     status = verified(storage, partitions)
     shown = result_object(
         plan_hash=plan.hash,
@@ -229,20 +234,20 @@ def _nothing_to_do(console: Console, plan: Plan, storage: Path, partitions: Coll
         exit_status=status,
         findings=plan.undecided,
     )
-    _report(console, shown, status, "")
+    _report(console, shown, status, "", otherwise)
     return status
 
 
-def _report(console: Console, shown: Object, status: ExitStatus, done: str) -> None:
+def _report(console: Console, shown: Object, status: ExitStatus, done: str, otherwise: str) -> None:
     """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
     if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
         console.emit(shown, flush=True)
     if status is ExitStatus.CLEAN:
-        console.success(f"REPAIRED  {done}" if done else "NOTHING TO DO. Nothing was modified.")
+        console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
     elif done:
         console.sentence(f"DAMAGE REMAINS  {done}")
     else:
-        console.sentence("NOTHING THAT THIS COMMAND CAN MEND. Nothing was modified; verify names what is wrong.")
+        console.sentence(f"NOTHING THAT THIS COMMAND CAN MEND. {otherwise}; verify names what is wrong.")
 
 
 def show_to_person(console: Console, plan: Object) -> None:
@@ -265,7 +270,7 @@ def confirm(touched: Collection[int]) -> None:
         raise RefusedError("not confirmed, nothing was modified")
 
 
-def _apply(console: Console, repair: Repair) -> ExitStatus:
+def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
     from engine.repair.apply import apply
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
@@ -286,7 +291,7 @@ def _apply(console: Console, repair: Repair) -> ExitStatus:
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
         done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
-    _report(console, shown, status, done if result.applied else "")
+    _report(console, shown, status, done if result.applied else "", otherwise)
     return status
 
 
