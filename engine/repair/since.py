@@ -6,7 +6,7 @@ left.  So a repair writes down how it left the partitions that it touched (`Part
 is put back each partition is judged as it will be, whatever came since included:
 
 - Where a data file that came or grew since meets one that comes back, the second must begin with the transaction behind the
-  last one of the first, and the first must end cleanly.
+  last one of the first, and the first must end cleanly.  What was in front of a file that came may not go altogether.
 - Where the undo moves the end of the log, session and marks must still be those that the repair left: records from before a
   session would else stand behind the mark with which it began, as if they were its own.
 
@@ -188,6 +188,10 @@ class _Judgement:
     def obstacle(self, marks: Marks | None) -> Obstacle | None:
         """Why the partition cannot become what it will be; None when it can."""
         came = tuple(one.path for one in self._now if one.since)
+        foremost = self._then[0] if self._then else None
+        if foremost is not None and foremost.since and foremost is not self._now[0]:
+            why = f"nothing would be left in front of {foremost.path}, which came since"
+            return Obstacle(self._number, came, why)
         for ahead, behind in pairwise(self._then):
             if not (ahead.since or behind.since) or self._joined_now(ahead, behind):
                 continue
@@ -201,10 +205,12 @@ class _Judgement:
                 return Obstacle(self._number, came, why)
         if self._left is not None and marks != self._left.marks and self._last(self._now) != self._last(self._then):
             began = (
-                "nothing is in force" if marks is None else f"session {marks[0]} with marks {marks[1]} and {marks[2]}"
+                "that nothing is in force"
+                if marks is None
+                else f"session {marks[0]} with marks {marks[1]} and {marks[2]}"
             )
             was = self._left.marks
-            before = "nothing" if was is None else f"session {was[0]} with marks {was[1]} and {was[2]}"
+            before = "that nothing is" if was is None else f"session {was[0]} with marks {was[1]} and {was[2]}"
             why = (
                 f"the control file says {began} now, and said {before} after the repair: a session began where the repair left"
                 f" the log's end, at transaction {self._last(self._now)}, and would find it at {self._last(self._then)}"

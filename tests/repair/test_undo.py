@@ -221,6 +221,16 @@ def test_a_gap_in_front_of_what_came_since_is_not_made(scene: Scene) -> None:
     assert "would not join" in refused(scene.root, undo_id)
 
 
+def test_what_came_since_is_not_left_alone(scene: Scene) -> None:
+    """Everything in front of it was restored, and would go again."""
+    for path in (scene.root / "0").iterdir():
+        path.unlink()
+    result = apply(plan_recover(scene.root, replicas=[scene.replica]), arguments=[])
+    assert result.undo_id is not None
+    append(scene.root, 1)
+    assert "nothing would be left in front of" in refused(scene.root, result.undo_id)
+
+
 def test_old_damage_comes_back_where_nothing_came_since(scene: Scene) -> None:
     undo_id = restored_tail(scene)
     answer = undo_repair(scene.root, undo_id)
