@@ -332,7 +332,7 @@ def flipped_bit(stage: Stage) -> None:
     require(digests(storage) == damaged, "a dry run changes nothing")
     stage.run("recover flipped --from node-2 --yes")
     require(digests(storage) == whole, "every file is again what it was before the damage, byte for byte")
-    stage.run("undo flipped --yes")
+    stage.run("undo flipped --yes", DAMAGED)
     require(digests(storage) == damaged, "undo brought the damaged directory back, byte for byte")
     tell("Without a replica the segment can be split around the loss, so that everything else reads again. That loses a record,"
          " so it must be asked for, and the gap stays a finding.")  # fmt: skip
@@ -343,7 +343,7 @@ def flipped_bit(stage: Stage) -> None:
     kept, original = stage.records("flipped", 1, DAMAGED), stage.originals[1]
     require(original.keys() - kept.keys() == {lost}, f"transaction {lost} is lost, and no other")
     require(all(kept[number] == original[number] for number in kept), "all the others are what they were")
-    stage.run("undo flipped --yes")
+    stage.run("undo flipped --yes", DAMAGED)
     require(digests(storage) == damaged, "undo brought the damaged directory back, byte for byte")
 
 
@@ -358,7 +358,7 @@ def torn_tail(stage: Stage) -> None:
     stage.run("recover torn --yes")
     kept, original = stage.records("torn", 2), stage.originals[2]
     require(original.keys() - kept.keys() == {RECORDS - 1}, "only the record that was being written is gone")
-    stage.run("undo torn --yes")
+    stage.run("undo torn --yes", REPAIRABLE)
     require(digests(storage) == damaged, "undo brought the torn tail back, byte for byte")
     tell("The same below the low-water mark is another matter: those records were acknowledged.")
     stage.run(f"truncate torn --partition 2 --after {SESSIONS[0] - 100} --yes", REFUSED)
@@ -395,7 +395,7 @@ def control_struct(stage: Stage) -> None:
     stage.run("verify control", REPAIRABLE)
     stage.run("recover control --yes")
     stage.run("verify control")
-    stage.run("undo control --yes")
+    stage.run("undo control --yes", REPAIRABLE)
     require(digests(storage) == damaged, "undo brought the torn struct back, byte for byte")
 
 
@@ -412,7 +412,7 @@ def lost_segment(stage: Stage) -> None:
     tell("Only the other replica has these transactions. Its segments begin elsewhere; that is no hindrance.")
     stage.run("recover lost --from node-2 --yes")
     require(stage.records("lost", 3) == stage.originals[3], "every record of the partition is back")
-    stage.run("undo lost --yes")
+    stage.run("undo lost --yes", DAMAGED)
     require(digests(storage) == damaged, "undo took it all away again, byte for byte")
 
 

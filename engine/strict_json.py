@@ -77,6 +77,17 @@ class StrictObject:
             self._fail(key, "is no list")
         return value
 
+    def optional_items(self, key: str) -> list[Any] | None:
+        """A list, or None where the value is null."""
+        if self._value.get(key, ()) is None:
+            del self._value[key]
+            return None
+        return self.items(key)
+
+    def names(self) -> tuple[str, ...]:
+        """The keys that were not asked for yet."""
+        return tuple(self._value)
+
     def child(self, key: str) -> StrictObject | None:
         """An object inside this one, or null."""
         value = self._take(key)

@@ -1,7 +1,10 @@
 """The way every repair goes: plan, show, confirm, apply, report.
 
 Nothing is changed before the plan was shown and somebody agreed: on a terminal by typing the partition's number, in a
-script with ``--yes``, or with ``--plan``, which applies exactly the plan that was looked at before.
+script with ``--yes``.  ``--plan`` applies exactly the plan that was looked at before; it agrees to what loses nothing.
+
+A repair that was interrupted comes first, for every command: to take it back is a plan like any other, and the command's own
+plan is made when that is done.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,7 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.manual import Section
 from waltzctl.options import Format, path_of
+from waltzctl.outcome import say
 from waltzctl.render.objects import Object, plan_object, result_object
 from waltzctl.values import counted, format_ranges
 
@@ -53,7 +57,9 @@ SAFETY = Section(
         (
             "A plan carries a hash of every file that it touches (size, time, checksum) and of the options. Keep it with"
             " --dry-run --format json and apply exactly that one later with --plan FILE; its options are in the file. If"
-            " anything has changed since, it is refused (13). --plan counts as the confirmation."
+            " anything has changed since, or its steps are not exactly those that would be done, it is refused (13). --plan is"
+            " the confirmation of steps that lose nothing; steps that lose data are asked for or need --yes all the same, and"
+            " a plan that was made with --allow-data-loss needs that option again."
         ),
         (
             "The directory is locked while it is changed; a running node is never overridden (11). Every byte that is removed"
@@ -62,7 +68,8 @@ SAFETY = Section(
         ),
         (
             "Ctrl-C lets a repair that has begun finish. A second one, a kill or a power loss in the middle leaves an"
-            " interrupted repair; the next command that writes, or undo, takes it back byte for byte."
+            " interrupted repair; the next command that writes, undo included, takes it back byte for byte, says so on stderr"
+            " and then goes on. With --dry-run that is the plan, and nothing else can be planned yet."
         ),
     ),
 )
@@ -90,51 +97,109 @@ class Switches:
             raise typer.BadParameter("--dry-run changes nothing, --yes wants it done", param_hint="'--yes'")
 
 
-def planned(switches: Switches, command: str, storage: Path, given: Arguments, make: Callable[[], Repair]) -> Repair:
+def repair_with(
+    console: Console, switches: Switches, command: str, path: Path, given: Arguments, make: Callable[[], Repair]
+) -> ExitStatus:
+    """The whole way of a command: what was interrupted is taken back, then the command's own plan is made and carried out.
+
+    Raises what `planned` and `carry_out` raise.
+    """
+    repair = planned(switches, command, path, given, make)
+    if repair.roll_back and switches.plan_file is None and not _only_shown(switches, asked_for=switches.yes):
+        _agree(console, repair.plan, switches)
+        _take_back(repair)
+        repair = planned(switches, command, path, given, make)
+        return carry_out(console, repair, switches, otherwise="Nothing else was modified")
+    return carry_out(console, repair, switches)
+
+
+def planned(switches: Switches, command: str, path: Path, given: Arguments, make: Callable[[], Repair]) -> Repair:
     """The repair that `make` plans, or the one in the plan file, which was made with options of its own.
 
-    Raises InvalidRequestError when the file is no plan of this command, directory and options, and StalePlanError.
+    Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
+    command, directory and options, StalePlanError, RefusedError for a plan that gives data up and was not allowed to here.
     """
+    from engine.repair.plan import Arguments, load_plan, plan_roll_back
+
     if switches.plan_file is None:
-        return make()
-    from engine.repair.plan import Arguments, load_plan
+        return plan_roll_back(command, path, given) or make()
 
     name = switches.plan_file
     repair = load_plan(path_of(name, name="--plan"))
     if repair.plan.command != command:
         raise InvalidRequestError(f"{name}: a plan of {repair.plan.command}, not of {command}")
-    if os.path.realpath(repair.storage) != os.path.realpath(storage):
-        raise InvalidRequestError(f"{name}: a plan for {repair.plan.path}, not for {storage}")
-    if given not in (Arguments(), repair.plan.arguments):
+    if os.path.realpath(path) not in {os.path.realpath(one) for one in (repair.plan.path, repair.storage)}:
+        raise InvalidRequestError(f"{name}: a plan for {repair.plan.path}, not for {path}")
+    asked = repair.plan.arguments
+    others = replace(given, allow_data_loss=asked.allow_data_loss)
+    if others not in (Arguments(allow_data_loss=asked.allow_data_loss), asked) or (
+        given.allow_data_loss and not asked.allow_data_loss
+    ):
         raise InvalidRequestError(
             f"{name}: the plan was made with other options", advice="leave them out, or make a new one"
+        )
+    if asked.allow_data_loss and repair.plan.loses_data and not given.allow_data_loss and not switches.dry_run:
+        raise RefusedError(
+            f"{name}: the plan was made with --allow-data-loss and loses data; nothing was modified",
+            advice="look at it with --dry-run, then say --allow-data-loss again",
         )
     return repair
 
 
-def carry_out(console: Console, repair: Repair, switches: Switches) -> ExitStatus:
-    """Show the plan and, where that is wanted and agreed, apply it.
+def carry_out(
+    console: Console, repair: Repair, switches: Switches, *, otherwise: str = "Nothing was modified"
+) -> ExitStatus:
+    """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where there is nothing to do.
 
     Raises RefusedError where nobody agreed, StalePlanError, and what `apply` raises.
     """
     plan = repair.plan
     storage, partitions = repair.storage, plan.arguments.partitions
-    asked_for = switches.yes or switches.plan_file is not None
-    on_terminal = sys.stdin.isatty()
+    asked_for = _asked_for(plan, switches)
     console.detail(f"plan {plan.hash}: {_in_words(plan)}")
-    if switches.dry_run or (switches.dry_run_unasked and not asked_for and not on_terminal):
+    if _only_shown(switches, asked_for=asked_for):
         return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
     if not plan.steps and not asked_for:
-        return _nothing_to_do(console, plan, storage, partitions)
-    if not asked_for:
-        if not on_terminal:
+        return _nothing_to_do(console, plan, storage, partitions, otherwise)
+    _agree(console, plan, switches)
+    return _apply(console, repair, otherwise)
+
+
+def _asked_for(plan: Plan, switches: Switches) -> bool:
+    """Whether the plan needs no question: somebody who kept it has seen it, but only a clear word lets go of data."""
+    return switches.yes or (switches.plan_file is not None and not plan.loses_data)
+
+
+def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
+    unasked = switches.dry_run_unasked and switches.plan_file is None
+    return switches.dry_run or (unasked and not asked_for and not sys.stdin.isatty())
+
+
+def _agree(console: Console, plan: Plan, switches: Switches) -> None:
+    """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
+    if not _asked_for(plan, switches):
+        if not sys.stdin.isatty():
             console.emit(plan_object(plan), flush=True)
             raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
         show_to_person(console, plan_object(plan))
         confirm({step.partition for step in plan.steps if step.partition is not None})
     elif console.for_people and not console.quiet:
         console.emit(plan_object(plan), flush=True)
-    return _apply(console, repair)
+
+
+def _take_back(repair: Repair) -> None:
+    """Take back what was interrupted, and say so: what is to be done next begins with other files than were there."""
+    from engine.repair.apply import apply
+
+    with finishing("the roll-back", "the next command that writes then finishes it"):
+        result = apply(repair, arguments=sys.argv[1:])
+    say_taken_back(result.taken_back)
+
+
+def say_taken_back(entries: Collection[str]) -> None:
+    """Say on stderr, whatever else is quiet, which interrupted repairs a command took back before its own work."""
+    for entry in entries:
+        say(f"waltzctl: the repair {entry} was interrupted; it was taken back first, byte for byte")
 
 
 def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
@@ -160,7 +225,9 @@ def _dry_run(
     return status
 
 
-def _nothing_to_do(console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None) -> ExitStatus:
+def _nothing_to_do(
+    console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, otherwise: str
+) -> ExitStatus:
     status = verified(storage, partitions)
     shown = result_object(
         plan_hash=plan.hash,
@@ -171,20 +238,20 @@ def _nothing_to_do(console: Console, plan: Plan, storage: Path, partitions: Coll
         exit_status=status,
         findings=plan.undecided,
     )
-    _report(console, shown, status, "")
+    _report(console, shown, status, "", otherwise)
     return status
 
 
-def _report(console: Console, shown: Object, status: ExitStatus, done: str) -> None:
+def _report(console: Console, shown: Object, status: ExitStatus, done: str, otherwise: str) -> None:
     """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
     if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
         console.emit(shown, flush=True)
     if status is ExitStatus.CLEAN:
-        console.success(f"REPAIRED  {done}" if done else "NOTHING TO DO. Nothing was modified.")
+        console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
     elif done:
         console.sentence(f"DAMAGE REMAINS  {done}")
     else:
-        console.sentence("NOTHING THAT THIS COMMAND CAN MEND. Nothing was modified; verify names what is wrong.")
+        console.sentence(f"NOTHING THAT THIS COMMAND CAN MEND. {otherwise}; verify names what is wrong.")
     following = dict.fromkeys(one["remedy"] for one in shown["findings"] if one["remedy"] is not None)
     if status is not ExitStatus.CLEAN and following:
         console.sentence("\n".join(["What comes next:", *(f"  {remedy}" for remedy in list(following)[:NEXT_STEPS])]))
@@ -210,7 +277,7 @@ def confirm(touched: Collection[int]) -> None:
         raise RefusedError("not confirmed, nothing was modified")
 
 
-def _apply(console: Console, repair: Repair) -> ExitStatus:
+def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
     from engine.repair.apply import apply
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
@@ -227,10 +294,11 @@ def _apply(console: Console, repair: Repair) -> ExitStatus:
     )
     if interrupt.wanted:
         console.note("the interrupt came too late: the repair is complete")
+    say_taken_back(result.taken_back)
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
-        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.storage), result.undo_id))}"
-    _report(console, shown, status, done if result.applied else "")
+        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
+    _report(console, shown, status, done if result.applied else "", otherwise)
     return status
 
 

@@ -91,6 +91,7 @@ def dump_control(path: Path, partitions: Collection[int] | None = None) -> Contr
         control_path = target.storage / CONTROL_FILE_NAME
     else:
         raise InvalidRequestError(f"{path}: there is no control file beside this {target.kind}")
+    target.selected(partitions)
     state = inspect_control(control_path, target.storage, partitions)
     control = state.control
     if control is None:

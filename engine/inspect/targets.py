@@ -117,10 +117,15 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
 
 
 def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scope]:
-    """What is to be inspected.  Raises NotWaltzError, InvalidRequestError, DiskReadError."""
+    """What is to be inspected.
+
+    Raises NotWaltzError, InvalidRequestError for a partition that cannot be or is not the one that a path names,
+    DiskReadError.
+    """
     scopes: dict[str, Scope] = {}
     for path in paths:
         target = resolve(path)
+        target.selected(partitions)
         if target.kind is TargetKind.CONTROL:
             storage = target.storage
             key = places.identity(path.parent if storage is not None else path)
@@ -131,8 +136,6 @@ def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scop
         else:
             directory = path if target.kind is TargetKind.PARTITION else path.parent
             scope = _loose(scopes, directory) if target.storage is None else _scope_of(scopes, target.storage)
-            if partitions is not None and target.partition is not None and target.partition not in partitions:
-                continue
             wanted = scope.partition(directory, target.partition)
             if target.kind is TargetKind.PARTITION:
                 wanted.whole = True

@@ -156,9 +156,20 @@ class Node:
                 expected_partitions=partitions,
                 options=options.storage,
             )
+            self._tell_mended(storage)
             return storage, context
 
         return await _in_thread(open_it, name="node-start", undo=lambda made: made[0].close())
+
+    def _tell_mended(self, storage: StorageDirectory) -> None:
+        """What the start changed without having been asked for it."""
+        for entry in storage.taken_back:
+            self._log.warning("the repair %s was interrupted; it was taken back, byte for byte", entry)
+        for partition in storage.partitions.values():
+            for finding in partition.mended:
+                self._log.warning("mended: %s: %s", finding.code, finding.message)
+            for entry in partition.undo_ids:
+                self._log.warning("what was taken away from partition %d is kept in %s", partition.number, entry)
 
     def _host(self) -> HostedStorage:
         return HostedStorage(self.storage, options=self.options.service, metrics=self.metrics, log=self._log)

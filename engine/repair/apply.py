@@ -1,17 +1,28 @@
-"""Applying a plan: lock, compare, keep, change, verify again while the lock is still held."""
+"""Applying a plan, and taking it back: lock, compare, keep, change, verify again while the lock is still held."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import disk
 from engine.errors import DiskReadError, RefusedError
 from engine.findings import Finding, Ran, Severity, left_by
 from engine.repair.plan import Repair
-from engine.repair.quarantine import apply_edits, interrupted, roll_back_interrupted
+from engine.repair.quarantine import (
+    UndoResult,
+    apply_edits,
+    interrupted,
+    list_entries,
+    roll_back_interrupted,
+    undo_locked,
+)
 from formats.control import CONTROL_FILE_NAME
+
+if TYPE_CHECKING:
+    from engine.repair.since import MarkFall
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +31,7 @@ class RepairResult:
 
     `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
     afterwards of the partitions that were looked at; `exit_status_name` is that, or *damage-remains* when something was applied
-    and it is not clean; `findings` are what is left, without notes.
+    and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that were.
     """
 
     plan_hash: str
@@ -30,6 +41,7 @@ class RepairResult:
     status: str
     exit_status_name: str
     findings: tuple[Finding, ...]
+    taken_back: tuple[str, ...] = ()
 
 
 def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
@@ -42,12 +54,14 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
     control = storage / CONTROL_FILE_NAME
     undo_id = quarantine = None
     applied = False
+    taken_back: tuple[str, ...] = ()
     if repair.edits or repair.roll_back:
         if not control.is_file():
             raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
         with disk.DirectoryLock.acquire(storage, control):
             if repair.roll_back:
-                applied = bool(roll_back_interrupted(storage))
+                taken_back = tuple(entry.id for entry in roll_back_interrupted(storage))
+                applied = bool(taken_back)
             else:
                 if left := interrupted(storage):
                     raise RefusedError(
@@ -59,15 +73,66 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-            status, findings = verify_again(repair, exclusive=True)
+            status, findings = _verified(repair, exclusive=True)
     else:
-        status, findings = verify_again(repair)
+        status, findings = _verified(repair)
     name = status if status == "clean" or not applied else "damage-remains"
-    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings)
+    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
 
 
-def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
-    """Status and findings (no notes) of the partitions that a repair looked at, with what comes next after it.
+@dataclass(frozen=True, slots=True)
+class UndoneRepair:
+    """What came of an undo: what was taken back, and what verify says afterwards of the partitions concerned.
+
+    `status`: clean, repairable or damaged, which is also the exit status: with the files comes back the damage that the repair
+    was for.  `findings` without notes.  `falls`: sessions and marks that are lower than before.
+    """
+
+    done: UndoResult
+    status: str
+    findings: tuple[Finding, ...]
+    falls: tuple[MarkFall, ...]
+
+
+def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
+    """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
+
+    Raises what `engine.repair.quarantine.undo` raises.
+    """
+    from engine.repair.since import concerned, falling_marks
+
+    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        falls = tuple(
+            fall
+            for one in list_entries(storage)
+            if one.id == entry_id and one.partitions
+            for fall in falling_marks(one)
+        )
+        done = undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
+        partitions = {number for entry in (*done.entries, *done.taken_back) for number in concerned(entry)}
+        status, findings = verify_again(storage, partitions, exclusive=True)
+    return UndoneRepair(done, status, findings, falls)
+
+
+def _verified(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
+    ran = Ran(repair.plan.command, repair.plan.arguments.options)
+    if repair.roll_back:
+        ran = Ran("")  # nothing was recovered yet
+    mended = {step.partition for step in repair.plan.steps}
+    return verify_again(repair.storage, repair.partitions, exclusive=exclusive, ran=ran, mended=mended)
+
+
+def verify_again(
+    storage: Path,
+    partitions: Collection[int],
+    *,
+    exclusive: bool = False,
+    ran: Ran | None = None,
+    mended: Collection[int | None] = (),
+) -> tuple[str, tuple[Finding, ...]]:
+    """Status and findings (no notes) of the partitions that a repair looked at, or of all where there are none.
+
+    `ran`: the command, so that what it left says what comes next; `mended`: the partitions that it changed.
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
@@ -76,16 +141,12 @@ def verify_again(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple
 
     findings: list[Finding] = []
     status = "damaged"
-    ran = Ran(repair.plan.command, repair.plan.arguments.options)
-    if repair.roll_back:
-        ran = Ran("")  # nothing was recovered yet
-    mended = {step.partition for step in repair.plan.steps}
     try:
-        for seen in verify((repair.storage,), VerifyOptions(partitions=repair.partitions or None, exclusive=exclusive)):
+        for seen in verify((storage,), VerifyOptions(partitions=partitions or None, exclusive=exclusive)):
             if isinstance(seen, VerifySummary):
                 status = seen.status
             elif seen.severity is not Severity.NOTE:
-                findings.append(left_by(seen, repair.storage, ran, mended))
+                findings.append(seen if ran is None else left_by(seen, storage, ran, mended))
     except DiskReadError:
         return "damaged", tuple(findings)
     return status, tuple(findings)

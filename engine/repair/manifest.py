@@ -45,6 +45,10 @@ _PARTITION = re.compile(r"0|[1-9]\d{0,9}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
+Marks = tuple[int, int, int]
+"""Session id, low-water mark and local low-water mark that are in force."""
+
+
 class State(enum.StrEnum):
     """Where a repair stands.
 
@@ -139,11 +143,23 @@ class KeptMove:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionState:
+    """How a repair left a partition that it touched: `marks` (None where no struct is in force), and name and size in bytes of
+    every data and index file.
+    """
+
+    partition: int
+    marks: Marks | None
+    files: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
 
     `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory; `moves`, where there
-    are any, are directories that changed their place.
+    are any, are directories that changed their place.  `partitions` are those that the repair touched, as it left them; None
+    until it is applied, and in manifests from before this was kept.
     """
 
     id: str
@@ -157,6 +173,7 @@ class QuarantineEntry:
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
     moves: tuple[KeptMove, ...] = ()
+    partitions: tuple[PartitionState, ...] | None = None
 
     @property
     def storage(self) -> Path:
@@ -189,6 +206,15 @@ def locate(storage: Path, name: str) -> Path:
             advice="repair works only inside the storage directory; --partition leaves the others out",
         )
     return path
+
+
+def partitions_of(entry: QuarantineEntry) -> frozenset[int]:
+    """The partitions whose files a repair touched, by the files' places."""
+    first = (
+        name.split("/")[0] for name in (*(file.path for file in entry.files if "/" in file.path), *entry.directories)
+    )
+    numbers = (int(name) for name in first if name.isascii() and name.isdigit())
+    return frozenset(numbers) | {move.partition for move in entry.moves}
 
 
 def quarantine_directory(storage: Path) -> Path:
@@ -238,9 +264,15 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     names = ("id", "number", "command", "created", "plan_hash")
     plain = {name: getattr(entry, name) for name in names}
     lists = {"arguments": list(entry.arguments), "directories": list(entry.directories)}
-    moves = [{"path": one.path, "target": one.target} for one in entry.moves]
-    more = {"moves": moves} if moves else {}
-    return {**plain, **lists, "state": entry.state.value, "files": files, **more}
+    found = {**plain, **lists, "state": entry.state.value, "files": files}
+    if entry.moves:
+        found["moves"] = [{"path": one.path, "target": one.target} for one in entry.moves]
+    if entry.partitions is not None:
+        found["partitions"] = [
+            {"partition": one.partition, "marks": one.marks and list(one.marks), "files": dict(one.files)}
+            for one in entry.partitions
+        ]
+    return found
 
 
 def _stamp(source: _Object | None) -> Stamp | None:
@@ -314,6 +346,16 @@ def _move(value: Any, where: str) -> KeptMove:
     return move
 
 
+def _partition(value: Any, where: str) -> PartitionState:
+    source = _Object(value, where)
+    number, marks, files = source.number("partition"), source.optional_items("marks"), source.child("files")
+    if files is None or (marks is not None and (len(marks) != 3 or not all(type(one) is int for one in marks))):
+        raise _InvalidError(f"{where}: files or marks are not valid")
+    sizes = tuple((check_name(name), files.number(name)) for name in files.names())
+    source.finish()
+    return PartitionState(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
+
+
 def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
     try:
@@ -341,6 +383,9 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
         tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
         tuple(check_name(name) for name in directories),
         tuple(_move(one, f"moves[{n}]") for n, one in enumerate(source.items("moves") if "moves" in source else ())),
+        tuple(_partition(one, f"partitions[{n}]") for n, one in enumerate(source.items("partitions")))
+        if "partitions" in source
+        else None,
     )
     source.finish()
     copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]

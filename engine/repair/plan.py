@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, RefusedError, StalePlanError
+from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError, StalePlanError
 from engine.findings import Finding, Ran
 from engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from engine.repair.restore import stamp
-from engine.storage.view import FileState
+from engine.storage.view import FileState, resolve
 from formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
@@ -225,7 +225,10 @@ class Draft:
         return Ran(self.command, self.arguments.options)
 
     def refuse_interrupted(self) -> None:
-        """Raises RefusedError when a repair was interrupted here: its files are neither old nor new."""
+        """Raises RefusedError when a repair was interrupted here: its files are neither old nor new.
+
+        `plan_roll_back` comes first; this is for what was interrupted since.
+        """
         from engine.repair.quarantine import interrupted
 
         if left := interrupted(self.storage):
@@ -276,16 +279,17 @@ def plan_object(plan: Plan) -> dict[str, Any]:
 
 
 def load_plan(file: Path) -> Repair:
-    """Make the plan that a file holds again, from its path and arguments, and compare the hashes.
+    """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
 
-    Raises InvalidRequestError for a file that is no plan, StalePlanError when the hashes differ, and what the planner raises.
+    Raises InvalidRequestError for a file that is no plan, StalePlanError when it is not the one that would be carried out, and
+    what the planner raises.
     """
     try:
         body = json.loads(disk.read_range(file, 0, _LIMIT))
         if body["schema"] != SCHEMA or body["type"] != TYPE:
             raise ValueError(f"schema {body['schema']!r}")
         wanted, command, path = (_text(body[key]) for key in ("hash", "command", "path"))
-        arguments = _arguments(body["arguments"])
+        arguments, steps = _arguments(body["arguments"]), body["steps"]
     except FileNotFoundError as error:
         raise InvalidRequestError(f"{file}: no such file") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -297,6 +301,11 @@ def load_plan(file: Path) -> Repair:
         raise StalePlanError(
             f"{file}: the files of {path} are no longer those that the plan was made for; nothing was modified",
             advice="make the plan again with --dry-run",
+        )
+    if steps != plan_object(repair.plan)["steps"]:
+        raise StalePlanError(
+            f"{file}: its steps are not those that would be done; nothing was modified",
+            advice="a plan is carried out as a whole: make one with --dry-run, and restrict it with the command's options",
         )
     return repair
 
@@ -344,8 +353,38 @@ def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
     return tuple(replace(one, outvoted=tuple((first, last) for first, last in one.outvoted)) for one in found)
 
 
+def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | None:
+    """The plan to take back what was interrupted in the storage directory of a path; None where nothing was.  Read-only.
+
+    It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
+    Raises DamageError for a manifest that cannot be used, DiskReadError.
+    """
+    from engine.repair.manifest import partitions_of
+    from engine.repair.quarantine import interrupted
+
+    try:
+        storage = resolve(path).storage
+    except NotWaltzError:
+        return None  # the planner says what it needs
+    entries = () if storage is None else interrupted(storage)
+    if storage is None or not entries:
+        return None
+    draft = Draft(command, path, storage, arguments, roll_back=True)
+    for entry in entries:
+        touched = partitions_of(entry)
+        only = next(iter(touched)) if len(touched) == 1 else None
+        draft.step("roll-back", storage, only, f"the repair {entry.id} was interrupted; this comes before {command}")
+        draft.partitions |= touched
+    return draft.finish()
+
+
 def make(command: str, path: Path, arguments: Arguments) -> Repair:
-    """Run the planner of a command.  Raises InvalidRequestError for an unknown one, and what the planner raises."""
+    """Run the planner of a command, after `plan_roll_back`.
+
+    Raises InvalidRequestError for an unknown command, and what the planner raises.
+    """
+    if (first := plan_roll_back(command, path, arguments)) is not None:
+        return first
     if command == "rebuild-index":
         from engine.repair.rebuild_index import plan_rebuild_index
 

@@ -35,7 +35,6 @@ from pathlib import Path
 
 from engine import disk
 from engine.errors import (
-    DamageError,
     DiskFullError,
     DiskReadError,
     DiskWriteError,
@@ -68,14 +67,13 @@ from engine.repair.restore import (
     Way,
     move_back,
     move_directory,
-    moved_back,
     put_back,
     read_chunks,
     remove_made_directories,
     same_contents,
     stamp,
     stamp_as,
-    way_back,
+    ways_back,
 )
 from engine.storage.view import FileState
 from formats.adapters import format_time
@@ -99,6 +97,7 @@ __all__ = [
     "list_entries",
     "roll_back_interrupted",
     "undo",
+    "undo_locked",
 ]
 
 UNSETTLED = "unsettled"
@@ -108,10 +107,16 @@ MANIFEST_ALLOWANCE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """What `undo` did: the entries taken back (several only when interrupted ones were), and the files that came back."""
+    """What `undo` did: the entries taken back (several only when interrupted ones were), and the files that came back.
+
+    `taken_back`: interrupted ones that were taken back before the entry that was meant.  `set_aside`: the entry that keeps what
+    was written since.
+    """
 
     entries: tuple[QuarantineEntry, ...]
     files: tuple[Path, ...]
+    taken_back: tuple[QuarantineEntry, ...] = ()
+    set_aside: QuarantineEntry | None = None
 
     @property
     def entry(self) -> QuarantineEntry:
@@ -178,7 +183,7 @@ def apply_edits(
         with contextlib.suppress(
             WaltzError, OSError
         ):  # what cannot be taken back now stays prepared, for the next writer
-            _take_back(entry, State.ROLLED_BACK, _ways_back(entry))
+            _take_back(entry, State.ROLLED_BACK, ways_back(entry))
         raise
 
 
@@ -381,6 +386,8 @@ def _carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
 
 
 def _finish(entry: QuarantineEntry) -> QuarantineEntry:
+    from engine.repair.since import partition_states
+
     files: list[KeptFile] = []
     for file in entry.files:
         found = stamp_as(entry.storage / file.path, file.after)
@@ -388,7 +395,7 @@ def _finish(entry: QuarantineEntry) -> QuarantineEntry:
             cause = OSError(errno.EIO, "the file is not what the repair was to leave")
             raise DiskWriteError(entry.storage / file.path, None, cause, doing="verify the repair")
         files.append(replace(file, after=found))
-    entry = replace(entry, state=State.APPLIED, files=tuple(files))
+    entry = replace(entry, state=State.APPLIED, files=tuple(files), partitions=partition_states(entry))
     journal.record(entry.storage, "applied", entry)
     write_entry(entry)
     _settle(entry.path)
@@ -418,13 +425,6 @@ def _discard(path: Path) -> None:
         disk.unlink(path / name)
     disk.remove_directory(path)
     disk.sync_directory(path.parent)
-
-
-def _ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
-    """How each file can be brought back.  Raises DamageError when one, or a directory that was moved, cannot."""
-    for move in entry.moves:
-        moved_back(entry, move)
-    return [(file, way_back(entry, file)) for file in entry.files]
 
 
 def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
@@ -484,29 +484,51 @@ def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
     taken = []
     for entry in reversed(interrupted(storage)):
         final = State.UNDONE if entry.state is State.UNDOING else State.ROLLED_BACK
-        taken.append(_take_back(entry, final, _ways_back(entry)))
+        taken.append(_take_back(entry, final, ways_back(entry)))
     return tuple(reversed(taken))
 
 
-def undo(storage: Path, entry_id: str | None = None) -> UndoResult:
-    """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
-
-    Takes the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to undo,
-    StalePlanError naming the file when it is no longer as the repair left it, DirectoryLockedError, DamageError, DiskError.
-    """
+def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
+    """Take the DirectoryLock, and a repair back; see `undo_locked`.  Raises DirectoryLockedError."""
     if not quarantine_directory(storage).is_dir():
         raise RefusedError(f"{storage}: no repair was made here, there is nothing to undo")
     with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
-        taken = roll_back_interrupted(storage)
-        if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
-            return UndoResult(taken, _paths(taken))
-        entry = _choose(storage, list_entries(storage), entry_id)
-        ways = _check_unchanged(entry, list_entries(storage))
-        entry = replace(entry, state=State.UNDOING)
-        _unsettle(entry.path)
-        write_entry(entry)
-        done = _take_back(entry, State.UNDONE, ways)
-        return UndoResult((done,), _paths([done]))
+        return undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
+
+
+def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
+    """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
+
+    What was written since and would not join what comes back (`engine.repair.since`) is a reason to refuse.  With
+    `allow_data_loss` it is first set aside, as an entry of its own: after a crash between the two the directory is as the repair
+    had left it.
+
+    The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
+    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError.
+    """
+    from engine.repair.undoing import check_ways_back
+
+    taken = roll_back_interrupted(storage)
+    if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
+        return UndoResult(taken, _paths(taken))
+    entry = _choose(storage, list_entries(storage), entry_id)
+    aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
+    ways = check_ways_back(entry, list_entries(storage))
+    entry = replace(entry, state=State.UNDOING)
+    _unsettle(entry.path)
+    write_entry(entry)
+    done = _take_back(entry, State.UNDONE, ways)
+    return UndoResult((done,), _paths([done]), taken, aside)
+
+
+def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
+    """Where something came since that stands in the way of an undo, take it into the quarantine."""
+    from engine.repair.undoing import to_set_aside
+
+    edits = to_set_aside(entry, entries)
+    if not edits:
+        return None
+    return apply_edits(entry.storage, edits, command="set-aside", arguments=[entry.id], plan_hash="")
 
 
 def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
@@ -527,38 +549,3 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
                 raise RefusedError(f"{entry_id}: {entry.state.why_final}")
             return entry
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
-
-
-def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:
-    """Refuse when a file is not as the repair left it; else how each one can be brought back."""
-    touched = {file.path for file in entry.files}
-    moved = {one for move in entry.moves for one in (move.path, move.target)}
-    for later in reversed(entries):
-        both = touched & {file.path for file in later.files}
-        both |= {file.path for file in later.files if file.path.rpartition("/")[0] in moved}
-        both |= moved & {move.path for move in later.moves}
-        if later.number > entry.number and later.state is State.APPLIED and both:
-            raise StalePlanError(
-                f"{entry.storage / min(both)}: a later repair changed it too", advice=f"undo {later.id} first"
-            )
-    for file in entry.files:
-        path = locate(entry.storage, file.path)
-        if not same_contents(stamp_as(path, file.after), file.after):
-            raise StalePlanError(
-                f"{path}: the file is not as the repair {entry.id} left it",
-                advice=f"what was written since would be lost; the kept bytes are in {entry.path}",
-            )
-    for move in entry.moves:
-        if not (entry.storage / move.target).is_dir() or os.path.lexists(entry.storage / move.path):
-            raise StalePlanError(
-                f"{entry.storage / move.path}: was moved again since the repair {entry.id} moved it to {move.target}",
-                advice=f"bring partition {move.partition} to where that left it first",
-            )
-    for name in entry.directories:
-        inside = {path.relative_to(entry.storage).as_posix() for path in (entry.storage / name).iterdir()}
-        if foreign := sorted(inside - touched):
-            raise StalePlanError(f"{entry.storage / foreign[0]}: came into a directory that the repair {entry.id} made")
-    try:
-        return _ways_back(entry)
-    except DamageError as error:
-        raise StalePlanError(error.message, advice=error.advice) from error

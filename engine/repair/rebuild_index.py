@@ -222,8 +222,7 @@ def plan_rebuild_index(
         raise RefusedError(
             f"{path}: not in a storage directory", advice="indexes are rebuilt inside one: its lock protects the files"
         )
-    if target.partition is not None:
-        partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    partitions = target.selected(partitions)
     only = Path(path).stem if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX) else None
     view = view_storage(target.storage, partitions)
     if partitions is not None and view.control is not None:

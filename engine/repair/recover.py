@@ -14,8 +14,7 @@ from pathlib import Path
 
 from engine.errors import DiskReadError, NotWaltzError
 from engine.findings import Code, Finding, make_finding
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.repair.quarantine import interrupted
+from engine.repair.plan import Arguments, Draft, Repair, plan_roll_back
 from engine.repair.reconcile import Agreed
 from engine.repair.recover_control import plan_control
 from engine.repair.recover_partition import plan_partition
@@ -56,8 +55,7 @@ def plan_recover(
         raise NotWaltzError(
             f"{path}: not a storage directory", advice="recover works on a whole one, or on its partitions"
         )
-    if target.partition is not None:
-        partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    partitions = target.selected(partitions)
     arguments = Arguments.of(
         partitions,
         replicas=tuple(str(one) for one in replicas),
@@ -65,8 +63,8 @@ def plan_recover(
         agreed=tuple(agreed),
     )
     draft = Draft(COMMAND, path, target.storage, arguments)
-    if left := interrupted(target.storage):
-        return _roll_back(draft, [entry.id for entry in left], [file.path for entry in left for file in entry.files])
+    if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
+        return first
     view = view_storage(target.storage, partitions)
     control = plan_control(draft, view, partitions, allow_data_loss=allow_data_loss)
     if control is None:
@@ -112,13 +110,3 @@ def _assigned(view: StorageView, control: ControlFile, partition: int) -> bool:
         return partition in view.partitions
     current = control.partitions[partition].current_struct
     return bool(current and current.assigned)
-
-
-def _roll_back(draft: Draft, entries: Sequence[str], files: Sequence[str]) -> Repair:
-    """An interrupted repair comes first: its files are neither old nor new, so that nothing else can be planned."""
-    draft.roll_back = True
-    for entry in entries:
-        draft.step("roll-back", draft.storage, None, f"the repair {entry} was interrupted; then run recover again")
-    numbers = {int(name.split("/")[0]) for name in files if name.split("/")[0].isdigit()}
-    draft.partitions |= numbers
-    return draft.finish()

@@ -64,6 +64,13 @@ def same_contents(first: Stamp | None, second: Stamp | None) -> bool:
     return (first.size, first.sha256, first.start) == (second.size, second.sha256, second.start)
 
 
+def ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
+    """How each file of an entry can be brought back.  Raises DamageError when one, or a directory that was moved, cannot."""
+    for move in entry.moves:
+        moved_back(entry, move)
+    return [(file, way_back(entry, file)) for file in entry.files]
+
+
 def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
     """How a file can be brought back.  Changes nothing.
 

@@ -56,6 +56,7 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
         raise RefusedError(f"{path}: not in a storage directory", advice="name the storage directory")
+    target.selected((partition,))
     if after < -1:
         raise InvalidRequestError(f"transaction {after}: the first one is 0; -1 removes everything")
     view = view_storage(target.storage, (partition,))

@@ -92,7 +92,7 @@ def survey(paths: Iterable[Path], selection: Selection) -> Iterator[Surveyed]:
     limits = Limits()
     named = [one for path in paths for one in expand(path)]
     if not selection.partitions.open:
-        named = [path for path in named if _holds_any(path, selection)]
+        named = [path for path in named if _is_wanted(path, selection) and _holds_any(path, selection)]
     for scope in plan(named, wanted):
         if not selection.partitions.open:  # a filter on the partition removes what has none
             scope.partitions = {key: one for key, one in scope.partitions.items() if one.number in selection}
@@ -122,6 +122,13 @@ def expand(path: Path) -> list[Path]:
                 return held
         raise
     return [path]
+
+
+def _is_wanted(path: Path, selection: Selection) -> bool:
+    """Whether a filter leaves the partition that a path names; an option that contradicts the path is an error."""
+    target = resolve(path)
+    target.selected(selection.named)
+    return target.partition is None or target.partition in selection
 
 
 def _holds_any(path: Path, selection: Selection) -> bool:

@@ -1,5 +1,8 @@
 """Appending to a storage directory that no node serves: as a new session, in batches, each durable before the next begins.
 
+Only the partition that is written is touched, and only once the first batch is known to be one: a refusal leaves every file as
+it was.  What a crash left in the partition is then mended, as a node does when it opens it, and told.
+
 What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
 its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.
 """
@@ -12,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
+from engine.findings import Finding
+from engine.storage.batch import batch_of_records
 from engine.storage.directory import StorageDirectory, StorageOptions
+from engine.storage.partition import Partition
+from engine.storage.view import TargetKind, resolve
+from formats.control import PartitionStruct
 from formats.request_id import RequestId
 from formats.segment import RECORD_OVERHEAD, Record
 
@@ -33,43 +41,51 @@ class PendingRecord:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What was appended; ids are None when there was nothing.  `bytes` counts what the records take on disk."""
+    """What was appended; ids are None when there was nothing.  `bytes` counts what the records take on disk.
+
+    `mended`: what had to be mended in the partition first; `undo_ids`: the entries of the quarantine that keep what this took
+    away; `taken_back`: interrupted repairs of the directory that were taken back before anything else.
+    """
 
     partition: int
     first_transaction_id: int | None
     last_transaction_id: int | None
     records: int
     bytes: int
+    mended: tuple[Finding, ...] = ()
+    undo_ids: tuple[str, ...] = ()
+    taken_back: tuple[str, ...] = ()
 
 
 class AppendSession:
     """A new session on one partition of an open storage directory, and what was appended in it so far.
 
-    The session begins with the first batch: what is in the partition by then counts as acknowledged.
+    The session begins with the first batch: what is in the partition by then counts as acknowledged.  Until then nothing in the
+    partition is changed.
     """
 
     def __init__(self, storage: StorageDirectory, partition: int) -> None:
         """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind."""
-        self._partition = storage.partition(partition)
-        if self._partition.quarantined:
-            raise PartitionQuarantinedError(
-                f"{self._partition.path}: partition {partition} is quarantined: damage was found in it",
-                self._partition.findings,
-                advice="run waltzctl verify, then recover; every byte was kept",
-            )
+        found = storage.look(partition)
+        if found.quarantined:
+            raise _quarantined(found.path, partition, found.findings)
         if not storage.availability(partition).writable:
             raise NotAvailableError(
-                f"{self._partition.path}: partition {partition} is not available for writing",
+                f"{found.path}: partition {partition} is not available for writing",
                 advice="switch it on first",
             )
-        last, mark = self._partition.max_transaction_id, self._partition.low_water_mark
+        current = storage.info(partition).current_struct or PartitionStruct()
+        last, mark = found.last_transaction_id, current.low_water_mark
         if last < mark:
             raise RefusedError(
-                f"{self._partition.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
+                f"{found.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
             )
-        self.session_id = self._partition.session_id + 1
+        self._storage, self._number, self._path = storage, partition, found.path
+        self._last = last
+        self._partition: Partition | None = None
+        self.session_id = current.session_id + 1
         self.first_transaction_id: int | None = None
         self.records = 0
         self.bytes = 0
@@ -77,31 +93,49 @@ class AppendSession:
     @property
     def last_transaction_id(self) -> int | None:
         """The last one appended, durable; None before the first."""
-        return self._partition.max_transaction_id if self.records else None
+        return self._last if self.records else None
 
     @property
     def result(self) -> AppendResult:
-        """What was appended so far."""
+        """What was appended so far, and what was mended for it."""
+        opened = self._partition
         return AppendResult(
-            self._partition.number, self.first_transaction_id, self.last_transaction_id, self.records, self.bytes
+            self._number,
+            self.first_transaction_id,
+            self.last_transaction_id,
+            self.records,
+            self.bytes,
+            () if opened is None else opened.mended,
+            () if opened is None else opened.undo_ids,
+            self._storage.taken_back,
         )
 
     def append(self, batch: Sequence[PendingRecord]) -> None:
         """Append a batch, all of it or nothing; durable on return.  Raises InvalidRequestError, DiskError."""
-        first = self._partition.next_transaction_id
+        first = self._last + 1
         made = [self._record(first + place, self.records + place, item) for place, item in enumerate(batch)]
         if not made:
             return
-        if self.first_transaction_id is None:
-            self._partition.set_low_water_mark(self.session_id, self._partition.max_transaction_id)
-        self._partition.append(made)
+        partition = self._partition or self._begin(made)
+        partition.append(made)
         if self.first_transaction_id is None:
             self.first_transaction_id = first
+        self._last += len(made)
         self.records += len(made)
         self.bytes += sum(record.size for record in made)
 
+    def _begin(self, first_batch: Sequence[Record]) -> Partition:
+        """Open the partition, mended, and start the session, once the first batch is known to be one."""
+        longest = self._storage.options.max_data_length
+        batch_of_records(first_batch, self._last + 1, f"{self._path}: partition {self._number}", longest)
+        self._partition = self._storage.partition(self._number)
+        if self._partition.quarantined:
+            raise _quarantined(self._path, self._number, self._partition.findings)
+        self._partition.set_low_water_mark(self.session_id, self._partition.max_transaction_id)
+        return self._partition
+
     def _record(self, transaction_id: int, place: int, item: PendingRecord) -> Record:
-        words = self.session_id & 0xFFFFFFFF, (self._partition.number << 32) | (place & 0xFFFFFFFF)
+        words = self.session_id & 0xFFFFFFFF, (self._number << 32) | (place & 0xFFFFFFFF)
         request_id = item.request_id or RequestId.from_words(*words)
         parts = (item.header, request_id.client, request_id.generation, request_id.partition, request_id.sequence)
         if not all(-(2**31) <= part < 2**31 for part in parts):
@@ -109,6 +143,24 @@ class AppendSession:
                 f"transaction {transaction_id}: header {item.header} and request id {request_id} must be signed 32-bit integers"
             )
         return Record.make(transaction_id, request_id, item.header, item.data)
+
+
+def _quarantined(path: Path, partition: int, findings: Sequence[Finding]) -> PartitionQuarantinedError:
+    return PartitionQuarantinedError(
+        f"{path}: partition {partition} is quarantined: damage was found in it",
+        findings,
+        advice="run waltzctl verify, then recover; every byte was kept",
+    )
+
+
+def storage_to_append_to(path: Path, partition: int) -> Path:
+    """The storage directory that a path names: itself, or that of its partition's directory.
+
+    Raises NotWaltzError, InvalidRequestError for the directory of another partition, DiskReadError.
+    """
+    target = resolve(path)
+    target.selected((partition,))
+    return target.storage if target.kind is TargetKind.PARTITION and target.storage is not None else path
 
 
 def append_lines(
@@ -121,7 +173,7 @@ def append_lines(
     expected_key: uuid.UUID | None = None,
     options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
 ) -> AppendResult:
-    """Append records to a partition of a storage directory that nobody else has open.
+    """Append records to a partition of a storage directory that nobody else has open.  `path` is that, or the partition's.
 
     `batch` is the number of records that are written and synced together; `on_durable` is called after each sync with the
     last transaction id that is durable.  Default request ids: client 0, generation the low 32 bits of the session, the
@@ -132,7 +184,8 @@ def append_lines(
     """
     if batch < 1:
         raise InvalidRequestError(f"a batch has at least one record, not {batch}")
-    with StorageDirectory.open(path, expected_key=expected_key, options=options) as storage:
+    storage_path = storage_to_append_to(path, partition)
+    with StorageDirectory.open(storage_path, expected_key=expected_key, partitions=(), options=options) as storage:
         session = AppendSession(storage, partition)
         for group in grouped(records, batch):
             session.append(group)

@@ -1,7 +1,9 @@
 """A storage directory, open for reading and writing.
 
 Opening takes the lock of the whole directory, takes back an interrupted repair, finishes an interrupted deletion, and then
-opens every assigned partition; a partition that cannot be opened soundly is quarantined and does not stop the others.
+opens every assigned partition; a partition that cannot be opened soundly is quarantined and does not stop the others.  Who
+needs but one partition opens the directory with none, looks at that one (`look`), and opens it when there is something to
+write; nothing of the others is touched.
 
 Assignment.  Released layout: the flag in the partition info.  Documented layout: the partition's directory exists.  Taking a
 partition away keeps its session and marks with its files (release 0.13.2 forgets them and then throws the data away when
@@ -14,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -34,7 +37,13 @@ from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
 from engine.storage.options import StorageOptions
 from engine.storage.partition import Partition
-from engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
+from engine.storage.partition_recovery import (
+    Examination,
+    clear_unfinished,
+    examine_partition,
+    renew_last_index,
+    settle_partition,
+)
 from engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -50,7 +59,36 @@ from engine.storage.segment_recovery import Place
 from engine.storage.view import view_storage
 from formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionInfo, initial_info
 
-__all__ = ["ClusterResult", "CreatedDirectory", "StorageDirectory", "StorageOptions", "create_cluster"]
+_IN_THE_WAY = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
+"""What of an examination, or of mending, quarantines the partition instead of stopping the directory."""
+
+__all__ = ["ClusterResult", "CreatedDirectory", "Outlook", "StorageDirectory", "StorageOptions", "create_cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """An assigned partition, opened or not yet: what a writer has to know before anything is changed.
+
+    `last_transaction_id` is the last one without a gap before it, -1 when there is none; `findings` are what was found.
+    """
+
+    path: Path
+    quarantined: bool
+    findings: tuple[Finding, ...]
+    last_transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """What was found in a partition that is not open; without an examination it can only be quarantined."""
+
+    findings: list[Finding]
+    examination: Examination | None = None
+    quarantine: bool = True
+
+    @property
+    def last_transaction_id(self) -> int:
+        return -1 if self.examination is None else self.examination.contiguous_next - 1
 
 
 class StorageDirectory:
@@ -62,6 +100,8 @@ class StorageDirectory:
         self._control = control
         self._options = options
         self._partitions: dict[int, Partition] = {}
+        self._unopened: dict[int, _Examined | None] = {}
+        self._taken_back: tuple[str, ...] = ()
         self._findings: list[Finding] = []
         self._lock = threading.RLock()
 
@@ -72,9 +112,12 @@ class StorageDirectory:
         *,
         expected_key: uuid.UUID | None = None,
         expected_partitions: int | None = None,
+        partitions: Collection[int] | None = None,
         options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
     ) -> StorageDirectory:
-        """Open a storage directory and every partition that is assigned.
+        """Open a storage directory and every partition that is assigned, or those of `partitions`.
+
+        The others stay as they are, and are opened when they are first asked for.
 
         Raises NotWaltzError, DirectoryLockedError, MismatchError (key, number of partitions, version), DamageError for a
         control file that cannot be used, DiskReadError, DiskWriteError.
@@ -88,13 +131,14 @@ class StorageDirectory:
         lock = disk.DirectoryLock.acquire(path, control_path)
         try:
             _settle(path, control_path)
-            roll_back_interrupted(path)
+            taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
             control = OpenControlFile.open(
                 control_path, expected_key=expected_key, expected_partitions=expected_partitions
             )
             opened = cls(path, lock, control, options)
+            opened._taken_back = taken_back
             try:
-                opened._open_partitions()
+                opened._open_partitions(partitions)
             except BaseException:
                 opened.close()
                 raise
@@ -127,7 +171,7 @@ class StorageDirectory:
 
     @property
     def partitions(self) -> Mapping[int, Partition]:
-        """The assigned partitions by number, quarantined ones included."""
+        """The assigned partitions that are open, by number, quarantined ones included."""
         return MappingProxyType(self._partitions)
 
     @property
@@ -136,14 +180,41 @@ class StorageDirectory:
         with self._lock:
             return tuple(self._findings) + tuple(f for p in self._partitions.values() for f in p.findings)
 
+    @property
+    def taken_back(self) -> tuple[str, ...]:
+        """Ids of the interrupted repairs that opening took back."""
+        return self._taken_back
+
     def partition(self, number: int) -> Partition:
-        """An assigned partition.  Raises NotAssignedError, InvalidRequestError."""
+        """An assigned partition, opened if it is not yet.  Raises NotAssignedError, InvalidRequestError."""
         self._control.info(number)
         with self._lock:
             found = self._partitions.get(number)
+            if found is None and number in self._unopened:
+                examined = self._unopened.pop(number) or self._examine(number)
+                found = self._partitions[number] = self._open_examined(number, examined)
         if found is None:
-            raise NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
+            raise self._not_assigned(number)
         return found
+
+    def look(self, number: int) -> Outlook:
+        """An assigned partition as it is; one that is not open is examined, and stays unopened and unchanged.
+
+        Raises NotAssignedError, InvalidRequestError.
+        """
+        self._control.info(number)
+        with self._lock:
+            if number in self._unopened:
+                examined = self._unopened[number] = self._unopened[number] or self._examine(number)
+                last = examined.last_transaction_id
+                return Outlook(self.path / str(number), examined.quarantine, tuple(examined.findings), last)
+            found = self._partitions.get(number)
+        if found is None:
+            raise self._not_assigned(number)
+        return Outlook(found.path, found.quarantined, found.findings, found.max_transaction_id)
+
+    def _not_assigned(self, number: int) -> NotAssignedError:
+        return NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
 
     def info(self, number: int) -> PartitionInfo:
         """A partition's place in the control file, assigned or not.  Raises InvalidRequestError."""
@@ -159,7 +230,7 @@ class StorageDirectory:
         """
         with self._lock:
             info = self._control.info(number)
-            if number in self._partitions:
+            if number in self._partitions or number in self._unopened:
                 return
             if info.current is None or info.stored_partition != number:
                 raise self._info_damaged(number)
@@ -185,10 +256,12 @@ class StorageDirectory:
         """
         with self._lock:
             info = self._control.info(number)
+            if number in self._unopened:
+                self.partition(number)
             assigned = number in self._partitions
             leftover = (self.path / str(number)).is_dir() or put_aside_path(self.path, number).is_dir()
             if not assigned and not (delete_files and leftover):
-                raise NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
+                raise self._not_assigned(number)
             damaged = info.current is None or info.stored_partition != number
             # a pair without a struct in force can be written anew, and is when everything goes; a misplaced one cannot
             hopeless = damaged and not delete_files if self.layout is Layout.RELEASED else False
@@ -270,8 +343,8 @@ class StorageDirectory:
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
-    def _open_partitions(self) -> None:
-        finish_deletions(self.path, self._control)
+    def _open_partitions(self, wanted: Collection[int] | None) -> None:
+        finish_deletions(self.path, self._control, wanted)
         self._findings += self._control.file_findings
         for number in range(self.num_partitions):
             directory = self.path / str(number)
@@ -281,8 +354,11 @@ class StorageDirectory:
             else:
                 current = info.current_struct
                 assigned = directory.is_dir() if current is None else bool(current.assigned)
-            if assigned:
+            if assigned and (wanted is None or number in wanted):
                 self._partitions[number] = self._open_partition(number)
+                continue
+            if assigned:
+                self._unopened[number] = None
                 continue
             self._findings += self._control.findings(number, self.path)
             if directory.is_dir():
@@ -298,6 +374,10 @@ class StorageDirectory:
 
     def _open_partition(self, number: int) -> Partition:
         """Examine and open one partition; whatever stands in the way quarantines it."""
+        return self._open_examined(number, self._examine(number))
+
+    def _examine(self, number: int) -> _Examined:
+        """Look at a partition that is to be opened, durable as it is seen; nothing in it is changed."""
         directory = self.path / str(number)
         findings = list(self._control.findings(number, self.path))
         if not directory.is_dir():
@@ -310,26 +390,31 @@ class StorageDirectory:
                     partition=number,
                 )
             )
-            return self._quarantined(number, findings)
+            return _Examined(findings)
         place = Place(self.path, number, self.cluster_key, self._options.max_data_length)
         current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
         try:
             settle_partition(directory, number)
             examination = examine_partition(directory, place, local_low_water_mark=current.local_low_water_mark)
-            findings += examination.findings
-            if any(f.severity is Severity.DAMAGE for f in self._control.findings(number, self.path)):
-                return Partition(
-                    self.path, self._control, number, self._options, examination, findings, quarantine=True
-                )
-            return Partition(self.path, self._control, number, self._options, examination, findings)
-        except (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError) as error:
-            findings.append(
-                make_finding(Code.READ_ERROR, directory, str(error), storage_directory=self.path, partition=number)
-            )
-            return self._quarantined(number, findings)
+        except _IN_THE_WAY as error:
+            return _Examined([*findings, self._in_the_way(number, error)])
+        quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)
+        return _Examined([*findings, *examination.findings], examination, quarantine)
 
-    def _quarantined(self, number: int, findings: list[Finding]) -> Partition:
-        return Partition(self.path, self._control, number, self._options, None, findings)
+    def _open_examined(self, number: int, examined: _Examined) -> Partition:
+        """Open a partition as it was examined, mended if it is sound."""
+        findings = examined.findings
+        parts = self.path, self._control, number, self._options
+        try:
+            if examined.examination is not None:
+                clear_unfinished(self.path / str(number), number)
+            return Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
+        except _IN_THE_WAY as error:
+            return Partition(*parts, None, [*findings, self._in_the_way(number, error)])
+
+    def _in_the_way(self, number: int, error: Exception) -> Finding:
+        where = self.path / str(number)
+        return make_finding(Code.READ_ERROR, where, str(error), storage_directory=self.path, partition=number)
 
     def close(self) -> None:
         """Close every partition and let go of the lock; a second call does nothing.  Raises DiskWriteError."""

@@ -29,7 +29,7 @@ from engine.errors import (
     RefusedError,
     SyncFailedError,
 )
-from engine.findings import Finding
+from engine.findings import Finding, Severity
 from engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
 from engine.storage.control_file import OpenControlFile
 from engine.storage.options import StorageOptions
@@ -72,6 +72,7 @@ class Partition:
         self._active: ActiveSegment | None = None
         self._failed: DiskWriteError | None = None
         self._closed = False
+        self._undo_ids: list[str] = []
         self._quarantined = quarantine or examination is None or examination.quarantined
         segments: tuple[SegmentExtent, ...] = ()
         following, lost_below = 0, None
@@ -81,7 +82,9 @@ class Partition:
             segments, following = examination.extents, examination.contiguous_next
             lost_below = examination.lost_below
         else:
-            segments = mend(examination)
+            mended = mend(examination)
+            segments = mended.extents
+            self._undo_ids += [] if mended.undo_id is None else [mended.undo_id]
             self._active = ActiveSegment.open(segments[-1])
             following = self._active.next_transaction_id
         self._log = PartitionLog(self.path, storage, options, segments, following, lost_below=lost_below)
@@ -97,6 +100,16 @@ class Partition:
     def findings(self) -> tuple[Finding, ...]:
         """What was found when the partition was opened."""
         return tuple(self._findings)
+
+    @property
+    def mended(self) -> tuple[Finding, ...]:
+        """What of the findings was mended when the partition was opened; nothing of a quarantined one is."""
+        return () if self._quarantined else tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE)
+
+    @property
+    def undo_ids(self) -> tuple[str, ...]:
+        """Entries of the quarantine in which is kept what opening, and later a roll-over, took away."""
+        return tuple(self._undo_ids)
 
     @property
     def failed(self) -> DiskWriteError | None:
@@ -231,13 +244,14 @@ class Partition:
         if size > HEADER_SIZE:
             from engine.repair.quarantine import Remove, apply_edits
 
-            apply_edits(
+            entry = apply_edits(
                 self._storage,
                 [Remove(path)],
                 command="open",
                 arguments=[f"--partition={self.number}"],
                 plan_hash="",
             )
+            self._undo_ids.append(entry.id)
 
     def _take_back(self, following: int) -> None:
         """After a failed write: remove what the batch left, so that `following` is the next id again."""

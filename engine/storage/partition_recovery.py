@@ -226,15 +226,23 @@ def _check_joints(states: Sequence[SegmentState], views: Sequence[SegmentView], 
     return joined
 
 
-def mend(examination: Examination) -> tuple[SegmentExtent, ...]:
-    """Change what an examination of a sound partition found to be left by a crash; return the segments, all sound.
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A partition's segments, all sound; `undo_id` names the quarantine's entry with what was taken away, None for nothing."""
+
+    extents: tuple[SegmentExtent, ...]
+    undo_id: str | None
+
+
+def mend(examination: Examination) -> Mended:
+    """Change what an examination of a sound partition found to be left by a crash.
 
     Idempotent: a crash at any point leaves a partition that is examined and mended again.  Raises DiskWriteError,
     DiskReadError, RefusedError when an interrupted repair waits.
     """
     if examination.quarantined:
         raise ValueError(f"{examination.path}: a quarantined partition is not mended")
-    _apply_kept_edits(examination)
+    undo_id = _apply_kept_edits(examination)
     for state in examination.states:
         extent = _sound(state)
         if state.rebuild_index and state.view.index is None:
@@ -245,12 +253,12 @@ def mend(examination: Examination) -> tuple[SegmentExtent, ...]:
     _remove_empty_orphans(examination)
     if not extents:
         place = examination.place
-        return (
+        extents = [
             create_segment(
                 examination.path, partition=place.partition, first_transaction_id=0, cluster_key=place.cluster_key
-            ),
-        )
-    return tuple(extents)
+            )
+        ]
+    return Mended(tuple(extents), undo_id)
 
 
 def _sound(state: SegmentState) -> SegmentExtent:
@@ -258,8 +266,11 @@ def _sound(state: SegmentState) -> SegmentExtent:
     return state.extent
 
 
-def _apply_kept_edits(examination: Examination) -> None:
-    """Cut torn tails, remove a short data file, replace stale indexes: what takes bytes away goes through the quarantine."""
+def _apply_kept_edits(examination: Examination) -> str | None:
+    """Cut torn tails, remove a short data file, replace stale indexes: what takes bytes away goes through the quarantine.
+
+    Returns the entry's id.
+    """
     from engine.repair.quarantine import Cut, Edit, Remove, Replace, apply_edits
 
     place = examination.place
@@ -279,20 +290,21 @@ def _apply_kept_edits(examination: Examination) -> None:
     # with entries it is what a truncation left, or evidence of a data file that is gone: it is kept
     edits += [Remove(orphan.path) for orphan in _orphans(examination) if orphan.size > HEADER_SIZE]
     if not edits:
-        return
+        return None
     for edit in edits:  # what is kept of them must be what a power loss would leave of them
         sync_file(edit.path)
     disk.sync_directory(examination.path)
     text = "\n".join(
         f"{type(edit).__name__} {edit.path.relative_to(place.storage)} {getattr(edit, 'size', '')}" for edit in edits
     )
-    apply_edits(
+    entry = apply_edits(
         place.storage,
         edits,
         command="open",
         arguments=[f"--partition={place.partition}"],
         plan_hash=hashlib.sha256(text.encode()).hexdigest(),
     )
+    return entry.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,17 +365,26 @@ def settle_partition(directory: Path, partition: int) -> None:
     """Make durable what is about to be read of the last segment; the others were synced when they were closed.
 
     After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
-    to somebody.  A file that was being built when that process ended holds nothing that anybody was promised, and goes.  Raises
-    DiskWriteError, DiskReadError.
+    to somebody.  Raises DiskWriteError, DiskReadError.
     """
     view = view_partition(directory, partition)
     for segment in view.data_segments[-1:]:
         sync_file(segment.data_path)
         if segment.index is not None:
             sync_file(segment.index_path)
-    for unfinished in view.temporary:
-        disk.unlink(unfinished)
     disk.sync_directory(directory)
+
+
+def clear_unfinished(directory: Path, partition: int) -> None:
+    """Remove the files that were being built when a process ended: they hold nothing that anybody was promised.
+
+    Raises DiskWriteError, DiskReadError.
+    """
+    unfinished = view_partition(directory, partition).temporary
+    for path in unfinished:
+        disk.unlink(path)
+    if unfinished:
+        disk.sync_directory(directory)
 
 
 def renew_last_index(directory: Path, partition: int) -> None:

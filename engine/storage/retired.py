@@ -8,6 +8,7 @@ deleted at the next opening.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from engine import disk
@@ -89,8 +90,11 @@ def begin_deletion(storage: Path, number: int) -> None:
         _move(storage, source, target)
 
 
-def finish_deletions(storage: Path, control: OpenControlFile) -> None:
-    """Delete what waits for it, and forget session, marks and fence of those partitions.  Raises DamageError, DiskError."""
+def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
+    """Delete what waits for it, and forget session, marks and fence of those partitions (`only` of these, unless None).
+
+    Raises DamageError, DiskError.
+    """
     directory = storage / disk.STATE_DIRECTORY / _DELETING
     try:
         names = sorted(os.listdir(directory))
@@ -102,6 +106,8 @@ def finish_deletions(storage: Path, control: OpenControlFile) -> None:
         if not name.isdecimal() or int(name) >= control.num_partitions:
             continue  # nothing that was put there by us
         number = int(name)
+        if only is not None and number not in only:
+            continue
         info = control.info(number)
         current = info.current_struct
         forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)

@@ -287,6 +287,22 @@ class Target:
     storage: Path | None
     partition: int | None
 
+    def selected(self, partitions: Collection[int] | None) -> Collection[int] | None:
+        """The partitions that are meant when `partitions` were chosen (None: all), of those that the path names.
+
+        Raises InvalidRequestError when the path names a partition that was not chosen: one of the two is a mistake, and nobody
+        can know which.
+        """
+        if self.partition is None:
+            return partitions
+        if partitions is not None and self.partition not in partitions:
+            chosen = ", ".join(map(str, sorted(partitions)))
+            raise InvalidRequestError(
+                f"{self.path}: lies in partition {self.partition}, and partition {chosen} was asked for",
+                advice="leave one of the two out, or name the storage directory",
+            )
+        return frozenset((self.partition,))
+
 
 def _enclosing(partition_directory: Path) -> tuple[Path | None, int | None]:
     number = int(partition_directory.name) if _PARTITION.fullmatch(partition_directory.name) else None

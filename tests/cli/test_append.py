@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.storage.directory import StorageDirectory
 from formats.control import Layout, decode_control
 from formats.request_id import RequestId
 from tests.builders import build_directory, digest
-from tests.cli.damage import damage_record, records_of, segment_of
+from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import command_line, environment, invoke
 
 
@@ -32,7 +33,8 @@ def test_lines_become_records_with_the_next_ids(storage: Path) -> None:
     assert answer.status == 0
     (result,) = answer.objects
     assert result == {"schema": "waltzctl.append-result/1", "type": "append-result", "partition": 0, "first_transaction_id": 3,
-                      "last_transaction_id": 6, "records": 4, "bytes": 4 * 40 + 7}  # fmt: skip
+                      "last_transaction_id": 6, "records": 4, "bytes": 4 * 40 + 7, "mended": [], "undo_ids": [],
+                      "taken_back": []}  # fmt: skip
     found = records_of(segment_of(storage))[3:]
     assert [record.transaction_id for _, record in found] == [3, 4, 5, 6]
     assert [record.data for _, record in found] == [b"a", b"", b"\xff\x00", b"last"]
@@ -210,3 +212,91 @@ def test_a_directory_in_use_is_locked(storage: Path) -> None:
     assert os.path.exists(f"/proc/{process.pid}")
     process.communicate()
     assert process.returncode == 0
+
+
+def torn(storage: Path) -> dict[str, str]:
+    """Leave in both partitions what a crash leaves; returns every file outside of our own state."""
+    for partition in (0, 1):
+        with segment_of(storage, partition).open("ab") as file:
+            file.write(b"half a record")
+    index_of(storage, 1).unlink()
+    return outside(storage)
+
+
+def outside(storage: Path) -> dict[str, str]:
+    return {name: value for name, value in digest(storage).items() if not name.startswith(".waltzctl")}
+
+
+def of(found: dict[str, str], partition: int) -> dict[str, str]:
+    return {name: value for name, value in found.items() if name.startswith(f"{partition}/")}
+
+
+def test_only_the_partition_that_was_asked_for_is_touched(storage: Path) -> None:
+    before = torn(storage)
+    assert invoke("append", storage, "--partition", 0, given="x\n").status == 0
+    assert of(outside(storage), 1) == of(before, 1)
+    assert [one["files"] for one in invoke("undo", storage, "--list", "--format", "ndjson").objects] == [
+        ["0/0000000000000000000.seg"]
+    ]
+
+
+def test_what_is_mended_is_said_and_kept(storage: Path) -> None:
+    torn(storage)
+    answer = invoke("append", storage, "--partition", 0, "--format", "json", "-q", given="x\n")
+    assert answer.status == 0
+    (result,) = answer.objects
+    assert [finding["code"] for finding in result["mended"]] == ["torn-tail"]
+    (undo_id,) = result["undo_ids"]
+    assert "mended first: torn-tail: " in answer.err
+    assert undo_id in answer.err
+    again = invoke("append", storage, "--partition", 1, "--format", "json", given="x\n")
+    assert [finding["code"] for finding in again.objects[0]["mended"]] == ["index-missing", "torn-tail"]
+    assert again.err.count("mended first: ") == 2
+    assert invoke("verify", storage).status == 0
+
+
+def test_nothing_is_said_of_a_sound_partition(storage: Path) -> None:
+    assert invoke("append", storage, "--partition", 0, given="x\n").err == ""
+
+
+BIG = json.dumps({"data": "x", "header": 2**31})
+REFUSALS = {
+    "a bad line": (["--input-format", "ndjson"], "nonsense\n", 2),
+    "a header beyond 32 bits": (["--input-format", "ndjson"], BIG, 2),
+    "no such partition": (["--partition", "7"], "x\n", 2),
+    "a batch of nothing": (["--batch", "0"], "x\n", 2),
+    "an empty input": ([], "", 0),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_is_refused_changes_no_file(storage: Path, case: str) -> None:
+    arguments, given, status = REFUSALS[case]
+    before = torn(storage)
+    assert invoke("append", storage, "--partition", 0, *arguments, given=given).status == status
+    assert outside(storage) == before
+    assert invoke("undo", storage, "--list", "--format", "json").objects == [[]]
+
+
+def test_a_replica_that_is_behind_is_refused_unchanged(storage: Path) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.partition(0).set_low_water_mark(10, 50)
+    before = torn(storage)
+    answer = invoke("append", storage, "--partition", 0, given="x\n")
+    assert (answer.status, outside(storage)) == (13, before)
+    assert "behind its cluster" in answer.err
+
+
+def test_a_partition_that_is_switched_off_is_refused_unchanged(storage: Path) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.set_availability(0, writable=False)
+    before = torn(storage)
+    assert invoke("append", storage, "--partition", 0, given="x\n").status == 13
+    assert outside(storage) == before
+
+
+def test_damage_of_another_partition_does_not_matter(storage: Path) -> None:
+    damage_record(segment_of(storage), 1)
+    before = of(outside(storage), 0)
+    assert invoke("append", storage, "--partition", 1, given="x\n").status == 0
+    assert of(outside(storage), 0) == before

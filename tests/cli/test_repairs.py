@@ -144,7 +144,7 @@ def test_a_plan_is_applied_exactly_or_not_at_all(storage: Path, tmp_path: Path) 
     assert stale.status == 13
     assert "nothing was modified" in stale.err
     plan.write_text(invoke("recover", storage, "--dry-run", "--format", "json").out)
-    answer = invoke("recover", storage, "--plan", plan, "--format", "json")
+    answer = invoke("recover", storage, "--plan", plan, "--format", "json")  # which loses nothing
     result = only(answer, "result")
     assert (answer.status, result["applied"]) == (0, True)
     assert result["plan_hash"] == json.loads(plan.read_text())["hash"]
@@ -158,7 +158,7 @@ def test_a_plan_carries_its_options(storage: Path, tmp_path: Path) -> None:
     other = invoke("truncate", storage, "--partition", "2", "--after", "13", "--plan", plan)
     assert other.status == 2
     assert "other options" in other.err
-    assert invoke(*arguments, "--plan", plan).status == 0
+    assert invoke(*arguments, "--plan", plan, "--yes").status == 0
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 10_000, '{"schema":"waltzctl.plan/1","type":"plan"}', "\0"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from engine import disk
+from engine.repair.quarantine import Overwrite, apply_edits
+from engine.storage.view import read_control
+from formats.control import Layout
 from tests.builders import build_directory, digest
-from tests.cli.damage import damage_record, index_of, segment_of
+from tests.cli.damage import damage_record, flip, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
 
 
@@ -22,15 +26,17 @@ def contents(storage: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "status"),
     [
-        ["truncate", "--partition", "2", "--after", "12"],
-        ["rebuild-index", "--all"],
-        ["recover", "--allow-data-loss", "--partition", "0"],
-        ["convert", "--layout", "documented"],
+        (["truncate", "--partition", "2", "--after", "12"], 0),
+        (["rebuild-index", "--all"], 4),  # the damage is in a partition whose index it touched
+        (["recover", "--allow-data-loss", "--partition", "0"], 4),
+        (["convert", "--layout", "documented"], 4),
     ],
 )
-def test_every_repair_can_be_taken_back(storage: Path, command: list[str]) -> None:
+def test_every_repair_can_be_taken_back_and_the_status_is_what_verify_says_then(
+    storage: Path, command: list[str], status: int
+) -> None:
     damage_record(segment_of(storage), 20)
     before = contents(storage)
     done = invoke(command[0], storage, *command[1:], "--yes", "--format", "json").objects[0]
@@ -39,7 +45,8 @@ def test_every_repair_can_be_taken_back(storage: Path, command: list[str]) -> No
         assert contents(storage) != before
     answer = invoke("undo", storage, "--yes", "--format", "json")
     (result,) = answer.objects
-    assert answer.status == 0
+    assert (answer.status, result["exit_status"], result["status"]) == (status, status, "undone")
+    assert [finding["code"] for finding in result["findings"]] == (["record-checksum"] if status else [])
     assert (result["undo_id"], result["plan_hash"], result["applied"]) == (done["undo_id"], done["plan_hash"], True)
     assert contents(storage) == before
 
@@ -121,3 +128,84 @@ def test_on_a_terminal_the_partition_number_is_the_confirmation(storage: Path) -
 def test_list_changes_nothing_so_id_and_yes_make_no_sense(storage: Path) -> None:
     assert invoke("undo", storage, "--list", "--yes").status == 2
     assert invoke("undo", storage, "some-id", "--list").status == 2
+
+
+def test_a_torn_tail_that_comes_back_can_be_repaired_again(storage: Path) -> None:
+    with segment_of(storage, 2).open("ab") as file:
+        file.write(b"half a record")
+    assert invoke("recover", storage, "--yes").status == 0
+    answer = invoke("undo", storage, "--yes")
+    assert answer.status == 3
+    assert "verified again: repairable" in answer.out
+    assert invoke("recover", storage, "--yes").status == 0
+
+
+def cut_and_append(storage: Path) -> None:
+    """The log goes on in segments that the truncation never knew."""
+    invoke("truncate", storage, "--partition", "2", "--after", "12", "--yes")
+    assert invoke("append", storage, "--partition", 2, "--segment-size", "1", given="x\ny\n").status == 0
+
+
+def test_what_came_since_is_named_and_not_overlapped(storage: Path) -> None:
+    cut_and_append(storage)
+    before = contents(storage)
+    for arguments in (["--yes"], ["--dry-run"]):
+        answer = invoke("undo", storage, *arguments)
+        assert answer.status == 13
+        assert "0000000000000000013.seg" in answer.err
+        assert "undo with --allow-data-loss" in answer.err
+    assert contents(storage) == before
+    assert invoke("verify", storage).status == 0
+
+
+def test_what_came_since_is_set_aside_on_request(storage: Path) -> None:
+    before = {name: value for name, value in contents(storage).items() if name.startswith("2/")}
+    cut_and_append(storage)
+    planned = invoke("undo", storage, "--dry-run", "--allow-data-loss")
+    assert planned.status == 0
+    assert "set aside first, in the quarantine: what was written since of " in planned.err
+    answer = invoke("undo", storage, "--yes", "--allow-data-loss")
+    assert answer.status == 0
+    assert "what was written since is kept as " in answer.err
+    assert {name: value for name, value in contents(storage).items() if name.startswith("2/")} == before
+    states = [(one["command"], one["state"]) for one in invoke("undo", storage, "--list", "--format", "ndjson").objects]
+    assert states == [("truncate", "undone"), ("set-aside", "applied")]
+
+
+def test_a_partition_directory_is_a_path(storage: Path) -> None:
+    index_of(storage).unlink()
+    index_of(storage, 2).unlink()
+    first = invoke("rebuild-index", storage / "2", "--yes", "--format", "json").objects[0]["undo_id"]
+    second = invoke("rebuild-index", storage / "0", "--yes", "--format", "json").objects[0]["undo_id"]
+    listed = invoke("undo", storage / "2", "--list", "--format", "ndjson").objects
+    assert [one["id"] for one in listed] == [first]
+    wrong = invoke("undo", storage / "2", second, "--yes")
+    assert wrong.status == 2
+    assert "touched nothing of partition 2" in wrong.err
+    assert index_of(storage).exists()
+    assert invoke("undo", storage / "2", "--yes").status == 3
+    assert (index_of(storage).exists(), index_of(storage, 2).exists()) == (True, False)
+
+
+@pytest.mark.parametrize("partition", ["", "2"])
+def test_the_undo_that_a_repair_prints_can_be_run(storage: Path, partition: str) -> None:
+    flip(storage / "waltz-storage.ctl", Layout.RELEASED.struct_offset(2, 1) + 3)
+    before = contents(storage)
+    answer = invoke("recover", storage / partition, "--yes")
+    assert answer.status == 0
+    (_, words) = answer.out.split("To take it back: waltzctl ")
+    assert invoke(*shlex.split(words), "--yes").status == 3
+    assert contents(storage) == before
+
+
+def test_a_mark_that_falls_is_said(storage: Path) -> None:
+    control = read_control(storage / "waltz-storage.ctl")
+    assert control is not None
+    number, raised = control.partitions[2].updated(local_low_water_mark=15)
+    with disk.DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        place = Overwrite(storage / "waltz-storage.ctl", control.layout.struct_offset(2, number), raised.encode())
+        apply_edits(storage, [place], command="set-partition", arguments=[], plan_hash="")
+    for arguments in (["--dry-run"], ["--yes"]):
+        answer = invoke("undo", storage, *arguments, "-q")
+        assert answer.status == 0
+        assert "partition 2: the local low-water mark goes back from 15 to 9" in answer.err

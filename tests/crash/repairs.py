@@ -101,11 +101,15 @@ class RepairChecker:
         try:
             self._open_copy(before, root.with_name("copy"))
             if seen.applied:
-                undo(root)
+                self.take_back(root)
         except (WaltzError, OSError, ValueError, AssertionError):
             complaints.append(traceback.format_exc())
         after_undo = outside_state(Tree.read(root, (LOCK,)))
         return replace(seen, after_undo=after_undo, complaints=tuple(complaints))
+
+    def take_back(self, root: Path) -> None:
+        """What must lead to the state `undone` of the truth."""
+        undo(root)
 
     def _open_copy(self, tree: Tree, place: Path) -> None:
         """Open a copy as a node does, twice; raises what that raises.  The damage a repair was for may close a partition."""
@@ -165,11 +169,23 @@ def record_undo(storage: Path, work: Callable[[], object]) -> Recording[RepairTr
     return _promised(recorder, repaired, original, original)
 
 
-def _promised(recorder: Recorder[RepairTruth], before: Tree, after: Tree, undone: Tree) -> Recording[RepairTruth]:
+def record_set_aside(storage: Path, between: Tree, work: Callable[[], object]) -> Recording[RepairTruth]:
+    """Record an undo that sets aside what came since, after which the directory is, for an instant, as `between`."""
+    recorder: Recorder[RepairTruth] = Recorder(storage)
+    before = outside_state(recorder.recording.before)
+    with recorder.listening():
+        work()
+    after = outside_state(Tree.read(storage, (LOCK,)))
+    return _promised(recorder, before, after, after, outside_state(between))
+
+
+def _promised(
+    recorder: Recorder[RepairTruth], before: Tree, after: Tree, undone: Tree, *between: Tree
+) -> Recording[RepairTruth]:
     """Put the promises around the changes: they can only be written down once the result is known."""
     recording = recorder.recording
     changes: Sequence[Change] = recording.changes
-    recorder.promise(RepairTruth((before, after), undone), settled=False)
+    recorder.promise(RepairTruth((before, *between, after), undone), settled=False)
     recording.events = [recording.events[-1], *changes]
     recorder.promise(RepairTruth((after,), undone), settled=True)
     return recording

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from engine.disk import DirectoryLock
-from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, undo
+from engine.repair import apply as repair
+from engine.repair.manifest import State
+from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
+from engine.repair.truncate import plan_truncate
+from engine.repair.undoing import to_set_aside
+from engine.storage.append import PendingRecord, append_lines
+from engine.storage.options import StorageOptions
 from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
-from tests.crash.repairs import RepairChecker, record_repair, record_undo
+from tests.crash.recorder import LOCK
+from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
+from tests.crash.simdisk import Tree
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 
@@ -52,3 +61,30 @@ def test_undo_is_done_as_a_whole_or_not_at_all(layout: Layout, tmp_path: Path, s
     apply(storage, everything(storage))
     recording = record_undo(storage, lambda: undo(storage))
     survive("quarantine: undo", recording, RepairChecker())
+
+
+class SetAsideChecker(RepairChecker):
+    """Goes on with an undo that sets aside what came since, from wherever a crash ended it."""
+
+    def take_back(self, root: Path) -> None:
+        first = list_entries(root)[0]
+        if first.state is State.APPLIED:
+            undo(root, first.id, allow_data_loss=True)
+
+
+@LAYOUTS
+def test_what_came_since_is_set_aside_as_a_whole_before_the_undo(
+    layout: Layout, tmp_path: Path, survive: CrashTest
+) -> None:
+    """Between the two the directory is as the repair had left it; from everywhere the same command gets to the end."""
+    storage = build_directory(tmp_path / "s", {0: 25}, layout=layout, per_segment=10, num_partitions=2)
+    repair.apply(plan_truncate(storage, partition=0, after=15), arguments=[])
+    small = StorageOptions(segment_size_threshold=1)
+    append_lines(storage, partition=0, records=[PendingRecord(b"new")] * 2, options=small)
+    between = Path(shutil.copytree(storage, tmp_path / "between"))
+    (entry,) = list_entries(between)
+    apply(between, to_set_aside(entry, [entry]))
+    recording = record_set_aside(
+        storage, Tree.read(between, (LOCK,)), lambda: undo(storage, entry.id, allow_data_loss=True)
+    )
+    survive("quarantine: undo over what came since", recording, SetAsideChecker())

@@ -51,6 +51,22 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
+def test_what_the_start_mends_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build_directory(tmp_path / "s", {0: 5, 1: 5})
+    with (tmp_path / "s" / "1" / "0000000000000000000.seg").open("ab") as file:
+        file.write(b"half a record")
+
+    async def start() -> None:
+        async with running(tmp_path / "s"):
+            pass
+
+    with caplog.at_level("WARNING", logger=LOG.name):
+        run(start())
+    mended, kept = (entry.getMessage() for entry in caplog.records)
+    assert mended.startswith("mended: torn-tail: ")
+    assert "taken away from partition 1 is kept in " in kept
+
+
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 

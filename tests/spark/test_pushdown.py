@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from engine.errors import InvalidRequestError
 from engine.spark.selection import Selection, pushed
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, idx, seg
@@ -165,6 +166,14 @@ def test_a_filter_on_the_partition_opens_no_other_partition(hurt: Path) -> None:
         assert {path.parent.name for path in opened.names()} == {"1"}
         assert read(hurt, partitions="3", columns="partition")
         assert {path.parent.name for path in opened.names()} == {"3"}
+
+
+def test_a_filter_beside_the_partition_of_a_path_leaves_nothing_and_an_option_is_a_mistake(hurt: Path) -> None:
+    assert read(hurt / "1", filters=[EqualTo(PARTITION, 3)], columns="partition") == []
+    assert read(hurt / "1", filters=[EqualTo(PARTITION, 1)], columns="partition")
+    for filters in ([], [GreaterThan(PARTITION, 0)]):
+        with pytest.raises(InvalidRequestError, match="lies in partition 1, and partition 3 was asked for"):
+            read(hurt / "1", filters=filters, partitions="3", columns="partition")
 
 
 def test_a_filter_on_ids_opens_only_segments_that_may_hold_them(tmp_path: Path) -> None:

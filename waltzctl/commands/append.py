@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +44,11 @@ MANUAL = Manual(
         (
             "Reads one record a line and appends them to the partition as a new session. A batch is written with one write and"
             " made durable before the next one is read; ids are given in the order of the lines."
+        ),
+        (
+            "Only that partition is opened, and nothing in it is changed before the first batch was read and found to be one."
+            " What a crash left there (a torn tail, an index that lags) is then mended, as a node does at its start, said on"
+            " stderr, and kept in the quarantine where bytes go."
         ),
         (
             "A line that cannot be a record ends the run: whole batches before it are durable, the batch it belongs to is not"
@@ -127,23 +133,26 @@ def run(
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """Append until the input ends."""
-    storage_path = path_of(path)
+    named = path_of(path)
     threshold = parsed("--segment-size", segment_size, parse_size)
 
-    from engine.storage.append import AppendSession, grouped
+    from engine.storage.append import AppendSession, grouped, storage_to_append_to
     from engine.storage.directory import StorageDirectory
     from engine.storage.options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
     from waltzctl.render.objects import append_result_object
+    from waltzctl.repairing import say_taken_back
 
+    storage_path = storage_to_append_to(named, partition)
     options = StorageOptions() if threshold is None else StorageOptions(segment_size_threshold=threshold)
     entries = (json_entries if input_format is InputFormat.NDJSON else bare_entries)(sys.stdin.buffer)
     status = ExitStatus.CLEAN
     with (
         Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console,
-        StorageDirectory.open(storage_path, options=options) as storage,
+        StorageDirectory.open(storage_path, partitions=(), options=options) as storage,
     ):
+        say_taken_back(storage.taken_back)
         session = AppendSession(storage, partition)
         ended_early = True
         try:
@@ -161,6 +170,7 @@ def run(
             status = ExitStatus.INTERRUPTED
         finally:
             result = session.result
+            _say_mended(named, result)
             if ended_early or not (quiet and console.for_people):
                 console.emit(append_result_object(result), flush=True)
             if ended_early:
@@ -177,6 +187,14 @@ def _pending(entries: Iterator[Entry]) -> Iterator[PendingRecord]:
 
     for entry in entries:
         yield PendingRecord(entry.data, entry.header, RequestId(*entry.request_id) if entry.request_id else None)
+
+
+def _say_mended(path: Path, result: AppendResult) -> None:
+    """Whatever is quiet: what a command changes without having been asked for it is said."""
+    for finding in result.mended:
+        say(f"waltzctl: mended first: {finding.code}: {finding.message}")
+    for undo_id in result.undo_ids:
+        say(f"waltzctl: what was taken away is kept in the quarantine: {undo_id} (waltzctl undo {path} --list)")
 
 
 def _durable(result: AppendResult) -> str:

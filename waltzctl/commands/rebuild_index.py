@@ -23,7 +23,7 @@ from waltzctl.options import (
     path_of,
 )
 from waltzctl.render.progress import progress
-from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
 
 if TYPE_CHECKING:
     from engine.repair.plan import Repair
@@ -83,5 +83,4 @@ def run(
                 crew = crew or LocalCrew(progress=listener)
                 return plan_rebuild_index(storage, partitions=partitions, everything=everything, crew=crew)
 
-        repair = planned(switches, MANUAL.name, storage, given, make)
-        return carry_out(console, repair, switches)
+        return repair_with(console, switches, MANUAL.name, storage, given, make)

@@ -21,7 +21,7 @@ from waltzctl.options import (
     partitions_of,
     path_of,
 )
-from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
 
 MANUAL = Manual(
     name="recover",
@@ -101,11 +101,11 @@ def run(
 
     given = Arguments.of(partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        repair = planned(
+        return repair_with(
+            console,
             switches,
             MANUAL.name,
             storage,
             given,
             lambda: plan_recover(storage, partitions=partitions, replicas=sources, allow_data_loss=allow_data_loss),
         )
-        return carry_out(console, repair, switches)

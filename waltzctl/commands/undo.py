@@ -14,6 +14,7 @@ from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
+from waltzctl.outcome import say
 from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
@@ -29,9 +30,16 @@ MANUAL = Manual(
             " interrupted is taken back first."
         ),
         (
-            "Files that changed after the repair are never overwritten: undo then refuses and changes nothing. Afterwards the"
-            " exit status is 0 when the directory is as it was before the repair, whatever state that is."
+            "Files that changed after the repair are never overwritten. Each partition is judged as it will be, files that came"
+            " since included: where they would overlap with what comes back or not join it, or where a session began from the"
+            " end that the repair had left, undo refuses (13), names them and changes nothing. With --allow-data-loss they are"
+            " set aside first, with session and marks as the repair had left them, as a repair of its own."
         ),
+        (
+            "Afterwards the partitions concerned are verified again, under the lock, and the exit status is verify's: with the"
+            " files comes back the damage that the repair was for (3, 4). A session or mark that falls is said on stderr."
+        ),
+        ("PATH may be a partition's directory: the repair is then the latest one that touched that partition."),
         (
             "--prune gives up what repairs kept that are older than --older-than: their copies go, and with them the way back. A"
             " repair that was interrupted is never touched, nor one that an older repair of the same files, which stays, is taken"
@@ -50,6 +58,7 @@ MANUAL = Manual(
     statuses=(
         ExitStatus.CLEAN,
         ExitStatus.USAGE,
+        ExitStatus.REPAIRABLE,
         ExitStatus.DAMAGED,
         ExitStatus.NOT_WALTZ,
         ExitStatus.LOCKED,
@@ -87,6 +96,9 @@ def run(
         int | None,
         typer.Option("--keep", metavar="N", min=0, help="With --prune: the latest N stay, whatever their age."),
     ] = None,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Set aside what was written since and stands in the way.")
+    ] = False,
     yes: YesOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")] = False,
     output_format: FormatOption = None,
@@ -94,35 +106,50 @@ def run(
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """List, or confirm and bring back."""
-    storage = path_of(path)
-    if listing and (entry_id is not None or yes):
-        raise typer.BadParameter("--list changes nothing; leave out ID and --yes", param_hint="'--list'")
+    named = path_of(path)
+    if listing and (entry_id is not None or yes or allow_data_loss):
+        raise typer.BadParameter(
+            "--list changes nothing; leave out ID, --yes and --allow-data-loss", param_hint="'--list'"
+        )
 
     age = parsed("--older-than", older_than, parse_duration)
-    _check_prune(prune, age, keep, others=listing or entry_id is not None)
+    _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
     from engine.repair.quarantine import list_entries
+    from engine.repair.since import concerned
     from engine.storage.view import TargetKind, resolve
 
-    target = resolve(storage)
-    if target.kind is not TargetKind.STORAGE:
-        raise InvalidRequestError(f"{storage}: a {target.kind}, not a storage directory")
+    target = resolve(named)
+    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
+        raise InvalidRequestError(
+            f"{named}: a {target.kind}, not a storage directory or a partition's directory in one"
+        )
     if prune:
         from waltzctl.pruning import prune_quarantine
 
+        if target.kind is not TargetKind.STORAGE:
+            raise InvalidRequestError(f"{named}: a {target.kind}; --prune works on a whole storage directory")
         assert age is not None  # checked above
         with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-            return prune_quarantine(console, storage, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
-    entries = list_entries(storage)
+            return prune_quarantine(console, named, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
+    storage, entries = target.storage, list_entries(target.storage)
+    if target.partition is not None:
+        mine = [entry for entry in entries if target.partition in (concerned(entry) or {target.partition})]
+        if others := {entry.id for entry in entries} - {entry.id for entry in mine} & {entry_id}:
+            raise InvalidRequestError(
+                f"{others.pop()}: this repair touched nothing of partition {target.partition}",
+                advice=f"name the storage directory: {storage}",
+            )
+        entries = tuple(mine)
     if listing:
         return _list(Console(output_format, quiet=quiet, verbose=verbose), entries)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        chosen = _choose(storage, entries, entry_id)
+        chosen = _choose(named, entries, entry_id)
         if dry_run:
-            return _dry_run(console, storage, chosen)
+            return _dry_run(console, storage, chosen, allow_data_loss=allow_data_loss)
         if not yes:
-            _confirm(chosen)
-        return _undo(console, storage, chosen)
+            _confirm(chosen, allow_data_loss=allow_data_loss)
+        return _undo(console, storage, chosen, allow_data_loss=allow_data_loss)
 
 
 def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bool) -> None:
@@ -131,7 +158,7 @@ def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bo
         raise typer.BadParameter("says what --prune may give up", param_hint="'--older-than' / '--keep'")
     if prune and others:
         raise typer.BadParameter(
-            "takes nothing back and lists nothing; leave out ID and --list", param_hint="'--prune'"
+            "takes nothing back and lists nothing; leave out ID, --list and --allow-data-loss", param_hint="'--prune'"
         )
     if prune and age is None:
         raise typer.BadParameter("needs an age: add for instance --older-than 30d", param_hint="'--prune'")
@@ -165,17 +192,28 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice=advice)
 
 
-def _touched(entry: QuarantineEntry) -> set[int]:
-    """The partitions whose files the repair touched."""
-    parts = (file.path.split("/") for file in entry.files)
-    numbers = {int(part[0]) for part in parts if len(part) > 1 and part[0].isascii() and part[0].isdigit()}
-    return numbers | {move.partition for move in entry.moves}
+def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
+    """Say what else changes.  Raises StalePlanError where the undo would be refused."""
+    from engine.repair.manifest import State
+    from engine.repair.quarantine import list_entries
+    from engine.repair.since import falling_marks
+    from engine.repair.undoing import check_undo
+
+    if entry.state is not State.APPLIED:
+        return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
+    for path in check_undo(entry, list_entries(entry.storage), allow_data_loss=allow_data_loss):
+        say(f"waltzctl: set aside first, in the quarantine: what was written since of {path}")
+    for fall in falling_marks(entry):
+        say(f"waltzctl: {fall}")
 
 
-def _confirm(entry: QuarantineEntry) -> None:
+def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
+    from engine.repair.manifest import partitions_of
+
     if not sys.stdin.isatty():
         raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
-    touched = _touched(entry)
+    _outlook(entry, allow_data_loss=allow_data_loss)
+    touched = partitions_of(entry)
     word = format_ranges(touched) if touched else "yes"
     what = f"{entry.command} of {entry.created}, {counted(len(entry.files), 'file')}"
     print(f"Taking back {entry.id} ({what}).\nType {word} to do it: ", end="", file=sys.stderr, flush=True)
@@ -183,24 +221,32 @@ def _confirm(entry: QuarantineEntry) -> None:
         raise RefusedError("not confirmed, nothing was modified")
 
 
-def _dry_run(console: Console, storage: Path, entry: QuarantineEntry) -> ExitStatus:
+def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.render.objects import undo_entry_object
     from waltzctl.repairing import verified
 
+    _outlook(entry, allow_data_loss=allow_data_loss)
     console.emit(undo_entry_object(entry), flush=True)
     status = verified(storage, None)
     console.sentence(f"PLANNED  {counted(len(entry.files), 'file')} would come back. Nothing was modified.")
     return status
 
 
-def _undo(console: Console, storage: Path, entry: QuarantineEntry) -> ExitStatus:
-    from engine.repair.quarantine import undo
+def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
+    from engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
     from waltzctl.render.objects import result_object
+    from waltzctl.repairing import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):
-        done = undo(storage, entry.id)
-    if not (console.quiet and console.for_people):
+        undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss)
+    done, status = undone.done, ExitStatus.from_label(undone.status)
+    say_taken_back([one.id for one in done.taken_back])
+    if done.set_aside is not None:
+        say(f"waltzctl: what was written since is kept as {done.set_aside.id}")
+    for fall in undone.falls:
+        say(f"waltzctl: {fall}")
+    if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
         console.emit(
             result_object(
                 plan_hash=entry.plan_hash,
@@ -208,8 +254,13 @@ def _undo(console: Console, storage: Path, entry: QuarantineEntry) -> ExitStatus
                 undo_id=entry.id,
                 quarantine=done.entry.path,
                 status="undone",
-                exit_status=ExitStatus.CLEAN,
+                exit_status=status,
+                findings=undone.findings,
             )
         )
-    console.success(f"UNDONE  {counted(len(done.files), 'file')} brought back as before {entry.id}.")
-    return ExitStatus.CLEAN
+    sentence = f"UNDONE  {counted(len(done.files), 'file')} brought back as before {entry.id}"
+    if status is ExitStatus.CLEAN:
+        console.success(f"{sentence}; verified again: clean.")
+    else:
+        console.sentence(f"{sentence}; verified again: {undone.status}, with what the repair was for.")
+    return status

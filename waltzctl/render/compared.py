@@ -238,7 +238,8 @@ def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: b
     for one in plans:
         left = counted(len(one.plan.undecided), "finding")
         if one.plan.steps:
-            lines.append("  " + shlex.join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file))))
+            again = ("--allow-data-loss",) if one.plan.arguments.allow_data_loss and one.plan.loses_data else ()
+            lines.append("  " + shlex.join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file), *again)))
             if one.plan.undecided:
                 lines.append(f"    leaves {left} for a person to decide")
         else:

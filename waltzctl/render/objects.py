@@ -217,7 +217,7 @@ def cluster_object(result: ClusterResult) -> Object:
 
 
 def append_result_object(result: AppendResult) -> Object:
-    """**append-result**.  `bytes`: what the records take on disk."""
+    """**append-result**.  `bytes`: what the records take on disk; the other keys: what was put right before the first one."""
     return named(
         "append-result",
         {
@@ -226,6 +226,9 @@ def append_result_object(result: AppendResult) -> Object:
             "last_transaction_id": result.last_transaction_id,
             "records": result.records,
             "bytes": result.bytes,
+            "mended": [finding_keys(finding) for finding in result.mended],
+            "undo_ids": result.undo_ids,
+            "taken_back": result.taken_back,
         },
     )
 

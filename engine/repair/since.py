@@ -1,0 +1,363 @@
+"""What was written into a storage directory since a repair, and whether the repair can be taken back over it.
+
+To put every file back is right only if the partitions are then what they were.  A log goes on: after a truncation somebody
+appends, perhaps into segments of their own that the repair never knew, and a session begins from the end that the repair
+left.  So a repair writes down how it left the partitions that it touched (`PartitionState` in its manifest), and before anything
+is put back each partition is judged as it will be, whatever came since included:
+
+- Where a data file that came or grew since meets one that comes back, the second must begin with the transaction behind the
+  last one of the first, and the first must end cleanly.  What was in front of a file that came may not go altogether.
+- Where the undo moves the end of the log, session and marks must still be those that the repair left: records from before a
+  session would else stand behind the mark with which it began, as if they were its own.
+
+Old damage that the repair mended comes back with an undo, and is no reason to refuse it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from engine.errors import DamageError, NotWaltzError, StalePlanError
+from engine.repair.content import Content, Piece, Span
+from engine.repair.edits import Cut, Edit, Overwrite, Remove
+from engine.repair.manifest import (
+    KeptFile,
+    Marks,
+    PartitionState,
+    QuarantineEntry,
+    Stamp,
+    locate,
+    partitions_of,
+)
+from engine.repair.restore import read_chunks, same_contents, stamp_as
+from engine.repair.survey import begins_at, open_hint, survey
+from engine.storage.view import PartitionView, read_control, view_partition
+from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, Layout, decode_control
+from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
+
+ADVICE = (
+    "undo with --allow-data-loss takes what came since into the quarantine first, where a repair of its own keeps it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why an entry cannot be taken back over what came since: the partition, the files that came or grew, one sentence."""
+
+    partition: int
+    paths: tuple[Path, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFall:
+    """A session id or a mark of the control file that is lower once an entry was taken back."""
+
+    partition: int
+    name: str
+    now: int
+    then: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: the {self.name} goes back from {self.now} to {self.then}"
+
+
+# --- what is written down with a repair ------------------------------------------------------------------------------
+
+
+def concerned(entry: QuarantineEntry) -> frozenset[int]:
+    """The partitions whose files, or whose infos in the control file, an entry touches.  Raises DiskReadError."""
+    if entry.partitions is not None:
+        return frozenset(state.partition for state in entry.partitions)
+    found = set(partitions_of(entry))
+    for file in entry.files:
+        control = read_control(entry.storage / CONTROL_FILE_NAME) if file.path == CONTROL_FILE_NAME else None
+        if control is not None:
+            found.update(_infos_touched(file, control))
+    return frozenset(found)
+
+
+def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
+    """The partitions whose infos an edit of the control file reaches; all, where it is replaced or its header changes."""
+    count, size = len(control.partitions), control.layout.info_schema.size
+    start = CONTROL_HEADER.size
+    spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]
+    for begin, end in spans:
+        if begin < start:
+            yield from range(count)
+        else:
+            yield from range((begin - start) // size, min(count, -(-(end - start) // size)))
+
+
+def partition_states(entry: QuarantineEntry) -> tuple[PartitionState, ...]:
+    """How the partitions that an entry touches are at present.  Raises DiskReadError."""
+    control = read_control(entry.storage / CONTROL_FILE_NAME)
+    return tuple(
+        PartitionState(number, _marks(control, number), tuple(sorted(_sizes(entry.storage, number).items())))
+        for number in sorted(concerned(entry))
+    )
+
+
+def _marks(control: ControlFile | None, partition: int) -> Marks | None:
+    if control is None or partition >= len(control.partitions):
+        return None
+    current = control.partitions[partition].current_struct
+    return None if current is None else current.marks
+
+
+def _view(storage: Path, partition: int) -> PartitionView:
+    try:
+        return view_partition(storage / str(partition), partition)
+    except NotWaltzError:
+        return PartitionView(partition, storage / str(partition), ())
+
+
+def _sizes(storage: Path, partition: int) -> dict[str, int]:
+    """Name and size of every data and index file of a partition."""
+    states = (
+        state for one in _view(storage, partition).segments for state in (one.data, one.index) if state is not None
+    )
+    return {state.path.name: state.size for state in states}
+
+
+# --- the partitions as they will be ----------------------------------------------------------------------------------
+
+
+def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
+    """What stands in the way of taking an entry back, by partition.  Changes nothing.
+
+    Every file that the entry touched is as the entry left it, which was checked before.  Raises DiskReadError.
+    """
+    touched = {file.path: file for file in entry.files}
+    control = read_control(entry.storage / CONTROL_FILE_NAME)
+    for number in sorted(partitions_of(entry)):
+        left = next((state for state in entry.partitions or () if state.partition == number), None)
+        files = {name: touched[f"{number}/{name}"] for name in _touched_names(touched, number)}
+        found = _Judgement(entry, number, left, files).obstacle(_marks(control, number))
+        if found is not None:
+            yield found
+
+
+def _touched_names(touched: Iterable[str], partition: int) -> list[str]:
+    return [name.split("/", 1)[1] for name in touched if name.startswith(f"{partition}/")]
+
+
+@dataclass(frozen=True, slots=True)
+class _DataFile:
+    """A data file as it is, or as an undo will make it.  `since`: it came or grew after the repair."""
+
+    first: int
+    path: Path
+    content: Content
+    back: bool = False
+    since: bool = False
+
+
+class _Judgement:
+    """One partition: the data files as they are, and as they will be."""
+
+    def __init__(
+        self, entry: QuarantineEntry, partition: int, left: PartitionState | None, files: dict[str, KeptFile]
+    ) -> None:
+        known = None if left is None else dict(left.files)
+        self._number, self._left = partition, left
+        self._now: list[_DataFile] = []
+        self._then: list[_DataFile] = []
+        for segment in _view(entry.storage, partition).data_segments:
+            assert segment.data is not None
+            path, size = segment.data.path, segment.data.size
+            content = Content.of_file(path, size)
+            # of a repair from before this was written down nothing tells what came since: then everything may have
+            since = path.name not in files and (known is None or known.get(path.name) != size)
+            as_is = _DataFile(segment.first_transaction_id, path, content, False, since)
+            self._now.append(as_is)
+            if path.name not in files:
+                self._then.append(as_is)
+        for name, file in files.items():
+            parsed = parse_name(name)
+            if parsed is not None and parsed[1] != INDEX_SUFFIX and file.before is not None:
+                path = entry.storage / file.path
+                self._then.append(_DataFile(parsed[0], path, content_before(entry, file), True))
+        self._then.sort(key=lambda one: one.first)
+        self._ends: dict[int, tuple[int, bool]] = {}
+
+    def obstacle(self, marks: Marks | None) -> Obstacle | None:
+        """Why the partition cannot become what it will be; None when it can."""
+        came = tuple(one.path for one in self._now if one.since)
+        foremost = self._then[0] if self._then else None
+        if foremost is not None and foremost.since and foremost is not self._now[0]:
+            why = f"nothing would be left in front of {foremost.path}, which came since"
+            return Obstacle(self._number, came, why)
+        for ahead, behind in pairwise(self._then):
+            if not (ahead.since or behind.since) or self._joined_now(ahead, behind):
+                continue
+            following, clean = self._end(ahead)
+            if following != behind.first or not clean:
+                what = "would overlap" if following > behind.first else "would not join"
+                why = (
+                    f"{ahead.path} would end with transaction {following - 1}{'' if clean else ', torn,'} and"
+                    f" {behind.path.name} begins with {behind.first}: they {what}"
+                )
+                return Obstacle(self._number, came, why)
+        if self._left is not None and marks != self._left.marks and self._last(self._now) != self._last(self._then):
+            began = (
+                "that nothing is in force"
+                if marks is None
+                else f"session {marks[0]} with marks {marks[1]} and {marks[2]}"
+            )
+            was = self._left.marks
+            before = "that nothing is" if was is None else f"session {was[0]} with marks {was[1]} and {was[2]}"
+            why = (
+                f"the control file says {began} now, and said {before} after the repair: a session began where the repair left"
+                f" the log's end, at transaction {self._last(self._now)}, and would find it at {self._last(self._then)}"
+            )
+            return Obstacle(self._number, came, why)
+        return None
+
+    def _joined_now(self, ahead: _DataFile, behind: _DataFile) -> bool:
+        """Whether the two files are neighbours at present, unchanged by the undo."""
+        return (ahead, behind) in pairwise(self._now)
+
+    def _last(self, files: list[_DataFile]) -> int:
+        return self._end(files[-1])[0] - 1 if files else -1
+
+    def _end(self, file: _DataFile) -> tuple[int, bool]:
+        """The id behind a file's last record, and whether the file ends with it."""
+        if id(file) not in self._ends:
+            self._ends[id(file)] = _end_of(file)
+        return self._ends[id(file)]
+
+
+def _end_of(file: _DataFile) -> tuple[int, bool]:
+    if file.content.size() < HEADER_SIZE:
+        return file.first, False
+    try:
+        header = SegmentHeader.decode(file.content.read(0, HEADER_SIZE))
+        begins = begins_at(file.content, file.first, header.first_transaction_id)
+        hint = None if file.back else open_hint(file.path.with_suffix(INDEX_SUFFIX))
+        try:
+            found = survey(file.content, begins, hint)
+        finally:
+            if hint is not None:
+                hint.close()
+    except DamageError:
+        return file.first, False
+    return found.next_id, found.tail is None
+
+
+def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
+    """The bytes that a file will have once it was put back, from what is there and what was kept."""
+    path, before = entry.storage / file.path, file.before
+    if before is None:
+        return Content(str(path), ())
+    if file.kept is not None:
+        return Content(str(path), (Span(entry.path / file.kept, 0, before.size),))
+    pieces: list[Piece] = []
+    position = 0
+    for one in sorted(file.ranges, key=lambda one: one.offset):
+        pieces.append(Span(path, position, min(one.offset, before.size)))
+        if one.kept is not None:
+            pieces.append(Span(entry.path / one.kept, 0, one.length))
+        position = one.offset + max(one.length, one.written)
+    if position < before.size:
+        pieces.append(Span(path, position, before.size))
+    return Content(str(path), tuple(pieces))
+
+
+def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
+    """Sessions and marks that are lower once an entry was taken back.  Raises DiskReadError."""
+    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME and one.in_place), None)
+    now = read_control(entry.storage / CONTROL_FILE_NAME)
+    if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
+        return ()
+    then = decode_control(content_before(entry, file).read(0, file.before.size))
+    found = []
+    for number in range(min(len(now.partitions), len(then.partitions))):
+        marks, others = _marks(now, number), _marks(then, number)
+        if marks is not None and others is not None:
+            names = ("session id", "low-water mark", "local low-water mark")
+            found += [
+                MarkFall(number, name, one, other)
+                for name, one, other in zip(names, marks, others, strict=True)
+                if other < one
+            ]
+    return tuple(found)
+
+
+# --- setting aside ---------------------------------------------------------------------------------------------------
+
+
+def set_aside(entry: QuarantineEntry) -> list[Edit]:
+    """The edits that make the partitions again what the entry left: what came since goes, what grew is cut, marks go back.
+
+    Empty when nothing came since, not even a session.  Raises StalePlanError where that cannot be done: what is there now is not
+    what the repair left and something behind it, or the repair changed the control file, which is another one by now;
+    DiskReadError.
+    """
+    edits: list[Edit] = []
+    touched = {file.path: file.after for file in entry.files}
+    for state in entry.partitions or ():
+        known, now = dict(state.files), _sizes(entry.storage, state.partition)
+        for name, size in state.files:
+            if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:
+                raise StalePlanError(
+                    f"{entry.storage / str(state.partition) / name}: has lost bytes since the repair {entry.id}",
+                    advice=f"nothing was modified; the kept bytes are in {entry.path}",
+                )
+        for name, size in sorted(now.items(), reverse=True):
+            path = locate(entry.storage, f"{state.partition}/{name}")
+            if name not in known:
+                edits.append(Remove(path))
+            elif size > known[name]:
+                after = touched.get(f"{state.partition}/{name}")
+                if after is not None and not _begins_with(path, after):
+                    raise StalePlanError(
+                        f"{path}: was changed since the repair {entry.id}, not only made longer",
+                        advice=f"the kept bytes are in {entry.path}",
+                    )
+                edits.append(Cut(path, known[name]))
+    return [*edits, *_marks_as_left(entry)]
+
+
+def _begins_with(path: Path, known: Stamp) -> bool:
+    digest = hashlib.sha256()
+    for part in read_chunks(path, known.start, known.size):
+        digest.update(part)
+    return digest.hexdigest() == known.sha256
+
+
+def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
+    """Session and marks of the partitions as the entry left them."""
+    path = entry.storage / CONTROL_FILE_NAME
+    control = read_control(path)
+    for state in entry.partitions or ():
+        if control is None or state.marks is None or _marks(control, state.partition) in (None, state.marks):
+            continue
+        after = next((file.after for file in entry.files if file.path == CONTROL_FILE_NAME), None)
+        if after is not None and not same_contents(stamp_as(path, after), after):
+            raise StalePlanError(
+                f"{path}: the repair {entry.id} changed it, and it was changed since",
+                advice=f"the kept bytes are in {entry.path}",
+            )
+        session_id, low, local = state.marks
+        info = control.partitions[state.partition]
+        number, written = info.updated(session_id=session_id, low_water_mark=low, local_low_water_mark=local)
+        offset, data = control.layout.struct_offset(state.partition, number), written.encode()
+        if control.layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
+            offset, data = control.layout.struct_offset(state.partition, 1), data * 2
+        yield Overwrite(path, offset, data)
+
+
+def check_nothing_stands_in_the_way(entry: QuarantineEntry) -> None:
+    """Raises StalePlanError naming the files that came since when an entry cannot be taken back over them; DiskReadError."""
+    for one in obstacles(entry):
+        names = ", ".join(str(path) for path in one.paths[:8]) + (", ..." if len(one.paths) > 8 else "")
+        came = f"; since the repair came {names}" if one.paths else ""
+        raise StalePlanError(
+            f"the repair {entry.id} cannot be taken back: partition {one.partition}: {one.why}{came}",
+            advice=f"nothing was modified; {ADVICE}" if entry.partitions is not None else None,
+        )
