@@ -13,8 +13,9 @@ which struct counts   larger session, higher marks                      sequence
 ====================  ================================================  =======================================
 
 Session and marks of both structs keep their place, so a documented file that is converted and converted back has the same
-bytes.  What the target cannot say is refused or named, never dropped: a directory whose partition is not assigned would be an
-assigned one in the documented layout; files put aside are found by this program but not by a release.
+bytes.  The directory of a partition that is not assigned moves to where its layout has it: in the documented layout it would be
+an assigned one where it is, and in the released layout a release would not find it where it is put aside.  Where nothing tells
+whether a partition is assigned, the conversion is refused.
 
 The control file is edited in place, so that the lock on it, which is the one that a released node takes, is held throughout
 and there is no instant without a control file: a release would begin a new one, with every partition unassigned.
@@ -23,14 +24,14 @@ and there is no instant without a control file: a release would begin a new one,
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import DamageError, NotWaltzError, RefusedError
-from engine.findings import Code, Severity, make_finding
+from engine.findings import Severity
 from engine.inspect.control_checks import inspect_control
-from engine.repair.edits import Cut, Overwrite, Replace
+from engine.repair.edits import Cut, MoveDirectory, Overwrite, Replace
 from engine.repair.plan import Arguments, Draft, Repair
 from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
 from engine.storage.retired import put_aside_path
@@ -69,12 +70,14 @@ def plan_convert(path: Path, *, layout: Layout) -> Repair:
         return draft.finish()
     draft.sources.add(availability_path(storage))
     marks = _availability(view, control)
-    assigned = {info.partition: _check_assigned(draft, view, control, info) for info in control.partitions}
+    assigned = {info.partition: _check_assigned(view, info) for info in control.partitions}
     infos = tuple(
         convert_info(info, layout, available=marks[info.partition].available, assigned=assigned[info.partition])
         for info in control.partitions
     )
-    if layout is Layout.DOCUMENTED:
+    unassigned = [number for number, yes in assigned.items() if not yes]
+    if layout is Layout.DOCUMENTED:  # before the control file: while that has flags, the directory's place says nothing
+        _put_aside(draft, view, unassigned)
         _keep_availability(draft, control, marks)
     body = replace(control, layout=layout, partitions=infos).encode()[CONTROL_HEADER.size :]
     size = layout.file_size(len(infos))
@@ -89,6 +92,8 @@ def plan_convert(path: Path, *, layout: Layout) -> Repair:
         offset=CONTROL_HEADER.size,
         length=control.size - CONTROL_HEADER.size,
     )
+    if layout is Layout.RELEASED:  # behind it, for the same reason
+        _take_from_aside(draft, unassigned)
     return draft.finish()
 
 
@@ -113,8 +118,8 @@ def _availability(view: StorageView, control: ControlFile) -> dict[int, Availabi
     return {info.partition: combine(control, marks, info.partition) for info in control.partitions}
 
 
-def _check_assigned(draft: Draft, view: StorageView, control: ControlFile, info: PartitionInfo) -> bool:
-    """Whether a partition is assigned.  Raises RefusedError where the other layout would say something else."""
+def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
+    """Whether a partition is assigned.  Raises RefusedError where nothing tells, or files are in both places."""
     number, current = info.partition, info.current_struct
     assert current is not None  # nothing is damaged
     directory, aside = view.path / str(number), put_aside_path(view.path, number)
@@ -126,12 +131,10 @@ def _check_assigned(draft: Draft, view: StorageView, control: ControlFile, info:
             " as if it were not assigned",
             advice="bring the directory back first",
         )
-    if not assigned and present:
+    if not assigned and present and aside.exists():
         raise RefusedError(
-            f"{directory}: partition {number} is not assigned, but its files are here; in the documented layout a directory"
-            " that exists is an assigned partition",
-            advice=f"put it aside first: mkdir -p {shlex.quote(str(aside.parent))} &&"
-            f" mv {shlex.quote(str(directory))} {shlex.quote(str(aside))}",
+            f"{directory}: partition {number} is not assigned, and files of it are both here and in {aside}",
+            advice="move one of the two away first",
         )
     if not present and not aside.is_dir() and current.marks != _NEVER:
         raise RefusedError(
@@ -139,18 +142,25 @@ def _check_assigned(draft: Draft, view: StorageView, control: ControlFile, info:
             f" {current.local_low_water_mark}) and its files are gone: nothing tells whether it is assigned",
             advice="bring the directory back first",
         )
-    if control.layout is Layout.DOCUMENTED and aside.is_dir() and not present:
-        draft.undecided.append(
-            make_finding(
-                Code.PARTITION_NOT_ASSIGNED,
-                aside,
-                f"the files of partition {number}, which is not assigned, stay here; waltzctl finds them when it is assigned"
-                f" again, release 0.13.2 does not and would begin an empty partition of session {current.session_id}",
-                storage_directory=view.path,
-                partition=number,
-            )
-        )
     return assigned
+
+
+def _put_aside(draft: Draft, view: StorageView, unassigned: Iterable[int]) -> None:
+    for number in unassigned:
+        directory = draft.storage / str(number)
+        if number in view.partitions:
+            draft.edits.append(MoveDirectory(directory, put_aside_path(draft.storage, number)))
+            reason = "it is not assigned, and in the documented layout a directory that exists is an assigned partition"
+            draft.step("put-aside", directory, number, reason)
+
+
+def _take_from_aside(draft: Draft, unassigned: Iterable[int]) -> None:
+    for number in unassigned:
+        aside = put_aside_path(draft.storage, number)
+        if aside.is_dir():
+            draft.edits.append(MoveDirectory(aside, draft.storage / str(number)))
+            reason = "it is not assigned, which the flag says from now on; a release looks for its files in their usual place"
+            draft.step("take-from-aside", aside, number, reason)
 
 
 def _keep_availability(draft: Draft, control: ControlFile, marks: Mapping[int, Availability]) -> None:

@@ -30,7 +30,7 @@ from formats.control import (
     convert_info,
     decode_control,
 )
-from tests.builders import build_directory
+from tests.builders import build_directory, digest
 from tests.repair.scenes import Scene, flip, make_scene, rewrite_mark, status
 from tests.repair.trees import snapshot
 
@@ -205,20 +205,26 @@ def test_the_flag_decides_what_a_stale_mark_says(tmp_path: Path) -> None:
     assert load_marks(storage) == {1: Availability(readable=False, writable=False)}
 
 
-def test_files_put_aside_stay_and_are_named(tmp_path: Path) -> None:
-    storage = build_directory(tmp_path / "s", {0: 30, 1: 30}, layout=Layout.DOCUMENTED, local_low_water_mark=20)
+@pytest.mark.parametrize("layout", Layout)
+def test_files_of_a_partition_that_is_not_assigned_move_to_where_the_layout_has_them(
+    tmp_path: Path, layout: Layout
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30, 1: 30}, layout=layout, local_low_water_mark=20)
     with StorageDirectory.open(storage) as opened:
         opened.unassign(1, delete_files=False)
-    before = (storage / CTL).read_bytes()
-    repair = plan_convert(storage, layout=Layout.RELEASED)
-    (named,) = repair.plan.undecided
-    assert (named.code, named.partition, named.path) == (
-        "partition-not-assigned", 1, storage / ".waltzctl" / "unassigned" / "1"
-    )  # fmt: skip
-    convert(storage, Layout.RELEASED)
-    convert(storage, Layout.DOCUMENTED)
-    assert (storage / CTL).read_bytes() == before
-    convert(storage, Layout.RELEASED)
+    places = {Layout.RELEASED: storage / "1", Layout.DOCUMENTED: storage / ".waltzctl" / "unassigned" / "1"}
+    whole = (storage / CTL).read_bytes()
+    files = digest(places[layout])
+    for target in (OTHER[layout], layout, OTHER[layout]):
+        repair = plan_convert(storage, layout=target)
+        assert [(step.action, step.partition) for step in repair.plan.steps if step.partition is not None] == [
+            ("put-aside" if target is Layout.DOCUMENTED else "take-from-aside", 1)
+        ]
+        convert(storage, target)
+        assert digest(places[target]) == files
+        assert not places[OTHER[target]].exists()
+        if target is layout is Layout.DOCUMENTED:
+            assert (storage / CTL).read_bytes() == whole
     with StorageDirectory.open(storage) as opened:
         assert sorted(opened.partitions) == [0]
         opened.assign(1)
@@ -264,19 +270,12 @@ class TestRefused:
         (storage / CTL).write_bytes((storage / CTL).read_bytes().ljust(Layout.RELEASED.file_size(1), b"\0"))
         self.refused(storage, Layout.RELEASED, "control-file-extended")
 
-    def test_files_of_a_partition_that_is_not_assigned(self, tmp_path: Path) -> None:
+    def test_files_in_both_places(self, tmp_path: Path) -> None:
         storage = build_directory(tmp_path / "s", {0: 5, 1: 5})
         with StorageDirectory.open(storage) as opened:
             opened.unassign(1, delete_files=False)
-        self.refused(storage, Layout.DOCUMENTED, "partition 1 is not assigned.*put it aside")
-        aside = storage / ".waltzctl" / "unassigned"
-        aside.mkdir(exist_ok=True)
-        (storage / "1").rename(aside / "1")  # what the refusal says
-        convert(storage, Layout.DOCUMENTED)
-        with StorageDirectory.open(storage) as opened:
-            assert sorted(opened.partitions) == [0]
-            opened.assign(1)
-            assert opened.partition(1).max_transaction_id == 4
+        shutil.copytree(storage / "1", storage / ".waltzctl" / "unassigned" / "1")
+        self.refused(storage, Layout.DOCUMENTED, "both here and in")
 
     @pytest.mark.parametrize("layout", Layout)
     def test_a_partition_whose_directory_is_gone(self, tmp_path: Path, layout: Layout) -> None:

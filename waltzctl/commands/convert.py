@@ -59,9 +59,9 @@ MANUAL = Manual(
                     " values in force."
                 ),
                 (
-                    "What the other layout could not say is refused (13): a directory of a partition that is not assigned, which"
-                    " would be an assigned one in the documented layout, and a partition with a session whose directory is"
-                    " missing. Files in .waltzctl/unassigned stay there; a release does not look for them, and the plan says so."
+                    "The directory of a partition that is not assigned moves: to .waltzctl/unassigned in the documented layout,"
+                    " back to its usual place in the released one. A partition with a session whose directory is missing is"
+                    " refused (13): nothing tells whether it is assigned."
                 ),
             ),
         ),
