@@ -13,7 +13,9 @@ from engine.inspect.limits import Limits
 from engine.inspect.live import Watch, states
 from engine.inspect.partition_checks import (
     PartitionContext,
+    held_ids,
     join_findings,
+    loss_findings,
     orphan_finding,
     placement_findings,
     stray_files,
@@ -21,8 +23,10 @@ from engine.inspect.partition_checks import (
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.storage import places
+from engine.storage.accepted_losses import Range, ledger_path, of_partition
+from engine.storage.assignment import assigned_here
+from engine.storage.evidence import Evidence, evidence
 from engine.storage.view import PartitionView, SegmentView, view_partition
-from formats.control import ControlFile
 
 _ATTEMPTS = 3
 
@@ -48,6 +52,7 @@ class PartitionRun:
             cluster_key=around.cluster_key,
             local_low_water_mark=context.local_low_water_mark,
             held=around.held,
+            durable_to=evidence(partition.view, context.local_low_water_mark).required - 1,
         )
         self.jobs: tuple[SegmentJob, ...] = tuple(scope.segment_jobs(partition, self._template))
 
@@ -95,11 +100,11 @@ class PartitionRun:
         view = self._partition.view
         if view is None or len(self._reports) < len(self.jobs) or not all(one.finished for one in self._reports):
             return
-        yield from self.orphans()
+        yield from self.orphans(held_ids(self._reports))
         if not self._partition.whole:
             return
         reports = self._reports
-        found = list(join_findings(self._context, reports))
+        found = list(join_findings(self._context, reports, self.proven()))
         for _ in range(_ATTEMPTS):
             if not found or self._unchanged(view, reports):
                 break
@@ -112,11 +117,21 @@ class PartitionRun:
             for report in reports:
                 yield from (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
                 self._seen |= {(one.code, one.path, one.offset) for one in report.findings}
-            found = list(join_findings(self._context, reports))
+            found = list(join_findings(self._context, reports, self.proven()))
         else:
             found = []
         yield from found
+        yield from self.losses(held_ids(reports))
         yield from self.strays()
+
+    def proven(self) -> Evidence:
+        """What the partition's files, as they were seen last, and its mark prove."""
+        return evidence(self._partition.view, self._context.local_low_water_mark)
+
+    def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
+        """Losses that were accepted and are not over; of one that was taken away on purpose nothing is expected."""
+        if self._context.assigned is not False:
+            yield from loss_findings(self._context, held)
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked; later ones do not count."""
@@ -139,14 +154,14 @@ class PartitionRun:
         except (DiskReadError, NotWaltzError):
             return None
 
-    def orphans(self) -> Iterator[Finding]:
-        """Indexes without a data file.  Raises CutShort."""
+    def orphans(self, held: Sequence[Range]) -> Iterator[Finding]:
+        """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort."""
         view = self._partition.view
         for segment in () if view is None else view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
                 settled = self._settle_orphan(segment)
                 if settled is not None:
-                    yield orphan_finding(self._context, settled)
+                    yield orphan_finding(self._context, settled, held)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
@@ -195,7 +210,9 @@ def runs(
         expected = {
             info.partition
             for info in control.partitions
-            if (partitions is None or info.partition in partitions) and assigned_in(control, info.partition)
+            if (partitions is None or info.partition in partitions)
+            and info.partition not in present
+            and assigned_here(storage, control, info.partition, directory=False)
         }
     for number in sorted(expected | set(present)):
         part = present.get(number)
@@ -207,25 +224,16 @@ def runs(
         yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
 
 
-def assigned_in(control: ControlFile | None, partition: int) -> bool | None:
-    """The flag in force; None where nothing tells: in the documented layout, or when a struct is invalid."""
-    if control is None or partition >= len(control.partitions):
-        return None
-    info = control.partitions[partition]
-    current = info.current_struct
-    if current is None or (not current.assigned and not all(one.valid for one in info.structs)):
-        return None  # the struct that is lost may be the one that says so
-    return current.assigned
-
-
 def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> PartitionContext:
-    number = part.number
+    number, here = part.number, part.view is not None or part.error is not None
     return PartitionContext(
         scope.storage,
         number,
         part.path,
         around.local_low_water_mark(number),
-        None if number is None else assigned_in(around.control, number),
+        None if number is None else assigned_here(scope.storage, around.control, number, directory=here),
+        around.session_id(number),
+        of_partition(around.ledger.losses, number),
     )
 
 
@@ -235,6 +243,13 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
     if not scope.whole or storage is None:
         return
     yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
+    if around.ledger.fault is not None:
+        yield make_finding(
+            Code.ACCEPTED_LOSSES_DAMAGED,
+            ledger_path(storage),
+            f"the ledger of accepted losses cannot be read in full: {around.ledger.fault}",
+            storage_directory=storage,
+        )
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
 

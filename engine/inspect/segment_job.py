@@ -32,6 +32,8 @@ class SegmentJob:
     """Name of the data file where it is not the usual one."""
     bytes: int = 0
     """Size of the data file when it was planned."""
+    durable_to: int = -1
+    """The last transaction that the partition's marks and files prove to have been durable (`engine.storage.evidence`)."""
 
     @property
     def data_path(self) -> Path:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
+from engine.storage.accepted_losses import LEDGER_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
@@ -131,11 +132,14 @@ class QuarantineEntry:
 
 
 def check_name(name: str) -> str:
-    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError."""
+    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError.
+
+    Of our own state only the ledger of accepted losses changes with a repair.
+    """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
-    if parts[0] == disk.STATE_DIRECTORY:
+    if parts[0] == disk.STATE_DIRECTORY and name != LEDGER_NAME:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
     return name
 

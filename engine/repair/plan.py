@@ -20,7 +20,9 @@ from engine.errors import DiskReadError, InvalidRequestError, RefusedError, Stal
 from engine.findings import Finding
 from engine.repair.edits import Cut, Edit, Overwrite, Replace
 from engine.repair.restore import stamp
+from engine.storage.accepted_losses import ledger_path
 from engine.storage.view import FileState
+from formats.accepted_losses import AcceptedLoss
 from formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Step:
 class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
-    `agreed`: what a comparison of all replicas found, for recover.
+    `agreed`: what a comparison of all replicas found, for recover; `forget_losses`: that it only makes the ledger of accepted
+    losses shorter.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -63,6 +66,7 @@ class Arguments:
     replicas: tuple[str, ...] = ()
     allow_data_loss: bool = False
     agreed: tuple[Agreed, ...] = ()
+    forget_losses: bool = False
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -70,10 +74,11 @@ class Arguments:
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
     def as_object(self) -> dict[str, Any]:
-        """As an object.  `agreed` is left out where there is nothing, as in the plans made before there was any."""
+        """As an object.  `agreed` and `forget_losses` are left out where there is nothing, as in plans from before they existed."""
         found = asdict(self)
-        if not self.agreed:
-            del found["agreed"]
+        for name in ("agreed", "forget_losses"):
+            if not found[name]:
+                del found[name]
         return found
 
 
@@ -136,7 +141,7 @@ class Repair:
 def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[Path] = ()) -> Binding:
     """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError."""
     control = storage / CONTROL_FILE_NAME
-    listing = [*_states(storage, [control])]
+    listing = [*_states(storage, [control, ledger_path(storage)])]
     for partition in sorted(set(partitions)):
         directory = storage / str(partition)
         try:
@@ -177,7 +182,10 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making: planners add to it, `finish` computes the hash."""
+    """A plan in the making: planners add to it, `finish` computes the hash.
+
+    `accepted` and `settled`: losses that enter and leave the ledger with it.
+    """
 
     command: str
     path: Path
@@ -189,6 +197,8 @@ class Draft:
     partitions: set[int] = field(default_factory=set)
     sources: set[Path] = field(default_factory=set)
     roll_back: bool = False
+    accepted: list[AcceptedLoss] = field(default_factory=list)
+    settled: list[AcceptedLoss] = field(default_factory=list)
 
     def step(
         self,
@@ -293,7 +303,8 @@ def _arguments(value: Any) -> Arguments:
         raise TypeError("arguments of the wrong kind")
     partitions = None if known.partitions is None else tuple(known.partitions)
     flags = bool(known.everything), bool(known.allow_data_loss)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], _agreed(known.agreed))
+    agreed, forget = _agreed(known.agreed), bool(known.forget_losses)
+    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], agreed, forget)
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
@@ -324,6 +335,10 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
         (partition,) = arguments.partitions
         loss = arguments.allow_data_loss
         return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=loss)
+    if command == "recover" and arguments.forget_losses:
+        from engine.repair.recover_ledger import plan_forget
+
+        return plan_forget(path, partitions=arguments.partitions)
     if command == "recover":
         from engine.repair.recover import plan_recover
 

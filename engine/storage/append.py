@@ -1,7 +1,8 @@
 """Appending to a storage directory that no node serves: as a new session, in batches, each durable before the next begins.
 
 What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
-its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.
+its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.  So is one whose
+end was lost, and the loss accepted (`engine.storage.accepted_losses`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
+from engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from engine.storage.directory import StorageDirectory, StorageOptions
 from formats.request_id import RequestId
 from formats.segment import RECORD_OVERHEAD, Record
@@ -69,10 +71,31 @@ class AppendSession:
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
             )
+        self._check_losses(storage.path, last)
         self.session_id = self._partition.session_id + 1
         self.first_transaction_id: int | None = None
         self.records = 0
         self.bytes = 0
+
+    def _check_losses(self, storage: Path, last: int) -> None:
+        """Refuse to give ids away that others had: transactions behind the last one that were lost, and the loss accepted."""
+        partition = self._partition
+        ledger = read_ledger(storage)
+        if ledger.fault is not None:
+            raise RefusedError(
+                f"{ledger_path(storage)}: the ledger of accepted losses cannot be read in full: {ledger.fault}; new transactions"
+                " might get the ids of lost ones",
+                advice="set it aside with recover --forget-losses",
+            )
+        mark = partition.local_low_water_mark
+        for loss in of_partition(ledger.losses, partition.number):
+            if loss.last > last and still_lost(loss, (), mark):
+                raise RefusedError(
+                    f"{partition.path}: partition {partition.number} ends with transaction {last}; transactions up to {loss.last}"
+                    f" were here and were given up on {loss.time}, and others may know them by their ids",
+                    advice="let a running cluster bring it up to date, or bring them back with recover --from; if nobody has"
+                    " them, recover --forget-losses lets their ids be given away again",
+                )
 
     @property
     def last_transaction_id(self) -> int | None:

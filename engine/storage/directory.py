@@ -3,10 +3,11 @@
 Opening takes the lock of the whole directory, takes back an interrupted repair, finishes an interrupted deletion, and then
 opens every assigned partition; a partition that cannot be opened soundly is quarantined and does not stop the others.
 
-Assignment.  Released layout: the flag in the partition info.  Documented layout: the partition's directory exists.  Taking a
-partition away keeps its session and marks with its files (release 0.13.2 forgets them and then throws the data away when
-the partition comes back); in the documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the
-directory first moves to ``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
+Assignment (`engine.storage.assignment`).  Released layout: the flag in the partition info.  Documented layout: the partition's
+directory exists, or a session or mark proves that it did and was not taken away on purpose.  Taking a partition away keeps its
+session and marks with its files (release 0.13.2 forgets them and then throws the data away when the partition comes back); in the
+documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the directory first moves to
+``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from engine.errors import (
     RefusedError,
 )
 from engine.findings import Code, Finding, Severity, make_finding
+from engine.storage.assignment import is_hosted, put_aside_path
 from engine.storage.availability import Availability, availability_path, combine, load_marks, save_marks
 from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
@@ -40,7 +42,6 @@ from engine.storage.retired import (
     check_put_aside,
     finish_deletions,
     put_aside,
-    put_aside_path,
     retired_directories,
     take_from_aside,
 )
@@ -271,15 +272,10 @@ class StorageDirectory:
 
     def _open_partitions(self) -> None:
         finish_deletions(self.path, self._control)
+        control = self._control.control
         for number in range(self.num_partitions):
             directory = self.path / str(number)
-            info = self._control.info(number)
-            if self.layout is Layout.DOCUMENTED:
-                assigned = directory.is_dir()
-            else:
-                current = info.current_struct
-                assigned = directory.is_dir() if current is None else bool(current.assigned)
-            if assigned:
+            if is_hosted(self.path, control, number, directory=directory.is_dir()):
                 self._partitions[number] = self._open_partition(number)
                 continue
             self._findings += self._control.findings(number, self.path)
@@ -303,7 +299,7 @@ class StorageDirectory:
                 make_finding(
                     Code.PARTITION_DIRECTORY_MISSING,
                     directory,
-                    f"partition {number} is assigned, and its directory does not exist",
+                    f"partition {number} belongs to this node, and its directory does not exist",
                     storage_directory=self.path,
                     partition=number,
                 )
@@ -313,7 +309,12 @@ class StorageDirectory:
         current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
         try:
             settle_partition(directory, number)
-            examination = examine_partition(directory, place, local_low_water_mark=current.local_low_water_mark)
+            examination = examine_partition(
+                directory,
+                place,
+                local_low_water_mark=current.local_low_water_mark,
+                session_id=current.session_id,
+            )
             findings += examination.findings
             if any(f.severity is Severity.DAMAGE for f in self._control.findings(number, self.path)):
                 return Partition(

@@ -213,10 +213,13 @@ class ActiveSegment:
         self.end += int(part.offsets[-1])
 
     def cut_back(self) -> None:
-        """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError."""
+        """Cut both files to what is acknowledged, and sync: the index first, so that it never proves more than the data holds.
+
+        Raises DiskWriteError.
+        """
         for file, size in (
-            (self.data, self.end),
             (self.index, entry_position(self.next_transaction_id, self.first_transaction_id)),
+            (self.data, self.end),
         ):
             if file.size() > size:
                 file.truncate(size)
