@@ -74,7 +74,7 @@ class Arguments:
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
     def as_object(self) -> dict[str, Any]:
-        """As an object.  `agreed` and `forget_losses` are left out where there is nothing, as in plans from before they existed."""
+        """As an object.  `agreed` and `forget_losses` are left out where there is nothing: older plans have no such keys."""
         found = asdict(self)
         for name in ("agreed", "forget_losses"):
             if not found[name]:

@@ -278,7 +278,7 @@ class Partition:
         """Remove every transaction behind `after`, durably; return the last one that is left.
 
         Does nothing when `after` is not below the last transaction.  -1 leaves one empty segment.  Later segments go first,
-        last to first, each durably, and of each the index before the data; then the index is cut, then the data.  So a crash
+        last to first, each durably, and of each the index before the data; then the data is cut, then the index.  So a crash
         leaves an unbroken beginning of the log that holds at least `after`, and never an index that proves more than there is.
 
         Raises BelowLowWaterMarkError below the local low-water mark unless `allow_data_loss`, in which case the mark is
