@@ -109,10 +109,12 @@ def _line(body: dict[str, Any]) -> bytes:
 def _checked(line: bytes) -> dict[str, Any]:
     """A line's object without its checksum.  Raises ValueError, KeyError, TypeError for anything else."""
     body = json.loads(line)
+    if not isinstance(body, dict):
+        raise TypeError("no object")
     stored = body.pop("crc32")
     if stored != _digest(body) or body["schema"] != LEDGER_SCHEMA:
         raise ValueError("the checksum is wrong")
-    return dict(body)
+    return body
 
 
 def _loss(body: dict[str, Any]) -> AcceptedLoss:

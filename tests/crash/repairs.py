@@ -14,6 +14,7 @@ from engine.errors import WaltzError
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from engine.repair.manifest import State
 from engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
+from engine.storage.accepted_losses import LEDGER_NAME
 from engine.storage.directory import StorageDirectory
 from formats.control import CONTROL_FILE_NAME
 from tests.crash.recorder import LOCK, Recorder, Recording
@@ -42,10 +43,10 @@ class RepairSeen:
 
 
 def outside_state(tree: Tree) -> Tree:
-    """A storage directory without our own files."""
+    """A storage directory without our own files, but with the ledger of accepted losses, which is a part of a repair."""
     own = disk.STATE_DIRECTORY
     return Tree(
-        {name: data for name, data in tree.files.items() if not name.startswith(own + "/")},
+        {name: data for name, data in tree.files.items() if not name.startswith(own + "/") or name == LEDGER_NAME},
         frozenset(name for name in tree.directories if name != own and not name.startswith(own + "/")),
     )
 

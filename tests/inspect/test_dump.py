@@ -99,7 +99,7 @@ def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
     for path in list((storage / "1").iterdir()):
         path.unlink()
     assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-empty"]
-    assert shape(list(dump_records(storage, reverse=True))) == ["partition-empty", 2, 1, 0]
+    assert shape(list(dump_records(storage, reverse=True))) == [2, 1, 0, "partition-empty"]
     (storage / "1").rmdir()
     assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-directory-missing"]
     assert [one.transaction_id for one in dump_index(storage)] == [0, 1, 2, None]

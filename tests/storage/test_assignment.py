@@ -24,7 +24,7 @@ LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 
 def control(layout: Layout, first: PartitionStruct, second: PartitionStruct) -> ControlFile:
     made = initial_control(layout, KEY, 1, 0)
-    return replace(made, partitions=(replace(made.partitions[0], structs=(first, second)),))
+    return replace(made, partitions=(made.partitions[0].with_struct(1, first).with_struct(2, second),))
 
 
 def documented(session: int, low: int, local: int, *, valid: bool = True) -> PartitionStruct:

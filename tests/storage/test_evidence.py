@@ -117,8 +117,17 @@ def test_what_is_held_is_taken_away(
 
 @pytest.mark.parametrize(
     ("then", "mark", "over"),
-    [(9, 9, False), (9, 14, False), (9, 15, True), (9, 16, True), (15, 15, False), (20, 20, False), (20, 21, True), (9, None, False)],
-)  # fmt: skip
+    [
+        (9, 9, False),
+        (9, 14, False),
+        (9, 15, True),
+        (9, 16, True),
+        (15, 15, False),
+        (20, 20, False),
+        (20, 21, True),
+        (9, None, False),
+    ],
+)
 def test_a_loss_is_over_when_the_mark_has_risen_to_its_last(then: int, mark: int | None, over: bool) -> None:
     """Transactions 10 to 15; a mark that was above them then says nothing until it rises."""
     assert (still_lost(loss(10, 15, then), [], mark) == []) == over
