@@ -65,13 +65,13 @@ class AppendSession:
                 advice="switch it on first",
             )
         last, mark = self._partition.max_transaction_id, self._partition.low_water_mark
+        self._check_losses(storage.path, last)
         if last < mark:
             raise RefusedError(
                 f"{self._partition.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
             )
-        self._check_losses(storage.path, last)
         self.session_id = self._partition.session_id + 1
         self.first_transaction_id: int | None = None
         self.records = 0
