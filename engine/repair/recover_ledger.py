@@ -18,9 +18,10 @@ from engine.repair.edits import Remove, Replace
 from engine.repair.plan import Arguments, Draft, Repair
 from engine.repair.recover_parts import Ground
 from engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
-from engine.storage.view import FileState, TargetKind, resolve
+from engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
 from formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 from formats.adapters import format_time
+from formats.control import CONTROL_FILE_NAME
 
 COMMAND = "recover"
 
@@ -121,16 +122,20 @@ class _Contents:
 def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Repair:
     """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
 
-    Raises NotWaltzError, RefusedError when a repair was interrupted, or for single partitions of a ledger that is damaged;
-    DiskReadError.
+    Raises NotWaltzError, InvalidRequestError for a partition that cannot be, RefusedError when a repair was interrupted, or for
+    single partitions of a ledger that is damaged; DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
         raise NotWaltzError(f"{path}: not a storage directory", advice="name the storage directory")
     if target.partition is not None:
         partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    control = read_control(target.storage / CONTROL_FILE_NAME)
+    if partitions is not None and control is not None:
+        check_partitions(control, partitions)
     draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, forget_losses=True))
     draft.refuse_interrupted()
+    draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)
     if partitions is not None and ledger.fault is not None:
         raise RefusedError(

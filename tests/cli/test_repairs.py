@@ -145,7 +145,7 @@ def test_a_loss_at_the_end_is_named_until_it_is_forgotten_on_purpose(storage: Pa
     assert ledger.exists(), "nothing of partition 0 is in it"
     assert invoke("recover", storage, "--forget-losses", "--yes").status == 0
     assert (invoke("verify", storage).status, ledger.exists()) == (0, False)
-    assert invoke("undo", storage).status == 0
+    assert invoke("undo", storage, "--yes").status == 0
     assert (invoke("verify", storage).status, ledger.exists()) == (4, True)
 
 
