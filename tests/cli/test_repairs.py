@@ -120,7 +120,7 @@ def test_recover_splits_around_a_lost_record_and_the_gap_stays_a_finding(storage
     assert ids == [number for number in range(20) if number != lost]
 
 
-def test_a_loss_at_the_end_is_named_until_it_is_forgotten_on_purpose(storage: Path) -> None:
+def test_a_loss_at_the_end_is_named_until_it_is_forgotten_on_purpose(storage: Path, tmp_path: Path) -> None:
     """No gap shows it: verify, status and append know of it, and --forget-losses is a repair like others."""
     segment_of(storage, 2).unlink()
     assert invoke("verify", storage).status == 4
@@ -143,7 +143,9 @@ def test_a_loss_at_the_end_is_named_until_it_is_forgotten_on_purpose(storage: Pa
     assert (step["action"], step["from_transaction_id"], step["to_transaction_id"]) == ("forget-accepted-loss", 0, 19)
     assert invoke("recover", storage, "--forget-losses", "--partition", "0", "--yes").status == 0
     assert ledger.exists(), "nothing of partition 0 is in it"
-    assert invoke("recover", storage, "--forget-losses", "--yes").status == 0
+    plan = tmp_path / "plan.json"
+    plan.write_text(invoke("recover", storage, "--forget-losses", "--dry-run", "--format", "json").out)
+    assert invoke("recover", storage, "--plan", plan).status == 0
     assert (invoke("verify", storage).status, ledger.exists()) == (0, False)
     assert invoke("undo", storage, "--yes").status == 0
     assert (invoke("verify", storage).status, ledger.exists()) == (4, True)
