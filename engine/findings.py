@@ -34,6 +34,7 @@ class Code(enum.StrEnum):
     UNKNOWN_VERSION = "unknown-version"
     PARTITION_DIRECTORY_MISSING = "partition-directory-missing"
     PARTITION_NOT_ASSIGNED = "partition-not-assigned"
+    PARTITION_EMPTY = "partition-empty"
     SEGMENT_HEADER_SHORT = "segment-header-short"
     SEGMENT_KEY = "segment-key"
     SEGMENT_PARTITION = "segment-partition"
@@ -46,6 +47,9 @@ class Code(enum.StrEnum):
     RECORD_LENGTH = "record-length"
     TORN_TAIL = "torn-tail"
     ACKNOWLEDGED_MISSING = "acknowledged-missing"
+    DURABLE_MISSING = "durable-missing"
+    LOSS_ACCEPTED = "loss-accepted"
+    ACCEPTED_LOSSES_DAMAGED = "accepted-losses-damaged"
     INDEX_MISSING = "index-missing"
     INDEX_SHORT = "index-short"
     INDEX_LONG = "index-long"
@@ -104,6 +108,8 @@ class Kind:
 
 RECOVER, FROM, GIVE_UP = "recover", "recover --from REPLICA", "recover --allow-data-loss"
 """What recover can do: alone, with a replica, and at the price of what is lost."""
+FORGET = "recover --forget-losses"
+"""What ends the reminder of a loss that was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +178,23 @@ def _kinds() -> Iterable[Kind]:
     )  # fmt: skip
     yield Kind(
         Code.PARTITION_DIRECTORY_MISSING, damage,
-        "The control file says that the partition is assigned here, but its directory does not exist.",
-        "Bring the directory back, or let a running cluster copy the partition from another replica.", FROM,
+        "The partition belongs here, as the control file says or as its session and marks prove, but its directory does not"
+        " exist.",
+        "Bring the directory back, or recover --from REPLICA what is known to have been in it. Where it was removed on purpose,"
+        " take the partition away with its files deleted. If no replica has it, recover --allow-data-loss lets a running"
+        " cluster begin anew here.",
+        FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.PARTITION_NOT_ASSIGNED, note,
         "There are files of a partition that is not assigned to this node.",
         "They were kept when the partition was taken away. Remove them by hand once nobody wants them.",
+    )  # fmt: skip
+    yield Kind(
+        Code.PARTITION_EMPTY, note,
+        "The partition belongs here, and its directory holds no segment.",
+        "A partition that never held anything looks like this; the node makes its first segment when it opens it. Where a"
+        " session began in it, there was a segment: that is damage, and recover --allow-data-loss begins the log anew.",
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_HEADER_SHORT, damage,
@@ -252,8 +268,30 @@ def _kinds() -> Iterable[Kind]:
     yield Kind(
         Code.ACKNOWLEDGED_MISSING, damage,
         "The partition's last transaction is below its local low-water mark: transactions known to be durable are gone.",
-        "Do not let this replica vote. Copy the partition from another replica.",
-        FROM,
+        "Do not let this replica vote. recover --from REPLICA brings them back; if no replica has them, recover"
+        " --allow-data-loss lowers the mark and keeps the loss in mind.",
+        FROM, then=(GIVE_UP,),
+    )  # fmt: skip
+    yield Kind(
+        Code.DURABLE_MISSING, damage,
+        "The partition ends in front of transactions that were durable here: an index leads behind a checkpoint that was synced"
+        " together with the data, or a segment is called after a later transaction.",
+        "As for acknowledged-missing. Neither rebuild-index nor append touches what proves the loss.",
+        FROM, then=(GIVE_UP,),
+    )  # fmt: skip
+    yield Kind(
+        Code.LOSS_ACCEPTED, damage,
+        "Transactions that recover --allow-data-loss gave up are still missing. The ledger .waltzctl/accepted-losses keeps them.",
+        "recover --from REPLICA brings them back, and so does a running cluster that has them. If nobody ever will, recover"
+        " --forget-losses ends the reminder; undo takes that back, like the repair that gave them up.",
+        FROM, then=(FORGET,),
+    )  # fmt: skip
+    yield Kind(
+        Code.ACCEPTED_LOSSES_DAMAGED, damage,
+        "The ledger of accepted losses cannot be read in full, so that not every transaction that was given up can be named.",
+        "The audit journal .waltzctl/journal.jsonl and the quarantine tell which repairs gave something up. recover"
+        " --forget-losses sets the ledger aside once that is known.",
+        FORGET,
     )  # fmt: skip
     yield Kind(
         Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
@@ -277,9 +315,11 @@ def _kinds() -> Iterable[Kind]:
         "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield Kind(
-        Code.INDEX_ORPHAN, repairable,
+        Code.INDEX_ORPHAN, damage,
         "An index file has no data file. In a released node every later append to the partition fails.",
-        "A crash during roll-over leaves it. recover removes it.", RECOVER, then=(FROM, GIVE_UP),
+        "Without entries a crash during roll-over left it, and with entries that other segments hold a truncation: recover"
+        " removes it. Otherwise the data file is lost: recover --from REPLICA.",
+        FROM, "it has no entries, or other segments hold their transactions", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield Kind(
         Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; nothing reads them.",

@@ -376,6 +376,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         **listed(AGREED),
                         "description": "What compare found; left out where the plan does not come from there.",
                     },
+                    "forget_losses": {**BOOLEAN, "description": "Older plans do not have it, which is false."},
                     "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
                     "settings": {
                         **listed(
@@ -397,7 +398,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                         "description": "What set-partition is to set; left out of other plans.",
                     },
                 },
-                ("agreed", "layout", "settings"),
+                ("agreed", "forget_losses", "layout", "settings"),
             ),
         },
         (),

@@ -21,6 +21,7 @@ from engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from engine.crew import Crew
 from engine.errors import InvalidRequestError
 from engine.findings import Finding, Severity
+from engine.inspect.partition_checks import PartitionContext, loss_findings
 
 Compared = Finding | PartitionComparison | CompareSummary
 
@@ -72,14 +73,13 @@ class _Gathered:
         found: list[Ballot] = []
         for number, member in enumerate(self.members):
             ballot = member.ballot
-            mark = ballot.local_low_water_mark
-            missing = mark is not None and self.end_of(number) <= mark
+            missing = member.held_to is not None and self.end_of(number) <= member.held_to
             found.append(replace(ballot, open_end=ballot.present and (missing or number in self.open_ends)))
         return tuple(found)
 
     def all_runs(self) -> tuple[Run, ...]:
-        """With what is missing at or below a replica's local low-water mark: it held that, and has lost it."""
-        marks = [one.ballot.local_low_water_mark if one.replica is not None else None for one in self.members]
+        """With what is missing up to where a replica is proven to have held everything: it has lost that."""
+        marks = [one.held_to if one.replica is not None else None for one in self.members]
         highest = max((mark + 1 for mark in marks if mark is not None), default=0)
         end = self.runs[-1].stop if self.runs else 0
         runs = [*self.runs]
@@ -133,6 +133,8 @@ class _Comparison:
             self._bytes += result.bytes
             yield from self._new(result.findings)
             if task.high is None:
+                for number in range(len(current.members)):
+                    yield from self._new(_accepted(task.partition, current, number))
                 yield self._conclude(task.partition, current)
                 current = None
         yield self._summary()
@@ -192,6 +194,15 @@ def _with_losses(run: Run, marks: Sequence[int | None]) -> Run:
     ]
     versions = (DAMAGED if gone else version for gone, version in zip(lost, run.versions, strict=True))
     return replace(run, versions=tuple(versions)) if any(lost) else run
+
+
+def _accepted(partition: int, gathered: _Gathered, number: int) -> Iterator[Finding]:
+    """Losses that were accepted in a replica and are not over."""
+    member = gathered.members[number]
+    held = [(run.first, run.stop) for run in gathered.runs if run.versions[number] >= 0] if member.accepted else []
+    mark = member.ballot.local_low_water_mark
+    context = PartitionContext(member.path, partition, member.path / str(partition), mark, accepted=member.accepted)
+    return loss_findings(context, held)
 
 
 def _without_data(difference: Difference) -> Difference:

@@ -11,19 +11,28 @@ from engine.compare.reading import Replica, Segment
 from engine.compare.vote import Ballot
 from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from engine.findings import Code, Finding, make_finding
-from engine.inspect.partition_runs import assigned_in
 from engine.storage import places
+from engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
+from engine.storage.assignment import is_hosted
+from engine.storage.evidence import evidence
 from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
+from formats.accepted_losses import AcceptedLoss, Ledger
 from formats.control import ControlFile, PartitionInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica of one partition: its ballot, and its records as they are to be read (None: its directory is not there)."""
+    """A replica of one partition: its ballot, and its records as they are to be read (None: its directory is not there).
+
+    `held_to`: the last transaction that it is proven to have held, None where nothing tells.  `accepted`: losses in it that
+    somebody agreed to.
+    """
 
     path: Path
     ballot: Ballot
     replica: Replica | None
+    held_to: int | None = None
+    accepted: tuple[AcceptedLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +43,17 @@ class Directories:
     cluster_key: uuid.UUID
     num_partitions: int
     held: tuple[bool, ...]
+    ledgers: tuple[Ledger, ...]
 
     def members(self, partition: int) -> tuple[Member, ...]:
         """The directories that are a replica of a partition, numbered from 0 on."""
         found: list[Member] = []
-        for view, held in zip(self.views, self.held, strict=True):
+        for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
             if belongs(view, partition):
-                found.append(self._member(len(found), view, partition, held=held))
+                found.append(self._member(len(found), view, partition, ledger, held=held))
         return tuple(found)
 
-    def _member(self, number: int, view: StorageView, partition: int, *, held: bool) -> Member:
+    def _member(self, number: int, view: StorageView, partition: int, ledger: Ledger, *, held: bool) -> Member:
         info = info_of(view.control, partition)
         current = None if info is None else info.current_struct
         directory = view.partitions.get(partition)
@@ -55,11 +65,19 @@ class Directories:
         stops = [*(one.first_transaction_id for one in listed), None][1:]
         segments = tuple(Segment(one, stop) for one, stop in zip(listed, stops, strict=True))
         mark = ballot.local_low_water_mark
-        return Member(view.path, ballot, Replica(number, view.path, partition, self.cluster_key, mark, segments, held))
+        replica = Replica(number, view.path, partition, self.cluster_key, mark, segments, held)
+        given_up = of_partition(ledger.losses, partition)
+        proven = evidence(directory, mark, [one for one in given_up if still_lost(one, (), mark)]).next_id
+        known = mark is not None or proven > 0
+        return Member(view.path, ballot, replica, proven - 1 if known else None, given_up)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
         """What stands in the way of a full vote: control files and marks that are not there, missing directories."""
-        for view in self.views:
+        for view, ledger in zip(self.views, self.ledgers, strict=True):
+            if ledger.fault is not None:
+                said = f"the ledger of accepted losses cannot be read in full: {ledger.fault}"
+                where = ledger_path(view.path)
+                yield make_finding(Code.ACCEPTED_LOSSES_DAMAGED, where, said, storage_directory=view.path)
             if view.control is None:
                 said = "no usable control file: session and marks of this replica are unknown"
                 yield make_finding(Code.CONTROL_FILE_MISSING, view.control_path, said, storage_directory=view.path)
@@ -76,7 +94,7 @@ class Directories:
             code = Code.CONTROL_PAIR_TIE if all(one.valid for one in info.structs) else Code.CONTROL_PAIR_CHECKSUM
             yield make_finding(code, view.control_path, said, storage_directory=view.path, partition=partition)
         if partition not in view.partitions:
-            where, said = view.path / str(partition), "assigned here, but its directory does not exist"
+            where, said = view.path / str(partition), "it belongs here, but its directory does not exist"
             code = Code.PARTITION_DIRECTORY_MISSING
             yield make_finding(code, where, said, storage_directory=view.path, partition=partition)
 
@@ -89,9 +107,8 @@ def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None
 
 
 def belongs(view: StorageView, partition: int) -> bool:
-    """Whether a directory is a replica of a partition: as its control file says, else whether there is a directory for it."""
-    assigned = assigned_in(view.control, partition)
-    return partition in view.partitions if assigned is None else assigned
+    """Whether a directory is a replica of a partition."""
+    return is_hosted(view.path, view.control, partition, directory=partition in view.partitions)
 
 
 def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) -> Directories:
@@ -137,7 +154,8 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
     if partitions is not None:
         check_partitions(reference, partitions)
     held = tuple(places.lock_holder(view.path, view.control_path) is not None for view in views)
-    return Directories(views, reference.header.cluster_key, len(reference.partitions), held)
+    ledgers = tuple(read_ledger(view.path) for view in views)
+    return Directories(views, reference.header.cluster_key, len(reference.partitions), held, ledgers)
 
 
 def _view(path: Path, partitions: Collection[int] | None) -> StorageView:

@@ -16,6 +16,7 @@ from engine.inspect.partition_runs import runs
 from engine.inspect.segment_checks import FilesChangedError, unreadable
 from engine.inspect.targets import Scope, look_around, plan
 from engine.scan.source import read_bytes
+from engine.storage.accepted_losses import Range
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position
 
 
@@ -68,7 +69,7 @@ def _dump(
     around = look_around(scope, partitions)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
-        jobs = list(run.jobs)
+        jobs, held = list(run.jobs), list[Range]()
         for job in reversed(jobs) if reverse else jobs:
             try:
                 with SegmentReader(job, limits, data=False) as reader:
@@ -76,12 +77,13 @@ def _dump(
                     if reader.reader is None:
                         yield from reader.index_problem()
                     else:
+                        held.append((reader.reader.begins, reader.reader.begins + reader.reader.count()))
                         yield from _entries(reader, reader.reader, first, last, reverse)
             except FilesChangedError:
                 continue  # truncated or removed since it was listed
             except DiskReadError as error:
                 yield from unreadable(job, error).findings
-        yield from run.orphans()
+        yield from run.orphans(held)
 
 
 def _entries(

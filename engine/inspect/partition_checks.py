@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.inspect.segment_job import SegmentReport
 from engine.storage import places
+from engine.storage.accepted_losses import Range, still_lost, without
+from engine.storage.evidence import Evidence
 from engine.storage.view import PartitionView, SegmentView
+from formats.accepted_losses import AcceptedLoss
 from formats.segment import parse_name
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What is known of a partition beside its files.  `assigned` and `local_low_water_mark` are None where nothing tells."""
+    """What is known of a partition beside its files.
+
+    `assigned`, `local_low_water_mark` and `session_id` are None where nothing tells.  `accepted`: losses that somebody agreed to.
+    """
 
     storage: Path | None
     number: int | None
     path: Path
     local_low_water_mark: int | None = None
     assigned: bool | None = None
+    session_id: int | None = None
+    accepted: tuple[AcceptedLoss, ...] = ()
 
     def finding(
         self,
@@ -48,14 +56,27 @@ class PartitionContext:
         )
 
 
-def join_findings(context: PartitionContext, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
-    """Gaps and overlaps between neighbouring segments, indexes that are too long, and acknowledged transactions that miss.
+def join_findings(context: PartitionContext, reports: Sequence[SegmentReport], proven: Evidence) -> Iterator[Finding]:
+    """Gaps and overlaps between neighbouring segments, indexes that are too long, and transactions that miss at the end.
 
-    `reports`: of every segment that has a data file.
+    `reports`: of every segment that has a data file.  `proven`: what the partition's files prove.
     """
     ordered = sorted(reports, key=lambda report: report.begins)
-    yield from neighbour_findings(context, ordered, 0)
-    yield from acknowledged_findings(context, ordered)
+    yield from end_findings(context, ordered, proven, neighbour_findings(context, ordered, 0))
+
+
+def end_findings(
+    context: PartitionContext, ordered: Sequence[SegmentReport], proven: Evidence, joints: Iterable[Finding]
+) -> Iterator[Finding]:
+    """The findings about joints, then those about the end.
+
+    The index of the last segment that proves a loss is not named among the joints: it is no stale one that may be cut.
+    """
+    lost = tuple(lost_end_findings(context, ordered, proven))
+    witness = any(one.code is Code.DURABLE_MISSING and one.path == ordered[-1].job.index_path for one in lost)
+    excess = ordered[-1].index_excess if witness else None
+    yield from (one for one in joints if one is not excess)
+    yield from lost
 
 
 def neighbour_findings(
@@ -111,13 +132,18 @@ def _gap(context: PartitionContext, before: SegmentReport | None, report: Segmen
     )
 
 
-def acknowledged_findings(context: PartitionContext, ordered: Sequence[SegmentReport]) -> Iterator[Finding]:
-    """Whether the partition reaches its local low-water mark; the last of `ordered` is the partition's last segment."""
+def lost_end_findings(
+    context: PartitionContext, ordered: Sequence[SegmentReport], proven: Evidence
+) -> Iterator[Finding]:
+    """Whether the partition reaches its local low-water mark, and what its files prove to have been durable behind that.
+
+    The last of `ordered` is the partition's last segment.  What an index without a data file proves is a finding of its own.
+    """
     mark = context.local_low_water_mark
-    if mark is None or any(report.gone or report.uncertain or not report.finished for report in ordered[-1:]):
+    if any(report.gone or report.uncertain or not report.finished for report in ordered[-1:]):
         return
     last = max((report.accounted for report in ordered), default=-1)
-    if last < mark:
+    if mark is not None and last < mark:
         path = ordered[-1].job.data_path if ordered else context.path
         ends = f"the last transaction is {last}" if last >= 0 else "there is no transaction"
         yield context.finding(
@@ -127,19 +153,70 @@ def acknowledged_findings(context: PartitionContext, ordered: Sequence[SegmentRe
             segment=ordered[-1].job.first if ordered else None,
             transaction_id=last + 1,
         )
+    following = max(last, -1 if mark is None else mark) + 1
+    own = ordered[-1] if ordered and ordered[-1].job.first == proven.index_with_data else None
+    by_index = 0 if own is None or own.index_excess is None else proven.with_data  # unless it is being written
+    if max(proven.names, by_index) > following:
+        stop = max(proven.names, by_index)
+        why = (
+            f"the index has entries behind {stop - 1}, which are only written once everything up to there is durable"
+            if by_index == stop
+            else f"a file of the partition is called after transaction {stop}"
+        )
+        yield context.finding(
+            Code.DURABLE_MISSING,
+            own.job.index_path if own is not None and by_index == stop else context.path,
+            f"{_many(following, stop)} missing at the end, and {_many(following, stop, 'was', 'were')} durable here once: {why}",
+            segment=ordered[-1].job.first if ordered else None,
+            transaction_id=following,
+        )
 
 
-def orphan_finding(context: PartitionContext, segment: SegmentView) -> Finding:
-    """An index file without a data file."""
+def _many(first: int, stop: int, one: str = "is", many: str = "are") -> str:
+    return f"transaction {first} {one}" if stop - first == 1 else f"transactions {first} to {stop - 1} {many}"
+
+
+def held_ids(reports: Iterable[SegmentReport]) -> list[Range]:
+    """The ids from the first to the last record of each segment; what is damaged between them is a finding of its own."""
+    return [(report.begins, report.last_id + 1) for report in reports if report.last_id is not None]
+
+
+def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[Finding]:
+    """Accepted losses that are not over; `held` are the ids that are here."""
+    for loss in context.accepted:
+        rest = still_lost(loss, held, context.local_low_water_mark)
+        if not rest:
+            continue
+        whole = rest == [(loss.first, loss.last + 1)]
+        given = _many(loss.first, loss.last + 1, "was", "were")
+        parts = ", ".join(str(first) if stop - first == 1 else f"{first} to {stop - 1}" for first, stop in rest)
+        missing = "still missing" if whole else f"{parts} still missing, the others are here again"
+        yield context.finding(
+            Code.LOSS_ACCEPTED,
+            context.path,
+            f"{given} given up on {loss.time} ({loss.reason}); {missing}",
+            transaction_id=rest[0][0],
+        )
+
+
+def orphan_finding(context: PartitionContext, segment: SegmentView, held: Sequence[Range]) -> Finding:
+    """An index file without a data file; `held` are the ids that are in other segments."""
     assert segment.index is not None
-    entries = segment.entries
-    held = f"it has {entries} entries: the data file was there once" if entries else "it has no entries"
+    first, entries = segment.first_transaction_id, segment.entries
+    lost = without((first, first + entries), held)
+    if not entries:
+        said = "it has no entries"
+    elif not lost:
+        said = f"it has {entries} entries, and other segments hold these transactions"
+    else:
+        said = f"it has {entries} entries: {_many(lost[0][0], lost[-1][1], 'was', 'were')} in it and nowhere else"
     return context.finding(
         Code.INDEX_ORPHAN,
         segment.index.path,
-        f"the index has no data file; {held}",
-        segment=segment.first_transaction_id,
-        transaction_id=segment.first_transaction_id,
+        f"the index has no data file; {said}",
+        severity=Severity.DAMAGE if lost else Severity.REPAIRABLE,
+        segment=first,
+        transaction_id=lost[0][0] if lost else first,
         length=segment.index.size,
     )
 
@@ -177,7 +254,7 @@ def placement_findings(
             yield context.finding(
                 Code.PARTITION_DIRECTORY_MISSING,
                 context.path,
-                f"partition {context.number} is assigned to this node, but its directory does not exist",
+                f"partition {context.number} belongs to this node, but its directory does not exist{_known(context)}",
             )
     elif partitions is not None and context.number is not None and context.number >= partitions:
         yield context.finding(
@@ -185,9 +262,26 @@ def placement_findings(
             view.path,
             f"the control file has partitions 0 to {partitions - 1}, and none of this number",
         )
+    elif context.assigned and not view.segments and context.local_low_water_mark in (None, -1):
+        session = context.session_id
+        began = session is not None and session >= 0
+        why = f", though session {session} began in it" if began else ": it never held anything"
+        yield context.finding(
+            Code.PARTITION_EMPTY,
+            view.path,
+            f"there is no segment{why}",
+            severity=Severity.DAMAGE if began else Severity.NOTE,
+        )
     elif context.assigned is False and view.segments:
         yield context.finding(
             Code.PARTITION_NOT_ASSIGNED,
             view.path,
             f"partition {context.number} is not assigned to this node; its {len(view.segments)} segments were kept",
         )
+
+
+def _known(context: PartitionContext) -> str:
+    mark, session = context.local_low_water_mark, context.session_id
+    if mark is not None and mark >= 0:
+        return f"; transactions up to {mark} were durable in it"
+    return f"; session {session} began in it" if session is not None and session >= 0 else ""

@@ -13,7 +13,9 @@ from engine.inspect.limits import Limits
 from engine.inspect.live import Watch, states
 from engine.inspect.partition_checks import (
     PartitionContext,
+    held_ids,
     join_findings,
+    loss_findings,
     orphan_finding,
     placement_findings,
     special_findings,
@@ -23,8 +25,10 @@ from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.stray_checks import stray_findings
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.storage import places
+from engine.storage.accepted_losses import Range, ledger_path, of_partition
+from engine.storage.assignment import assigned_here
+from engine.storage.evidence import Evidence, evidence
 from engine.storage.view import PartitionView, SegmentView, view_partition
-from formats.control import ControlFile
 
 _ATTEMPTS = 3
 
@@ -50,6 +54,7 @@ class PartitionRun:
             cluster_key=around.cluster_key,
             local_low_water_mark=context.local_low_water_mark,
             held=around.held,
+            durable_to=evidence(partition.view, context.local_low_water_mark).required - 1,
         )
         self.jobs: tuple[SegmentJob, ...] = ()
         if not self._beyond:
@@ -116,11 +121,11 @@ class PartitionRun:
             or not all(one.finished for one in self._reports)
         ):
             return
-        yield from self.orphans()
+        yield from self.orphans(held_ids(self._reports))
         if not self._partition.whole:
             return
         reports = self._reports
-        found = list(join_findings(self._context, reports))
+        found = list(join_findings(self._context, reports, self.proven()))
         for _ in range(_ATTEMPTS):
             if not found or self._unchanged(view, reports):
                 break
@@ -133,12 +138,22 @@ class PartitionRun:
             for report in reports:
                 yield from (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
                 self._seen |= {(one.code, one.path, one.offset) for one in report.findings}
-            found = list(join_findings(self._context, reports))
+            found = list(join_findings(self._context, reports, self.proven()))
         else:
             found = []
         yield from found
+        yield from self.losses(held_ids(reports))
         yield from self.stray_segments(check_again)
         yield from self.strays()
+
+    def proven(self) -> Evidence:
+        """What the partition's files, as they were seen last, and its mark prove."""
+        return evidence(self._partition.view, self._context.local_low_water_mark)
+
+    def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
+        """Losses that were accepted and are not over; of one that was taken away on purpose nothing is expected."""
+        if self._context.assigned is not False:
+            yield from loss_findings(self._context, held)
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked; later ones do not count."""
@@ -161,8 +176,8 @@ class PartitionRun:
         except (DiskReadError, NotWaltzError):
             return None
 
-    def orphans(self) -> Iterator[Finding]:
-        """Indexes without a data file.  Raises CutShort."""
+    def orphans(self, held: Sequence[Range]) -> Iterator[Finding]:
+        """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort."""
         view = self._partition.view
         for segment in () if view is None else view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
@@ -170,7 +185,7 @@ class PartitionRun:
                     continue  # what stands in the data file's place is named
                 settled = self._settle_orphan(segment)
                 if settled is not None:
-                    yield orphan_finding(self._context, settled)
+                    yield orphan_finding(self._context, settled, held)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
@@ -234,7 +249,9 @@ def runs(
         expected = {
             info.partition
             for info in control.partitions
-            if (partitions is None or info.partition in partitions) and assigned_in(control, info.partition)
+            if (partitions is None or info.partition in partitions)
+            and info.partition not in present
+            and assigned_here(storage, control, info.partition, directory=False)
         }
     for number in sorted(expected | set(present)):
         part = present.get(number)
@@ -246,26 +263,17 @@ def runs(
         yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
 
 
-def assigned_in(control: ControlFile | None, partition: int) -> bool | None:
-    """The flag in force; None where nothing tells: in the documented layout, or when a struct is invalid."""
-    if control is None or partition >= len(control.partitions):
-        return None
-    info = control.partitions[partition]
-    current = info.current_struct
-    if current is None or (not current.assigned and not all(one.valid for one in info.structs)):
-        return None  # the struct that is lost may be the one that says so
-    return current.assigned
-
-
 def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> PartitionContext:
-    number, control = part.number, around.control
+    number, control, here = part.number, around.control, part.view is not None or part.error is not None
     stray = control is not None and control.size_fits and number is not None and number >= len(control.partitions)
     return PartitionContext(
         None if stray else scope.storage,
         number,
         part.path,
         around.local_low_water_mark(number),
-        None if number is None else assigned_in(around.control, number),
+        None if number is None else assigned_here(scope.storage, around.control, number, directory=here),
+        around.session_id(number),
+        of_partition(around.ledger.losses, number),
     )
 
 
@@ -275,6 +283,13 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
     if not scope.whole or storage is None:
         return
     yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
+    if around.ledger.fault is not None:
+        yield make_finding(
+            Code.ACCEPTED_LOSSES_DAMAGED,
+            ledger_path(storage),
+            f"the ledger of accepted losses cannot be read in full: {around.ledger.fault}",
+            storage_directory=storage,
+        )
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
 

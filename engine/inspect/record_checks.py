@@ -277,13 +277,15 @@ def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
 def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
     """A finding for a torn tail, with the severity that its place gives it."""
     mark, expected = job.local_low_water_mark, damage.transaction_id
-    harmless = job.last and mark is not None and expected > mark
+    harmless = job.last and mark is not None and expected > max(mark, job.durable_to)
     if harmless:
         why = f"above the local low-water mark {mark}"
     elif not job.last:
         why = "in a segment that is not the last"
     elif mark is None:
         why = "the local low-water mark is not known"
+    elif expected > mark:
+        why = f"but transactions up to {job.durable_to} were durable here"
     else:
         why = f"at or below the local low-water mark {mark}"
     stands = _stands(damage)

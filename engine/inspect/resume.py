@@ -145,7 +145,7 @@ def _key(job: SegmentJob) -> str:
 
 def _circumstances(job: SegmentJob) -> list[Any]:
     """What a segment's findings depend on beside its files."""
-    return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark]
+    return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark, job.durable_to]
 
 
 def refuse_inside(path: Path, inspected: Iterable[Path]) -> None:

@@ -37,6 +37,8 @@ class SegmentJob:
     """The id in the name of the next data file; None where there is none, or none was looked for."""
     hash_to: int | None = None
     """So many bytes of the data file, from its beginning, are hashed on the way; None: none are."""
+    durable_to: int = -1
+    """The last transaction that the partition's marks and files prove to have been durable (`engine.storage.evidence`)."""
 
     @property
     def data_path(self) -> Path:

@@ -19,6 +19,7 @@ from engine.inspect.segment_checks import check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import Surroundings, look_around, plan
 from engine.storage import places
+from engine.storage.assignment import assigned_here
 from engine.storage.availability import Availability, read_availability
 from engine.storage.view import PartitionView
 from formats.adapters import format_time
@@ -104,7 +105,8 @@ def storage_status(path: Path, partitions: Collection[int] | None = None, crew: 
     for info in () if control is None else control.partitions:
         number = info.partition
         if number not in described and (partitions is None or number in partitions):
-            described[number] = _partition(number, around, availability.get(number))
+            assigned = assigned_here(storage, control, number, directory=False)
+            described[number] = _partition(number, assigned, around, availability.get(number))
     return StorageStatus(
         path=path,
         cluster_key=around.cluster_key if control is None else control.header.cluster_key,
@@ -137,6 +139,7 @@ def _describe(
     held = [report for report in reports if report.last_id is not None]
     return _partition(
         number,
+        run.context.assigned,
         around,
         availability,
         tuple(findings),
@@ -149,6 +152,7 @@ def _describe(
 
 def _partition(
     number: int,
+    assigned: bool | None,
     around: Surroundings,
     availability: Availability | None,
     findings: tuple[Finding, ...] = (),
@@ -165,7 +169,6 @@ def _partition(
     every = () if view is None else view.segments
     files = [state for one in every for state in (one.data, one.index) if state is not None]
     written = max((one.data.modified_ns for one in segments if one.data), default=None)
-    assigned = None if current is None else current.assigned if current.assigned is not None else view is not None
     return PartitionStatus(
         partition=number,
         assigned=assigned,

@@ -13,6 +13,7 @@ from engine.findings import Code, Finding, make_finding
 from engine.inspect.control_checks import ControlState, inspect_control
 from engine.inspect.segment_job import SegmentJob
 from engine.storage import places
+from engine.storage.accepted_losses import read_ledger
 from engine.storage.view import (
     FileState,
     PartitionView,
@@ -24,7 +25,8 @@ from engine.storage.view import (
     view_partition,
     view_storage,
 )
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
+from formats.accepted_losses import Ledger
+from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionStruct
 from formats.segment import SEGMENT_SUFFIX, parse_name
 
 _HEADERS_COMPARED = 1000
@@ -189,13 +191,15 @@ def _look_at_storage(scope: Scope, storage: Path, partitions: Collection[int] | 
 class Surroundings:
     """What a scope's control file says, for the checks of everything else.
 
-    `held`: a process holds the storage directory.  `cluster_key` is the one that headers are compared with.
+    `held`: a process holds the storage directory.  `cluster_key` is the one that headers are compared with.  `ledger`: the losses
+    that were accepted in it.
     """
 
     state: ControlState
     held: bool
     cluster_key: uuid.UUID | None
     findings: tuple[Finding, ...]
+    ledger: Ledger = Ledger()  # noqa: RUF009  # frozen
 
     @property
     def control(self) -> ControlFile | None:
@@ -204,10 +208,18 @@ class Surroundings:
 
     def local_low_water_mark(self, partition: int | None) -> int | None:
         """The mark that is in force; None where there is none."""
+        current = self._current(partition)
+        return None if current is None else current.local_low_water_mark
+
+    def session_id(self, partition: int | None) -> int | None:
+        """The session that is in force; None where nothing tells it."""
+        current = self._current(partition)
+        return None if current is None else current.session_id
+
+    def _current(self, partition: int | None) -> PartitionStruct | None:
         if self.control is None or partition is None or partition >= len(self.control.partitions):
             return None
-        current = self.control.partitions[partition].current_struct
-        return None if current is None else current.local_low_water_mark
+        return self.control.partitions[partition].current_struct
 
 
 def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> Surroundings:
@@ -239,7 +251,16 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
             )
         )
         key = actual
-    return Surroundings(state, held, key, tuple(findings))
+    return Surroundings(state, held, key, tuple(findings), _ledger(storage))
+
+
+def _ledger(storage: Path | None) -> Ledger:
+    if storage is None:
+        return Ledger()
+    try:
+        return read_ledger(storage)
+    except DiskReadError as error:
+        return Ledger(fault=str(error))
 
 
 def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:

@@ -29,10 +29,10 @@ from engine.node.permissions import (
 from engine.node.service_options import ServiceOptions
 from engine.node.workers import WorkerPool
 from engine.scan.transcode import AppendEncoder
+from engine.storage.assignment import put_aside_path
 from engine.storage.availability import Availability
 from engine.storage.directory import StorageDirectory
 from engine.storage.fences import SessionFences
-from engine.storage.retired import put_aside_path
 from engine.storage.wire_records import WireRecords
 from formats.control import Layout
 from formats.wire.storage import SessionInfo

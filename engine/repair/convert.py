@@ -33,8 +33,8 @@ from engine.findings import Severity
 from engine.inspect.control_checks import inspect_control
 from engine.repair.edits import Cut, MoveDirectory, Overwrite, Replace
 from engine.repair.plan import Arguments, Draft, Repair
+from engine.storage.assignment import put_aside_path
 from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
-from engine.storage.retired import put_aside_path
 from engine.storage.view import StorageView, TargetKind, resolve, view_storage
 from formats.control import (
     CONTROL_HEADER,

@@ -27,6 +27,7 @@ from typing import Any
 from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
+from engine.storage.accepted_losses import LEDGER_NAME
 from engine.storage.availability import AVAILABILITY_FILE_NAME
 from engine.strict_json import InvalidJsonError as _InvalidError
 from engine.strict_json import StrictObject as _Object
@@ -182,13 +183,16 @@ class QuarantineEntry:
 
 
 STATE_FILES = frozenset(
-    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}"}
+    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}
 )
 """What a repair may change of our own state: files that belong to the partitions, as the control file does."""
 
 
 def check_name(name: str) -> str:
-    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError."""
+    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError.
+
+    Of our own state only `STATE_FILES` change with a repair.
+    """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")

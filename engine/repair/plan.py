@@ -20,7 +20,9 @@ from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, Ref
 from engine.findings import Finding, Ran
 from engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from engine.repair.restore import stamp
+from engine.storage.accepted_losses import ledger_path
 from engine.storage.view import FileState, resolve
+from formats.accepted_losses import AcceptedLoss
 from formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ class Step:
 class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
-    `agreed`: what a comparison of all replicas found, for recover.  `layout`: to which layout convert brings a control file.
-    `settings`: what set-partition is to set.
+    `agreed`: what a comparison of all replicas found, for recover; `forget_losses`: that it only makes the ledger of accepted
+    losses shorter.  `layout`: to which layout convert brings a control file.  `settings`: what set-partition is to set.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -67,6 +69,7 @@ class Arguments:
     agreed: tuple[Agreed, ...] = ()
     layout: Layout | None = None
     settings: tuple[Chosen, ...] = ()
+    forget_losses: bool = False
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -82,7 +85,7 @@ class Arguments:
     def as_object(self) -> dict[str, Any]:
         """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
-        for name in ("agreed", "layout", "settings"):
+        for name in ("agreed", "layout", "settings", "forget_losses"):
             if not found[name]:
                 del found[name]
         return found
@@ -147,7 +150,7 @@ class Repair:
 def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[Path] = ()) -> Binding:
     """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError."""
     control = storage / CONTROL_FILE_NAME
-    listing = [*_states(storage, [control])]
+    listing = [*_states(storage, [control, ledger_path(storage)])]
     for partition in sorted(set(partitions)):
         directory = storage / str(partition)
         try:
@@ -190,7 +193,10 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making: planners add to it, `finish` computes the hash."""
+    """A plan in the making: planners add to it, `finish` computes the hash.
+
+    `accepted` and `settled`: losses that enter and leave the ledger with it.
+    """
 
     command: str
     path: Path
@@ -202,6 +208,8 @@ class Draft:
     partitions: set[int] = field(default_factory=set)
     sources: set[Path] = field(default_factory=set)
     roll_back: bool = False
+    accepted: list[AcceptedLoss] = field(default_factory=list)
+    settled: list[AcceptedLoss] = field(default_factory=list)
 
     def step(
         self,
@@ -325,7 +333,17 @@ def _arguments(value: Any) -> Arguments:
     flags = bool(known.everything), bool(known.allow_data_loss)
     layout = None if known.layout is None else Layout(known.layout)
     agreed, settings = _agreed(known.agreed), _settings(known.settings)
-    return Arguments(partitions, flags[0], known.after, tuple(known.replicas), flags[1], agreed, layout, settings)
+    return Arguments(
+        partitions,
+        flags[0],
+        known.after,
+        tuple(known.replicas),
+        flags[1],
+        agreed,
+        layout,
+        settings,
+        bool(known.forget_losses),
+    )
 
 
 def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
@@ -395,6 +413,10 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
         (partition,) = arguments.partitions
         loss = arguments.allow_data_loss
         return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=loss)
+    if command == "recover" and arguments.forget_losses:
+        from engine.repair.recover_ledger import plan_forget
+
+        return plan_forget(path, partitions=arguments.partitions)
     if command == "recover":
         from engine.repair.recover import plan_recover
 

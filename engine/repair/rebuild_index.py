@@ -9,6 +9,9 @@ What an index holds:
   a damaged span stands at the span's start.  Where the others begin only the old index knows: its entry is kept when it lies
   inside the span and rises; otherwise the entry is the span's last byte.  Whoever reads there finds no record with that id.
 - For ids that are skipped between two intact records: the offset of the record behind them, which has another id.
+
+The index of a partition's last segment may prove that its data file has lost records (`engine.storage.evidence`).  It is the only
+one that knows, so it is left as it is, for recover.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from engine.repair.survey import begins_at, check_jump, open_hint
 from engine.scan.columns import Damage, DamageCause
 from engine.scan.scanner import summarise_records
 from engine.scan.source import ByteSource, read_bytes
+from engine.storage.evidence import Evidence, evidence
 from engine.storage.view import (
     FileState,
     SegmentView,
@@ -158,6 +162,10 @@ class IndexPlan:
             return f"{index.size - position} bytes are there beyond the last record"
         return None
 
+    def stop(self) -> int:
+        """The id behind the last that it has an entry for.  Goes through the whole data file.  Raises as `chunks`."""
+        return self.begins + (sum(map(len, self.chunks())) - HEADER_SIZE) // ENTRY_SIZE
+
     def replacement(self) -> Replace:
         """The edit that puts this index in place."""
         most = HEADER_SIZE + ENTRY_SIZE * (self.content.size() // RECORD_OVERHEAD)
@@ -186,6 +194,7 @@ class _SegmentTask:
     control: ControlFile | None
     everything: bool
     segments: tuple[SegmentView, ...]
+    proven: Evidence
 
     def around(self, control: ControlFile) -> Surroundings:
         """What the segment is judged by."""
@@ -235,8 +244,9 @@ def plan_rebuild_index(
         if partition in strays:
             continue  # no partition of this cluster: verify notes it
         draft.partitions.add(number)
+        proven = evidence(partition, None)
         tasks += [
-            _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments)
+            _SegmentTask(target.storage, number, segment, view.control, everything, partition.segments, proven)
             for segment in partition.data_segments
             if (only is None or segment.data_path.stem == only) and segment.index_path not in partition.special
         ]
@@ -273,6 +283,12 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         following = min((one for one in behind if one > name), default=None)
         wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, following)
         why = wanted.differs(segment.index)
+        if why is not None and task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
+            said = (
+                f"the index proves that transactions {wanted.stop()} to {task.proven.with_data - 1} were durable here, and the"
+                " data file ends in front of them: built from it, the index would forget them"
+            )
+            return _SegmentPlan(partition, undecided=_finding(task, Code.DURABLE_MISSING, said))
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
     except DamageError as error:

@@ -4,7 +4,8 @@ The plan for a storage directory consists of the control file's repair (`engine.
 partition, of headers, losses, indexes and left-overs (`engine.repair.recover_partition`).  All of it is one entry of the
 quarantine, so that one undo brings everything back.
 
-Nothing is ever papered over: a lost record stays a finding until a replica gives it back.
+Nothing is ever papered over: a lost record stays a finding until a replica gives it back.  What is given up by explicit wish
+enters the ledger of accepted losses (`engine.repair.recover_ledger`) in the same repair.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from engine.findings import Code, Finding, make_finding
 from engine.repair.plan import Arguments, Draft, Repair, plan_roll_back
 from engine.repair.reconcile import Agreed
 from engine.repair.recover_control import plan_control
+from engine.repair.recover_ledger import plan_ledger
 from engine.repair.recover_partition import plan_partition
 from engine.repair.replicas import open_replicas
+from engine.storage.accepted_losses import of_partition, read_ledger
+from engine.storage.assignment import is_hosted
 from engine.storage.view import (
     PartitionView,
     StorageView,
@@ -28,7 +32,7 @@ from engine.storage.view import (
     resolve,
     view_storage,
 )
-from formats.control import ControlFile, Layout
+from formats.control import ControlFile
 
 COMMAND = "recover"
 
@@ -75,13 +79,15 @@ def plan_recover(
         draft.undecided.append(_not_ours(draft, stray, control))
     others = open_replicas(replicas, target.storage, control)
     kept = {one.partition: one for one in agreed}
+    ledger = read_ledger(target.storage)
     for number in _numbers(view, control, partitions):
         found = view.partitions.get(number)
         try:
             plan_partition(
                 draft, control, found, number,
-                assigned=_assigned(view, control, number), replicas=others, allow_data_loss=allow_data_loss,
-                agreed=kept.get(number),
+                assigned=is_hosted(target.storage, control, number, directory=number in view.partitions),
+                replicas=others, allow_data_loss=allow_data_loss, agreed=kept.get(number),
+                accepted=of_partition(ledger.losses, number),
             )  # fmt: skip
         except DiskReadError as error:
             where = draft.storage / str(number)
@@ -89,6 +95,7 @@ def plan_recover(
                 Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number, ran=draft.ran
             )
             draft.undecided.append(finding)
+    plan_ledger(draft, ledger)
     return draft.finish()
 
 
@@ -103,10 +110,3 @@ def _not_ours(draft: Draft, view: PartitionView, control: ControlFile) -> Findin
     return make_finding(
         Code.PARTITION_NOT_ASSIGNED, view.path, said, storage_directory=draft.storage, partition=view.partition
     )
-
-
-def _assigned(view: StorageView, control: ControlFile, partition: int) -> bool:
-    if control.layout is Layout.DOCUMENTED or not 0 <= partition < len(control.partitions):
-        return partition in view.partitions
-    current = control.partitions[partition].current_struct
-    return bool(current and current.assigned)

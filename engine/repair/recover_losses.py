@@ -17,6 +17,7 @@ from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_pr
 from engine.repair.survey import Loss
 from engine.scan.columns import RecordView
 from engine.scan.scanner import ORDER_WINDOW, read_record_at
+from engine.storage.evidence import Evidence
 from engine.storage.view import FileState
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
 
@@ -109,6 +110,7 @@ class LossPlanner:
             f"{loss.cause}: transactions {ids[0]} to {ids[1]} are lost; what follows moves to {path.name}",
             ids=ids, offset=loss.offset, length=length, loses_data=True,
         )  # fmt: skip
+        ground.give_up(loss.first, loss.stop, f"{loss.cause} in {part.data_path.name}")
         header = replace(part.header, first_transaction_id=loss.stop)
         index = FileState.of(ground.directory / index_name(loss.stop))
         behind = Part(loss.stop, path, ground.directory / index_name(loss.stop), None, index, header)
@@ -148,6 +150,7 @@ class LossPlanner:
         if tail is not None and part is not None:
             if self.ground.allow_data_loss and not tail.unread:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
+                self.ground.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
                 said = f"transaction {tail.first} and what followed in this segment are lost: {found.why}"
                 self.leave_tail(part, tail, said)
@@ -156,38 +159,69 @@ class LossPlanner:
             segment=following.first, transaction_id=first,
         )  # fmt: skip
 
-    def end(self, part: Part | None, first: int, mark: int | None, evidence: int, *, whole: bool = False) -> int:
-        """The end of the partition: `first` is the next id; up to `mark` transactions are known to be durable.
+    def end(
+        self,
+        part: Part | None,
+        first: int,
+        mark: int | None,
+        proven: Evidence,
+        *,
+        limit: int | None = None,
+        whole: bool = False,
+    ) -> int:
+        """The end of the partition: `first` is the next id; `proven` tells up to where transactions were here.
 
-        `mark` None: not known.  `evidence`: a file without records shows that ids below it have been here.  `whole`: up to there,
-        or nothing, is restored.  Returns the next id after what was restored.
+        `mark` None: the local low-water mark is not known.  `limit`: nothing above the mark is restored from there on; `whole`:
+        up to there, or nothing, is.  Returns the next id after what was restored.
         """
         tail = None if part is None or part.survey is None else part.survey.tail
-        wanted = max(evidence, 0 if mark is None else mark + 1)
+        wanted, required = proven.next_id, proven.required
+        if limit is not None:
+            wanted, required = limit if whole else min(wanted, limit), min(required, limit)
+            wanted, required = max(wanted, proven.mark), max(required, proven.mark)
+        why = ""
         if wanted > first:
             before = Neighbours(self._last_record(part), None)
-            found = self._prove(first, wanted, before)
-            if isinstance(found, Refusal) and not whole and mark is not None and first < mark + 1 < wanted:
-                found = self._prove(first, mark + 1, before)
-            if isinstance(found, Proven):
-                self._restore_behind(part, found, f"acknowledged up to {mark}" if mark is not None else "lost tail")
-                return found.runs[-1].stop
-            self._end_lost(part, tail, first, mark, found.why)
+            listed = proven.listed if limit is None and proven.with_data > first else 0
+            ends = {wanted} if whole else {one for one in (listed, wanted, required, proven.mark) if one > first}
+            for stop in sorted(ends, reverse=True):
+                found = self._prove(first, stop, before)
+                if isinstance(found, Proven):
+                    self._restore_behind(part, found, _why_restored(proven, mark))
+                    return found.runs[-1].stop
+                why = why or found.why
+        if required > first or (whole and wanted > first):
+            self._end_lost(part, tail, first, proven, required, why)
         elif tail is not None and part is not None:
             self._torn(part, tail, mark)
         return first
 
-    def _end_lost(self, part: Part | None, tail: Loss | None, first: int, mark: int | None, why: str) -> None:
-        ground = self.ground
+    def _end_lost(
+        self, part: Part | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
+    ) -> None:
+        """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
+        ground, acknowledged = self.ground, proven.mark
+        if ground.allow_data_loss and (tail is None or not tail.unread):
+            if tail is not None and part is not None:
+                self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
+            ground.lower_mark(first - 1)
+            ground.give_up(first, stop, f"the end was lost; {proven.said_by()}")
+            return
         if tail is not None and part is not None:
-            if ground.allow_data_loss and not tail.unread:
-                self.cut_tail(part, tail, f"at or below the local low-water mark {mark}", loses=True)
-            else:
-                self.leave_tail(part, tail, f"transaction {tail.first} was acknowledged and is damaged: {why}")
-        if mark is not None and first <= mark:
-            path = ground.directory if part is None else part.data_path
+            self.leave_tail(part, tail, f"transaction {tail.first} was durable here and is damaged: {why}")
+        path = ground.directory if part is None else part.data_path
+        if first < acknowledged:
+            mark = acknowledged - 1
             said = f"transactions {first} to {mark} are acknowledged (local low-water mark {mark}) and missing: {why}"
             ground.find(Code.ACKNOWLEDGED_MISSING, path, said, transaction_id=first)
+        following = max(first, acknowledged)
+        if part is not None and proven.with_data > following:
+            part.keeps_index = True  # it is all that knows of them
+        if following < min(stop, max(proven.names, proven.with_data)):
+            said = (
+                f"transactions {following} to {stop - 1} were durable here and are missing ({proven.said_by()}): {why}"
+            )
+            ground.find(Code.DURABLE_MISSING, path, said, transaction_id=following)
 
     def _torn(self, part: Part, tail: Loss, mark: int | None) -> None:
         """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
@@ -216,7 +250,11 @@ class LossPlanner:
             self.leave_tail(part, tail, said)
         else:
             above = "local low-water mark unknown" if mark is None else f"above the local low-water mark {mark}"
-            self.cut_tail(part, tail, above, loses=mark is None or tail.doubtful or tail.out_of_order)
+            loses = mark is None or tail.doubtful or tail.out_of_order
+            self.cut_tail(part, tail, above, loses=loses)
+            if loses:
+                stop = max(tail.first + 1, part.first + part.index_entries)
+                ground.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
     def leave_tail(self, part: Part, tail: Loss, said: str) -> None:
         """Leave the end of a segment to a person."""
@@ -282,6 +320,12 @@ class LossPlanner:
         found = part.survey
         damaged = found is None or any(loss.offset == HEADER_SIZE for loss in found.losses)
         return None if damaged else record_at(part, HEADER_SIZE)
+
+
+def _why_restored(proven: Evidence, mark: int | None) -> str:
+    if proven.next_id > proven.required:
+        return "given up before"
+    return "lost tail" if mark is None else proven.said_by()
 
 
 def record_at(part: Part, offset: int | None) -> bytes | None:

@@ -10,13 +10,18 @@ from engine.repair.edits import Remove
 from engine.repair.plan import Draft
 from engine.repair.provenance import Surroundings
 from engine.repair.reconcile import Agreed, Reconciliation
+from engine.repair.recover_ledger import settle_ledger
 from engine.repair.recover_losses import LossPlanner
 from engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from engine.repair.recover_parts import Ground, Part, open_part, plan_files
 from engine.repair.recover_strays import plan_strays
 from engine.repair.replicas import Replica
+from engine.storage.accepted_losses import still_lost
+from engine.storage.evidence import Evidence, evidence
 from engine.storage.view import PartitionView
+from formats.accepted_losses import AcceptedLoss
 from formats.control import ControlFile
+from formats.segment import HEADER_SIZE
 
 
 def plan_partition(
@@ -29,10 +34,11 @@ def plan_partition(
     replicas: Sequence[Replica],
     allow_data_loss: bool,
     agreed: Agreed | None = None,
+    accepted: Sequence[AcceptedLoss] = (),
 ) -> None:
     """Add what can be done for a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError.
 
-    `agreed`: what a comparison of all replicas has found.
+    `agreed`: what a comparison of all replicas has found.  `accepted`: the partition's losses in the ledger.
     """
     directory = draft.storage / str(partition) if view is None else view.path
     around = Surroundings(control, partition, () if view is None else view.segments, replicas)
@@ -46,7 +52,7 @@ def plan_partition(
                 Code.SPECIAL_FILE, path, "nothing is planned for the partition while no regular file stands there"
             )
         return
-    before = len(draft.undecided)
+    before, steps = len(draft.undecided), len(draft.steps)
     ground.parts = [open_part(ground, one) for one in around.segments]
     if view is not None:
         plan_strays(ground, view.strays)
@@ -56,12 +62,15 @@ def plan_partition(
         reconciliation.prepare()
     end = None if agreed is None else agreed.clean_to + 1
     whole = agreed is not None and agreed.restore_end
-    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, whole=whole)
+    proven = evidence(view, mark, [loss for loss in accepted if still_lost(loss, (), mark)])
+    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, whole=whole)
     walk.run()
+    if assigned and not any(part.content is not None or not _leftover(part) for part in ground.parts):
+        _nothing_left(ground)
     if view is None and len(ground.parts) == 0:
         del draft.undecided[before:]
         ground.find(
-            Code.PARTITION_DIRECTORY_MISSING, directory, "assigned here, but its directory does not exist, and no replica"
+            Code.PARTITION_DIRECTORY_MISSING, directory, "it belongs here, but its directory does not exist, and no replica"
             " gives its records",
         )  # fmt: skip
     for part in sorted(ground.parts, key=lambda part: part.first):
@@ -69,6 +78,33 @@ def plan_partition(
     _leftovers(ground, walk.expected, end)
     if reconciliation is not None:
         reconciliation.finish()
+    settle_ledger(ground, accepted, mark, steps)
+
+
+def _leftover(part: Part) -> bool:
+    """Whether a segment has no data, so that it goes unless something takes its place."""
+    return part.content is None and (part.data is None or part.short)
+
+
+def _nothing_left(ground: Ground) -> None:
+    """No segment will be left of a partition in which a session began: a loss that a node would not mend by itself."""
+    current = None
+    if 0 <= ground.partition < len(ground.control.partitions):
+        current = ground.control.partitions[ground.partition].current_struct
+    if current is None or current.session_id < 0:
+        return
+    if ground.allow_data_loss:
+        part = ground.new_part(0, ground.control.header.created)
+        ground.draft.step(
+            "create-segment", part.data_path, ground.partition, "nothing is left: the log begins anew with transaction 0",
+            offset=0, length=HEADER_SIZE, loses_data=True,
+        )  # fmt: skip
+    elif not ground.parts and ground.directory.is_dir() and current.local_low_water_mark < 0:
+        ground.find(
+            Code.PARTITION_EMPTY, ground.directory,
+            f"there is no segment, though session {current.session_id} began in it: nothing tells what it held",
+            severity=Severity.DAMAGE,
+        )  # fmt: skip
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
@@ -83,17 +119,25 @@ class _Walk:
     """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it).
 
     `end`: the id behind the last one that is kept, where that is known; nothing is restored from there on.  `whole`:
-    everything up to there is.
+    everything up to there is.  `proven`: up to where transactions were here.
     """
 
     def __init__(
-        self, ground: Ground, losses: LossPlanner, mark: int | None, end: int | None, *, whole: bool = False
+        self,
+        ground: Ground,
+        losses: LossPlanner,
+        mark: int | None,
+        end: int | None,
+        proven: Evidence,
+        *,
+        whole: bool = False,
     ) -> None:
         self.ground = ground
         self.losses = losses
         self.overlaps = OverlapPlanner(ground, losses.replicas, mark)
         self.mark = mark
         self.end = end
+        self.proven = proven
         self.whole = whole
         self.expected: int | None = 0
 
@@ -113,7 +157,7 @@ class _Walk:
                     self.expected = part.first
             self._join(before, part)
             before = part
-        self._end(before, parts)
+        self._end(before)
         for part in sorted(self.ground.parts, key=lambda part: part.first):
             if part.survey is not None:
                 for loss in reversed(part.survey.inner):
@@ -154,14 +198,11 @@ class _Walk:
         )  # fmt: skip
         before.content = before.content.spliced(tail.offset, before.content.size(), ())
 
-    def _end(self, last: Part | None, parts: Sequence[Part]) -> None:
-        if self.expected is None:
-            return
-        evidence = [part.first + part.index_entries for part in parts if part.data is None or part.short]
-        highest = max(evidence, default=0)
-        if self.end is not None:
-            highest = self.end if self.whole else min(highest, self.end)
-        self.expected = self.losses.end(last, self.expected, self.mark, highest, whole=self.whole)
+    def _end(self, last: Part | None) -> None:
+        if self.expected is not None:
+            self.expected = self.losses.end(
+                last, self.expected, self.mark, self.proven, limit=self.end, whole=self.whole
+            )
 
 
 def _behind(parts: Sequence[Part]) -> Behind:
@@ -185,6 +226,8 @@ def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
         else:
             harmless = expected is not None and expected >= part.first and (part.data is None or _is_last(ground, part))
         if harmless or ground.allow_data_loss:
+            if not harmless:
+                ground.give_up(part.first, part.first + entries, "the data file is lost, its index was left")
             _remove(ground, part, loses=not harmless)
         elif part.data is None:
             ground.find(

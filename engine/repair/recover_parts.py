@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.errors import DamageError, DiskReadError
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.repair.content import Content, Literal
+from engine.repair.marks import lower_mark
 from engine.repair.plan import Draft
 from engine.repair.provenance import Surroundings, judge
 from engine.repair.rebuild_index import IndexPlan, index_header
@@ -16,7 +17,7 @@ from engine.repair.survey import Survey, open_hint, survey
 from engine.scan.columns import Damage
 from engine.scan.scanner import summarise_records
 from engine.storage.view import FileState, SegmentView, read_segment_header
-from formats.control import ControlFile
+from formats.control import CONTROL_FILE_NAME, ControlFile
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
 
 
@@ -25,7 +26,7 @@ class Part:
     """One segment.  `content` is what its data file will hold; `original` what it holds, with its header mended.
 
     `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
-    they stood, so that the present index is no hint any more.  `damaged`: a loss in it was left as it is.
+    they stood, so that the present index is no hint any more.  `keeps_index`: the index proves a loss, and stays as it is.
     """
 
     first: int
@@ -38,6 +39,7 @@ class Part:
     content: Content | None = None
     survey: Survey | None = None
     shifted: bool = False
+    keeps_index: bool = False
 
     @property
     def short(self) -> bool:
@@ -84,6 +86,8 @@ class Ground:
     """What every part of a partition's recovery needs: the plan in the making and where it belongs.
 
     `around`: what every data file is judged by.
+    `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `lowered_to`: the local low-water
+    mark that it leaves, where it lowers it.
     """
 
     draft: Draft
@@ -93,6 +97,21 @@ class Ground:
     allow_data_loss: bool
     around: Surroundings
     parts: list[Part] = field(default_factory=list)
+    given_up: list[tuple[int, int, str]] = field(default_factory=list)
+    lowered_to: int | None = None
+
+    def give_up(self, first: int, stop: int, why: str) -> None:
+        """Transactions `first` to `stop` - 1 are lost by explicit wish; the ledger will keep them in mind."""
+        if stop > first:
+            self.given_up.append((first, stop, why))
+
+    def lower_mark(self, after: int) -> None:
+        """The local low-water mark falls to `after`, if it is above."""
+        if 0 <= self.partition < len(self.control.partitions):
+            info = self.control.partitions[self.partition]
+            if info.current_struct is not None and after < info.current_struct.local_low_water_mark:
+                lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
+                self.lowered_to = after
 
     def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
         """Add a finding that a person must decide about."""
@@ -188,6 +207,8 @@ def plan_files(ground: Ground, part: Part) -> None:
         return
     draft = ground.draft
     draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
+    if part.keeps_index:
+        return
     if content is part.original and part.survey is not None and part.survey.doubtful:
         return  # where the records end is for a person to decide, so the index is as well
     present = read_segment_header(part.index)

@@ -34,9 +34,9 @@ from engine.inspect.segment_job import SegmentJob
 from engine.repair.content import Content, Literal
 from engine.repair.edits import MoveDirectory, Overwrite, Replace
 from engine.repair.plan import Arguments, Draft, Repair
+from engine.storage.assignment import put_aside_path
 from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
 from engine.storage.fences import fence_path
-from engine.storage.retired import put_aside_path
 from engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
 from formats.fence import (

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
 from engine.repair.content import Content, Literal
-from engine.repair.edits import Cut, Overwrite, Remove
+from engine.repair.edits import Cut, Remove
+from engine.repair.marks import lower_mark
 from engine.repair.plan import Arguments, Draft, Repair
 from engine.repair.provenance import Surroundings, foreign
 from engine.repair.survey import begins_at, open_hint, survey
@@ -24,14 +25,13 @@ from engine.scan.columns import Damage
 from engine.scan.scanner import summarise_records
 from engine.storage.view import (
     SegmentView,
-    StorageView,
     TargetKind,
     check_partitions,
     read_segment_header,
     resolve,
     view_storage,
 )
-from formats.control import ControlFile, Layout, PartitionInfo
+from formats.control import ControlFile
 from formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
@@ -93,7 +93,7 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
         _begin_anew(draft, view.control, partition)
     else:
         _cut(draft, kept, after, last)
-    _lower_mark(draft, view, view.control.partitions[partition], after)
+    lower_mark(draft, view.control_path, view.control.partitions[partition], after)
     return draft.finish()
 
 
@@ -150,23 +150,6 @@ def _check_marks(
             f" low-water mark {mark}: they are acknowledged",
             advice="add --allow-data-loss to remove them all the same",
         )
-
-
-def _lower_mark(draft: Draft, view: StorageView, info: PartitionInfo, after: int) -> None:
-    current = info.current_struct
-    if current is None or after >= current.local_low_water_mark:
-        return
-    layout = current.layout
-    number, lowered = info.updated(local_low_water_mark=after)
-    offset, data = layout.struct_offset(info.partition, number), lowered.encode()
-    if layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
-        offset, data = layout.struct_offset(info.partition, 1), data * 2
-    reason = f"the local low-water mark falls from {current.local_low_water_mark} to {after}: what it promised is gone"
-    draft.step(
-        "lower-local-low-water-mark", view.control_path, info.partition, reason,
-        offset=offset, length=len(data), loses_data=True,
-    )  # fmt: skip
-    draft.edits.append(Overwrite(view.control_path, offset, data))
 
 
 def _kept(data: list[SegmentView], after: int, directory: Path) -> SegmentView | None:

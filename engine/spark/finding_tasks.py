@@ -14,7 +14,9 @@ from engine.inspect.live import states
 from engine.inspect.outcome import VerifyOptions
 from engine.inspect.partition_checks import (
     PartitionContext,
-    acknowledged_findings,
+    end_findings,
+    held_ids,
+    lost_end_findings,
     neighbour_findings,
 )
 from engine.inspect.partition_runs import PartitionRun
@@ -22,6 +24,7 @@ from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
 from engine.spark.splits import FLAT, Surveyed, parts_for
+from engine.storage.accepted_losses import Range
 from engine.storage.view import FileState, read_segment_header
 from formats.segment import RECORD_OVERHEAD
 
@@ -107,27 +110,42 @@ class ChunkTask:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)
-            yield from run.orphans()
+            orphans = [] if run.view is None else [one for one in run.view.segments if one.data is None]
+            wanted = [(one.first_transaction_id, one.first_transaction_id + one.entries) for one in orphans]
+            yield from run.orphans(held_ids([*self._before(wanted, limits), *reports]))
+            lost = [(loss.first, loss.last + 1) for loss in self.context.accepted]
+            yield from run.losses(held_ids([*self._before(lost, limits), *reports]))
             yield from run.strays()
 
     def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
         row = sorted(reports, key=lambda report: report.begins)
         if self.behind is not None:
             row.append(SegmentReport(*self.behind, gone=True))
-        yield from neighbour_findings(self.context, row, 0 if self.first else None)
-        if self.whole is not None:
-            yield from self._acknowledged(reports, limits)
-
-    def _acknowledged(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
-        """Segments in front of these are only looked at when these do not reach the mark, and they might."""
-        mark = self.context.local_low_water_mark
+        if self.whole is None:
+            yield from neighbour_findings(self.context, row, 0 if self.first else None)
+            return
         ordered = sorted(reports, key=lambda report: report.begins)
-        found = list(acknowledged_findings(self.context, ordered))
-        if found and mark is not None:
-            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= mark]
+        proven = self.whole.opened(limits).proven()
+        also: list[SegmentReport] = []
+        if any(lost_end_findings(self.context, ordered, proven)):
+            # segments in front of these are only looked at when these do not reach the end that is known, and they might
+            end = proven.required - 1
+            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= end]
             also = [check_segment(job, _OPTIONS, limits) for job in able]
-            found = list(acknowledged_findings(self.context, [*also, *ordered]))
-        yield from found
+        yield from end_findings(
+            self.context, [*also, *ordered], proven, neighbour_findings(self.context, row, 0 if self.first else None)
+        )
+
+    def _before(self, wanted: Sequence[Range], limits: Limits) -> list[SegmentReport]:
+        """Segments in front of these that may hold ids of a range."""
+        firsts = [job.first for job in self.jobs_before]
+        stops = [*firsts[1:], self.jobs[0].first]
+        able = [
+            job
+            for job, stop in zip(self.jobs_before, stops, strict=True)
+            if any(job.first < high and low < stop for low, high in wanted)
+        ]
+        return [check_segment(job, _OPTIONS, limits) for job in able]
 
 
 def _unchanged(report: SegmentReport) -> bool:

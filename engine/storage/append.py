@@ -4,7 +4,8 @@ Only the partition that is written is touched, and only once the first batch is 
 it was.  What a crash left in the partition is then mended, as a node does when it opens it, and told.
 
 What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
-its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.
+its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.  So is one whose
+end was lost, and the loss accepted (`engine.storage.accepted_losses`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from engine.findings import Finding
+from engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from engine.storage.batch import batch_of_records
 from engine.storage.directory import StorageDirectory, StorageOptions
 from engine.storage.partition import Partition
@@ -76,6 +78,7 @@ class AppendSession:
             )
         current = storage.info(partition).current_struct or PartitionStruct()
         last, mark = found.last_transaction_id, current.low_water_mark
+        _check_losses(storage, partition, last)
         if last < mark:
             raise RefusedError(
                 f"{found.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
@@ -161,6 +164,26 @@ def storage_to_append_to(path: Path, partition: int) -> Path:
     target = resolve(path)
     target.selected((partition,))
     return target.storage if target.kind is TargetKind.PARTITION and target.storage is not None else path
+
+
+def _check_losses(storage: StorageDirectory, partition: int, last: int) -> None:
+    """Refuse to give ids away that others had: transactions behind the last one that were lost, and the loss accepted."""
+    ledger = read_ledger(storage.path)
+    if ledger.fault is not None:
+        raise RefusedError(
+            f"{ledger_path(storage.path)}: the ledger of accepted losses cannot be read in full: {ledger.fault}; new transactions"
+            " might get the ids of lost ones",
+            advice="set it aside with recover --forget-losses",
+        )
+    mark = (storage.info(partition).current_struct or PartitionStruct()).local_low_water_mark
+    for loss in of_partition(ledger.losses, partition):
+        if loss.last > last and still_lost(loss, (), mark):
+            raise RefusedError(
+                f"{storage.path / str(partition)}: partition {partition} ends with transaction {last}; transactions up to"
+                f" {loss.last} were here and were given up on {loss.time}, and others may know them by their ids",
+                advice="let a running cluster bring it up to date, or bring them back with recover --from; if nobody has"
+                " them, recover --forget-losses lets their ids be given away again",
+            )
 
 
 def append_lines(

@@ -5,10 +5,11 @@ opens every assigned partition; a partition that cannot be opened soundly is qua
 needs but one partition opens the directory with none, looks at that one (`look`), and opens it when there is something to
 write; nothing of the others is touched.
 
-Assignment.  Released layout: the flag in the partition info.  Documented layout: the partition's directory exists.  Taking a
-partition away keeps its session and marks with its files (release 0.13.2 forgets them and then throws the data away when
-the partition comes back); in the documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the
-directory first moves to ``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
+Assignment (`engine.storage.assignment`).  Released layout: the flag in the partition info.  Documented layout: the partition's
+directory exists, or a session or mark proves that it did and was not taken away on purpose.  Taking a partition away keeps its
+session and marks with its files (release 0.13.2 forgets them and then throws the data away when the partition comes back); in the
+documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the directory first moves to
+``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from engine.errors import (
 )
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.regular import special_kind
+from engine.storage.assignment import is_hosted, put_aside_path
 from engine.storage.availability import Availability, availability_path, combine, load_marks, save_marks
 from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
@@ -50,7 +52,6 @@ from engine.storage.retired import (
     check_put_aside,
     finish_deletions,
     put_aside,
-    put_aside_path,
     retired_directories,
     take_from_aside,
 )
@@ -346,14 +347,10 @@ class StorageDirectory:
     def _open_partitions(self, wanted: Collection[int] | None) -> None:
         finish_deletions(self.path, self._control, wanted)
         self._findings += self._control.file_findings
+        control = self._control.control
         for number in range(self.num_partitions):
             directory = self.path / str(number)
-            info = self._control.info(number)
-            if self.layout is Layout.DOCUMENTED:
-                assigned = directory.is_dir()
-            else:
-                current = info.current_struct
-                assigned = directory.is_dir() if current is None else bool(current.assigned)
+            assigned = is_hosted(self.path, control, number, directory=directory.is_dir())
             if assigned and (wanted is None or number in wanted):
                 self._partitions[number] = self._open_partition(number)
                 continue
@@ -385,7 +382,7 @@ class StorageDirectory:
                 make_finding(
                     Code.PARTITION_DIRECTORY_MISSING,
                     directory,
-                    f"partition {number} is assigned, and its directory does not exist",
+                    f"partition {number} belongs to this node, and its directory does not exist",
                     storage_directory=self.path,
                     partition=number,
                 )
@@ -395,7 +392,12 @@ class StorageDirectory:
         current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
         try:
             settle_partition(directory, number)
-            examination = examine_partition(directory, place, local_low_water_mark=current.local_low_water_mark)
+            examination = examine_partition(
+                directory,
+                place,
+                local_low_water_mark=current.local_low_water_mark,
+                session_id=current.session_id,
+            )
         except _IN_THE_WAY as error:
             return _Examined([*findings, self._in_the_way(number, error)])
         quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)

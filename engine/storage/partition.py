@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from engine import disk
 from engine.errors import (
     BelowLowWaterMarkError,
+    DamageError,
     DiskWriteError,
     InvalidRequestError,
     MarkWouldFallError,
@@ -29,16 +30,17 @@ from engine.errors import (
     RefusedError,
     SyncFailedError,
 )
-from engine.findings import Finding, Severity
+from engine.findings import Code, Finding, Severity, make_finding
 from engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
 from engine.storage.control_file import OpenControlFile
 from engine.storage.options import StorageOptions
 from engine.storage.partition_log import PartitionLog, RecordHeader
 from engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
 from engine.storage.segment import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from engine.storage.view import FileState, SegmentView
 from engine.storage.wire_records import WireRecords
 from formats.control import PartitionStruct
-from formats.segment import HEADER_SIZE, Record, index_name
+from formats.segment import Record, index_name
 
 if TYPE_CHECKING:
     from engine.scan.transcode import EncodedBlock
@@ -215,7 +217,7 @@ class Partition:
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""
         active.sync_index()
-        self._set_aside_orphan(active.next_transaction_id)
+        self._refuse_orphan(active.next_transaction_id)
         extent = create_segment(
             self.path,
             partition=self.number,
@@ -225,33 +227,33 @@ class Partition:
         try:
             following = ActiveSegment.open(extent)
         except BaseException:
-            disk.unlink(extent.index_path)
-            disk.unlink(extent.data_path)
-            disk.sync_directory(self.path)
+            self._remove_segment(extent)
             raise
         self._log.extend(active.extent, extent)
         self._active = following
         active.close()
         return following
 
-    def _set_aside_orphan(self, first_transaction_id: int) -> None:
-        """An index without data file where a segment is to begin: keep it if it has entries; else it is written over."""
-        path = self.path / index_name(first_transaction_id)
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            return
-        if size > HEADER_SIZE:
-            from engine.repair.quarantine import Remove, apply_edits
+    def _refuse_orphan(self, first_transaction_id: int) -> None:
+        """Raises DamageError where a segment is to begin and an index without data file has entries: their ids were given away.
 
-            entry = apply_edits(
-                self._storage,
-                [Remove(path)],
-                command="open",
-                arguments=[f"--partition={self.number}"],
-                plan_hash="",
+        An index without entries says nothing, and is written over.
+        """
+        path = self.path / index_name(first_transaction_id)
+        orphan = SegmentView(self.number, first_transaction_id, None, FileState.of(path))
+        if orphan.entries:
+            said = f"an index without a data file has {orphan.entries} entries where a segment is to begin"
+            finding = make_finding(
+                Code.INDEX_ORPHAN,
+                path,
+                said,
+                severity=Severity.DAMAGE,
+                storage_directory=self._storage,
+                partition=self.number,
+                segment=first_transaction_id,
+                transaction_id=first_transaction_id,
             )
-            self._undo_ids.append(entry.id)
+            raise DamageError(f"{path}: {said}", [finding], advice="run waltzctl verify, then recover")
 
     def _take_back(self, following: int) -> None:
         """After a failed write: remove what the batch left, so that `following` is the next id again."""
@@ -289,8 +291,8 @@ class Partition:
         """Remove every transaction behind `after`, durably; return the last one that is left.
 
         Does nothing when `after` is not below the last transaction.  -1 leaves one empty segment.  Later segments go first,
-        last to first, each durably; then the data is cut, then the index: a crash leaves an unbroken beginning of the log
-        that holds at least `after`.
+        last to first, each durably, and of each the index before the data; then the data is cut, then the index.  So a crash
+        leaves an unbroken beginning of the log that holds at least `after`, and never an index that proves more than there is.
 
         Raises BelowLowWaterMarkError below the local low-water mark unless `allow_data_loss`, in which case the mark is
         lowered first (otherwise the next opening would miss acknowledged transactions); InvalidRequestError,
@@ -326,14 +328,18 @@ class Partition:
             self._active.close()
             self._active = None
         for segment in reversed(dropped):
-            for path in (segment.data_path, segment.index_path):
-                if path.exists():
-                    disk.unlink(path)
-            disk.sync_directory(self.path)
+            self._remove_segment(segment)
         if self._active is None:
             self._active = ActiveSegment.open(kept)
         self._active.next_transaction_id, self._active.end = following, end
         self._active.cut_back()
+
+    def _remove_segment(self, segment: SegmentExtent) -> None:
+        """Remove both files, durably: the index first, for without its data file it would prove that records were lost."""
+        for path in (segment.index_path, segment.data_path):
+            if path.exists():
+                disk.unlink(path)
+            disk.sync_directory(self.path)
 
     def _writable(self) -> ActiveSegment:
         self._check_open()

@@ -3,7 +3,8 @@
 What a crash may leave is mended: a torn tail above the local low-water mark, an empty or short data file behind the last
 segment, an index that lags behind, is missing or is stale.  Everything else *quarantines* the partition: damage at or below
 the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, a missing first
-segment, records below the mark that are gone.  A quarantined partition keeps every byte and accepts no write; records whose
+segment, records that are gone though the mark, an index or a segment's name proves that they were here
+(`engine.storage.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
 checksums agree can still be read.
 
 Bytes of data files that are cut off, and indexes that are replaced, are kept in the quarantine of the storage directory
@@ -21,6 +22,7 @@ from pathlib import Path
 from engine import disk
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.regular import special_kind
+from engine.storage.evidence import Evidence, evidence
 from engine.storage.segment import SegmentExtent, create_segment
 from engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
@@ -38,7 +40,7 @@ class Examination:
     """What was found in a partition's directory.
 
     `states` are the segments that stay, in order; `short` is a data file behind them that never got its header.
-    `contiguous_next` is the id up to which every transaction is there.
+    `contiguous_next` is the id up to which every transaction is there; `proven` tells up to where they were.
     """
 
     path: Path
@@ -48,13 +50,13 @@ class Examination:
     short: SegmentView | None
     findings: tuple[Finding, ...]
     quarantined: bool
-    local_low_water_mark: int
+    proven: Evidence
 
     @property
     def lost_below(self) -> int:
-        """Below this id a transaction that cannot be read was lost: it was acknowledged, or nobody can know."""
+        """Below this id a transaction that cannot be read was lost: it was durable here, or nobody can know."""
         unreadable = any(state.extent is None for state in self.states)
-        return UNKNOWN_END if unreadable else self.local_low_water_mark + 1
+        return UNKNOWN_END if unreadable else self.proven.required
 
     @property
     def extents(self) -> tuple[SegmentExtent, ...]:
@@ -75,9 +77,13 @@ class Examination:
         return following
 
 
-def examine_partition(directory: Path, place: Place, *, local_low_water_mark: int) -> Examination:
-    """Look at all segments of a partition; changes nothing.  Raises DiskReadError, NotWaltzError without a directory."""
+def examine_partition(directory: Path, place: Place, *, local_low_water_mark: int, session_id: int = -1) -> Examination:
+    """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
+
+    Raises DiskReadError, NotWaltzError without a directory.
+    """
     view = view_partition(directory, place.partition)
+    proven = evidence(view, local_low_water_mark)
     findings: list[Finding] = []
 
     def note(code: Code, path: Path, message: str, **where: int | Severity | None) -> None:
@@ -114,7 +120,7 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
             segment,
             place,
             next_first=behind.first_transaction_id if behind else None,
-            local_low_water_mark=local_low_water_mark,
+            durable_to=proven.required - 1,
         )
         findings.extend(state.findings)
         states.append(state)
@@ -122,10 +128,13 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     followed = [state.view for state in states] + ([short] if short else [])
     sound = _check_joints(states, followed, note) and sound
     if short is not None:
+        held = short.entries
+        sound = sound and not held
+        why = f"its index has {held} entries, so that records were in it" if held else "it holds no record"
         note(
             Code.SEGMENT_HEADER_SHORT,
             short.data_path,
-            "the data file is shorter than its header and holds no record",
+            f"the data file is shorter than its header; {why}",
             segment=short.first_transaction_id,
             severity=Severity.REPAIRABLE if sound else Severity.DAMAGE,
         )
@@ -138,18 +147,30 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
                 f"no segment has this name, and {spelled(ids)} stand only here",
                 transaction_id=ids[0][0],
             )
+    examination = Examination(directory, place, view, tuple(states), short, tuple(findings), not sound, proven)
     lost = (segment for segment in view.segments if segment.data is None and segment.data_path not in view.special)
     for orphan in lost:
+        first = orphan.first_transaction_id
+        covered = _covered(examination.extents, first, first + orphan.entries)
+        sound = sound and covered
         note(
             Code.INDEX_ORPHAN,
             orphan.index_path,
-            "an index without a data file",
-            segment=orphan.first_transaction_id,
+            "an index without a data file"
+            + ("" if covered else f": transactions {first} to {first + orphan.entries - 1} were in it"),
+            segment=first,
+            transaction_id=first,
+            severity=Severity.REPAIRABLE if covered else Severity.DAMAGE,
         )
-    examination = Examination(
-        directory, place, view, tuple(states), short, tuple(findings), not sound, local_low_water_mark
-    )
     last = examination.contiguous_next - 1
+    if not view.segments and session_id >= 0 and local_low_water_mark < 0:
+        note(
+            Code.PARTITION_EMPTY,
+            directory,
+            f"session {session_id} began here, so that the partition had a segment then; now there is no file",
+            severity=Severity.DAMAGE,
+        )
+        sound = False
     if last < local_low_water_mark:
         note(
             Code.ACKNOWLEDGED_MISSING,
@@ -157,6 +178,16 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
             f"the last transaction that can be relied on is {last}, and everything up to {local_low_water_mark} was"
             " known to be durable here",
             transaction_id=last + 1,
+        )
+        sound = False
+    reached = max((extent.next_transaction_id for extent in examination.extents), default=0)
+    unreadable = any(state.extent is None for state in states)  # of which nobody can say where it ends
+    if not unreadable and max(reached, proven.mark) < max(proven.names, proven.with_data):
+        note(
+            Code.DURABLE_MISSING,
+            directory,
+            f"the last transaction is {reached - 1}, and {proven.said_by()}: everything in front of that was durable here",
+            transaction_id=reached,
         )
         sound = False
     return replace(examination, findings=tuple(findings), quarantined=not sound)
@@ -177,6 +208,15 @@ def _hidden_in_strays(
     judged = (judge_stray(stray, place.cluster_key, place.partition) for stray in view.strays)
     found = [(one.stray.data.path, hidden(ids_of(one), known)) for one in judged]
     return [(path, ids) for path, ids in found if ids]
+
+
+def _covered(extents: Sequence[SegmentExtent], first: int, stop: int) -> bool:
+    """Whether every transaction from `first` to `stop` - 1 can be read."""
+    for extent in extents:
+        for run in extent.runs:
+            if run.first_transaction_id <= first:
+                first = max(first, run.next_transaction_id)
+    return first >= stop
 
 
 def _is_short(segment: SegmentView) -> bool:
@@ -287,7 +327,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
         edits.append(Remove(short.data_path))
         if short.index is not None:
             edits.append(Remove(short.index_path))
-    # with entries it is what a truncation left, or evidence of a data file that is gone: it is kept
+    # with entries, all of them in other segments too, it is what a truncation left: it is kept
     edits += [Remove(orphan.path) for orphan in _orphans(examination) if orphan.size > HEADER_SIZE]
     if not edits:
         return None

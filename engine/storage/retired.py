@@ -13,26 +13,17 @@ from pathlib import Path
 
 from engine import disk
 from engine.errors import DiskReadError, RefusedError
+from engine.storage.accepted_losses import forget_partition
+from engine.storage.assignment import DELETING, UNASSIGNED, put_aside_path, retired_place
 from engine.storage.control_file import OpenControlFile
 from engine.storage.fences import forget_fence
 from engine.storage.view import view_partition
 from formats.control import FLAG_AVAILABLE
 
-_UNASSIGNED, _DELETING = "unassigned", "deleting"
-
-
-def _place(storage: Path, kind: str, number: int) -> Path:
-    return storage / disk.STATE_DIRECTORY / kind / str(number)
-
 
 def retired_directories(storage: Path) -> tuple[Path, Path]:
     """Where partitions are that were put aside, and that wait for their deletion."""
-    return storage / disk.STATE_DIRECTORY / _UNASSIGNED, storage / disk.STATE_DIRECTORY / _DELETING
-
-
-def put_aside_path(storage: Path, number: int) -> Path:
-    """Where a partition of the documented layout is while it is not assigned."""
-    return _place(storage, _UNASSIGNED, number)
+    return storage / disk.STATE_DIRECTORY / UNASSIGNED, storage / disk.STATE_DIRECTORY / DELETING
 
 
 def _move(storage: Path, source: Path, target: Path) -> None:
@@ -46,8 +37,13 @@ def _move(storage: Path, source: Path, target: Path) -> None:
 
 
 def check_put_aside(storage: Path, number: int) -> None:
-    """Raise RefusedError when files of the partition were put aside before."""
+    """Raise RefusedError when files of the partition were put aside before, or when there are none to put aside."""
     target = put_aside_path(storage, number)
+    if not (storage / str(number)).is_dir():
+        raise RefusedError(
+            f"{storage / str(number)}: the directory of partition {number} is lost, so that there is nothing to put aside",
+            advice="bring it back, or take the partition away with its files deleted",
+        )
     if target.exists():
         raise RefusedError(
             f"{target}: files of partition {number} were put aside here before",
@@ -81,21 +77,27 @@ def check_deletion(storage: Path, number: int) -> None:
 
 
 def begin_deletion(storage: Path, number: int) -> None:
-    """Move a partition's directories to where they will be deleted.  Raises RefusedError as `check_deletion`, DiskError."""
+    """Move a partition's directories to where they will be deleted.  Raises RefusedError as `check_deletion`, DiskError.
+
+    Where its directory is lost an empty one takes its place, so that session and marks are forgotten all the same.
+    """
     check_deletion(storage, number)
+    if not _sources(storage, number):
+        disk.make_directory(storage / str(number))
+        disk.sync_directory(storage)
     for source in _sources(storage, number):
-        target = _place(storage, _DELETING, number)
+        target = retired_place(storage, DELETING, number)
         if target.exists():
             _delete(target)
         _move(storage, source, target)
 
 
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
-    """Delete what waits for it, and forget session, marks and fence of those partitions (`only` of these, unless None).
+    """Delete what waits for it, and forget session, marks, fence and accepted losses of those partitions.
 
-    Raises DamageError, DiskError.
+    `only`: of these, unless None.  Raises DamageError, DiskError.
     """
-    directory = storage / disk.STATE_DIRECTORY / _DELETING
+    directory = storage / disk.STATE_DIRECTORY / DELETING
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -114,6 +116,7 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
         if not forgotten and info.stored_partition == number and not (storage / name).is_dir():
             control.reset(number)
         forget_fence(storage, control.num_partitions, number)
+        forget_partition(storage, number)
         _delete(directory / name)
 
 

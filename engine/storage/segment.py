@@ -213,11 +213,17 @@ class ActiveSegment:
         self.end += int(part.offsets[-1])
 
     def cut_back(self) -> None:
-        """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError."""
-        for file, size in (
-            (self.data, self.end),
-            (self.index, entry_position(self.next_transaction_id, self.first_transaction_id)),
-        ):
+        """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError.
+
+        An index that leads behind a later checkpoint proves that the records in front of it were durable, so it is cut to that
+        before the data is.
+        """
+        first, following = self.first_transaction_id, self.next_transaction_id
+        checkpoint = entry_position((following // CHECKPOINT_INTERVAL + 1) * CHECKPOINT_INTERVAL, first)
+        if self.index.size() > checkpoint:
+            self.index.truncate(checkpoint)
+            self.index.sync()
+        for file, size in ((self.data, self.end), (self.index, entry_position(following, first))):
             if file.size() > size:
                 file.truncate(size)
             file.sync()

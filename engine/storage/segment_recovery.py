@@ -119,12 +119,11 @@ def _header_faults(header: SegmentHeader, place: Place, first: int) -> Iterator[
         yield Code.SEGMENT_NAME, f"its header says that it begins at transaction {header.first_transaction_id}"
 
 
-def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, local_low_water_mark: int
-) -> SegmentState:
+def examine_segment(view: SegmentView, place: Place, *, next_first: int | None, durable_to: int) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
-    `next_first` is the first id of the segment behind it, None for the last one.  Raises DiskReadError, FileNotFoundError.
+    `next_first` is the first id of the segment behind it, None for the last one.  `durable_to`: everything up to this
+    transaction is proven to have been durable, so that no crash tears it.  Raises DiskReadError, FileNotFoundError.
     """
     notes = _Notes(place, view)
     first = view.first_transaction_id
@@ -151,7 +150,7 @@ def examine_segment(
     with FileSource(view.data_path) as data:
         index = FileSource(view.index_path) if index_fits else None
         try:
-            examination = _Examination(view, place, notes, data, index, next_first, local_low_water_mark)
+            examination = _Examination(view, place, notes, data, index, next_first, durable_to)
             state = examination.run()
         finally:
             if index is not None:
@@ -172,11 +171,11 @@ class _Examination:
         data: FileSource,
         index: FileSource | None,
         next_first: int | None,
-        local_low_water_mark: int,
+        durable_to: int,
     ) -> None:
         self.view, self.place, self.notes = view, place, notes
         self.data, self.index = data, index
-        self.next_first, self.local_low_water_mark = next_first, local_low_water_mark
+        self.next_first, self.durable_to = next_first, durable_to
         self.first = view.first_transaction_id
         self.size = data.size()
         self.index_size = index.size() if index is not None else 0
@@ -279,7 +278,7 @@ class _Examination:
             and damage.proof == "end"
             and damage.end == self.size
             and self.next_first is None
-            and damage.transaction_id > self.local_low_water_mark
+            and damage.transaction_id > self.durable_to
         )
         if harmless:
             self.notes.add(

@@ -150,19 +150,6 @@ class StorageView:
         """Where the control file is, or would be."""
         return self.path / CONTROL_FILE_NAME
 
-    def is_assigned(self, partition: int) -> bool:
-        """Whether the partition belongs to this node.
-
-        Released layout: the flag of the struct in force (False when neither is valid).  Documented layout, which has no
-        flags: whether the directory exists.
-        """
-        if self.control is None or not 0 <= partition < len(self.control.partitions):
-            return False
-        if self.control.layout is Layout.DOCUMENTED:
-            return partition in self.partitions
-        current = self.control.partitions[partition].current_struct
-        return bool(current and current.assigned)
-
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
     """Directories that are named like a partition of which the control file has none: no node opens them."""

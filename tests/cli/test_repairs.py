@@ -107,14 +107,48 @@ def test_recover_brings_a_record_back_from_a_replica(storage: Path, tmp_path: Pa
 def test_recover_splits_around_a_lost_record_and_the_gap_stays_a_finding(storage: Path) -> None:
     lost = damage_record(segment_of(storage, 2), 15)
     answer = invoke("recover", storage, "--allow-data-loss", "--yes", "--format", "json")
-    (finding,) = only(answer, "result")["findings"]
+    findings = only(answer, "result")["findings"]
     assert answer.status == 5
-    assert (finding["code"], finding["transaction_id"]) == ("segment-gap", lost)
+    assert [(one["code"], one["transaction_id"]) for one in findings] == [
+        ("segment-gap", lost),
+        ("loss-accepted", lost),
+    ]
     ids = [
         one["transaction_id"]
         for one in invoke("dump", storage, "--partition", "2", "--format", "ndjson").only("record")
     ]
     assert ids == [number for number in range(20) if number != lost]
+
+
+def test_a_loss_at_the_end_is_named_until_it_is_forgotten_on_purpose(storage: Path, tmp_path: Path) -> None:
+    """No gap shows it: verify, status and append know of it, and --forget-losses is a repair like others."""
+    segment_of(storage, 2).unlink()
+    assert invoke("verify", storage).status == 4
+    assert invoke("append", storage, "--partition", "2", given=b"one more\n").status == 4
+    answer = invoke("recover", storage, "--allow-data-loss", "--yes", "--format", "json")
+    assert answer.status == 5
+    assert [one["code"] for one in only(answer, "result")["findings"]] == ["loss-accepted"]
+    for command in ("verify", "status"):
+        again = invoke(command, storage)
+        assert again.status == 4
+        assert "loss-accepted" in again.out
+    refused = invoke("append", storage, "--partition", "2", given=b"one more\n")
+    assert refused.status == 13
+    assert "transactions up to 19 were here" in refused.err
+    assert invoke("recover", storage, "--forget-losses", "--allow-data-loss", "--yes").status == 2
+    ledger = storage / ".waltzctl" / "accepted-losses"
+    planned = invoke("recover", storage, "--forget-losses", "--partition", "2", "--dry-run", "--format", "json")
+    assert (planned.status, ledger.exists()) == (4, True)
+    (step,) = only(planned, "plan")["steps"]
+    assert (step["action"], step["from_transaction_id"], step["to_transaction_id"]) == ("forget-accepted-loss", 0, 19)
+    assert invoke("recover", storage, "--forget-losses", "--partition", "0", "--yes").status == 0
+    assert ledger.exists(), "nothing of partition 0 is in it"
+    plan = tmp_path / "plan.json"
+    plan.write_text(invoke("recover", storage, "--forget-losses", "--dry-run", "--format", "json").out)
+    assert invoke("recover", storage, "--plan", plan).status == 0
+    assert (invoke("verify", storage).status, ledger.exists()) == (0, False)
+    assert invoke("undo", storage, "--yes").status == 0
+    assert (invoke("verify", storage).status, ledger.exists()) == (4, True)
 
 
 def test_truncate_keeps_what_it_is_told_to_keep(storage: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from engine.compare.outcome import State
 from engine.compare.vote import Verdict
 from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from engine.repair.apply import apply
+from engine.repair.recover import plan_recover
+from formats.control import Layout
 from formats.segment import HEADER_SIZE
 from tests.builders import KEY, build_directory, digest
 from tests.compare.clusters import (
@@ -223,6 +227,47 @@ def test_acknowledged_records_that_are_gone_are_damage(nodes: list[Path]) -> Non
     assert states(one) == ["damaged", "equal", "equal"]
     assert damaged(one.replicas[0]) == list(range(MARK - 4, MARK + 1))
     assert one.replicas[0].restore_from == nodes[1]
+
+
+def test_a_loss_that_was_accepted_was_held_all_the_same(nodes: list[Path]) -> None:
+    """Its mark has fallen to what is left, and it does not look like one that never held the rest."""
+    segment_of(nodes[0], 100).unlink()
+    apply(plan_recover(nodes[0], allow_data_loss=True), arguments=[])
+    answer = compared(*nodes[:2])
+    assert answer.codes() == {"loss-accepted"}
+    assert answer[0].clean_to == LAST
+    assert states(answer[0]) == ["damaged", "equal"]
+    assert damaged(answer[0].replicas[0]) == list(range(100, COUNT))
+    assert answer.summary.exit_status_name == "repairable"
+    apply(plan_recover(nodes[0], replicas=[nodes[1]]), arguments=[])
+    answer = compared(*nodes[:2])
+    assert (answer[0].verdict, answer.codes()) == (Verdict.EQUAL, set())
+
+
+@pytest.mark.parametrize(("kept", "state"), [(999, "damaged"), (1000, "equal")])
+def test_an_index_proves_what_a_replica_has_lost(tmp_path: Path, kept: int, state: str) -> None:
+    paths = make_cluster(tmp_path / "c", 2, records=1001, mark=-1)
+    for path in paths:
+        shutil.rmtree(path)
+        build_directory(path, {0: 1001}, per_segment=2000, size=0, local_low_water_mark=-1)
+    segment = segment_of(paths[0], 0)
+    segment.write_bytes(segment.read_bytes()[: HEADER_SIZE + 40 * kept])
+    answer = compared(*paths)
+    assert states(answer[0])[0] == state
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_lost_directory_is_a_replica_that_cannot_be_seen(tmp_path: Path, layout: Layout) -> None:
+    paths = [
+        build_directory(tmp_path / name, {0: 5, 1: 100}, layout=layout, local_low_water_mark=4, session=1)
+        for name in ("a", "b")
+    ]
+    shutil.rmtree(paths[0] / "1")
+    answer = compared(*paths)
+    assert answer.codes() == {"partition-directory-missing"}
+    assert states(answer[1])[0] == "missing"
+    shutil.rmtree(paths[1] / "1")
+    assert compared(*paths)[1].verdict is Verdict.LOST
 
 
 def test_who_lost_acknowledged_records_may_have_held_more(nodes: list[Path]) -> None:

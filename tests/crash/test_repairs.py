@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 
 from engine.repair.apply import apply
 from engine.repair.convert import plan_convert
+from engine.repair.manifest import quarantine_directory
 from engine.repair.plan import Repair
 from engine.repair.quarantine import undo
 from engine.repair.rebuild_index import plan_rebuild_index
 from engine.repair.recover import plan_recover
+from engine.repair.recover_ledger import plan_forget
 from engine.repair.truncate import plan_truncate
 from engine.storage.directory import StorageDirectory
 from engine.storage.view import read_control
@@ -59,6 +62,19 @@ def what_a_crash_leaves(storage: Path, layout: Layout) -> None:
 
 def a_record_in_the_middle(storage: Path, layout: Layout) -> None:
     flip(segment(storage, 10), segment(storage, 10).stat().st_size // 2, 3)
+
+
+def a_lost_end(storage: Path, layout: Layout) -> None:
+    segment(storage, 30).write_bytes(segment(storage, 30).read_bytes()[:103])
+    segment(storage, 20).unlink()
+    segment(storage, 20, "idx").unlink()
+    flip(storage / CONTROL_FILE_NAME, layout.struct_offset(0, 1) + 3)
+
+
+def an_accepted_loss(storage: Path, layout: Layout) -> None:
+    a_lost_end(storage, layout)
+    apply(plan_recover(storage, allow_data_loss=True), arguments=["recover"])
+    shutil.rmtree(quarantine_directory(storage))  # the repair under test is the only one that undo can take back
 
 
 def headers(storage: Path, layout: Layout) -> None:
@@ -114,6 +130,18 @@ SCENES = [
         lambda path, _: plan_recover(path, allow_data_loss=True),
     ),
     Scene("convert", switched_off, to_the_other_layout, control=True),
+    Scene(
+        "recover, the end given up",
+        a_lost_end,
+        lambda path, _: plan_recover(path, allow_data_loss=True),
+        control=True,
+    ),
+    Scene(
+        "recover, what was given up comes back",
+        an_accepted_loss,
+        lambda path, replica: plan_recover(path, replicas=[replica]),
+    ),
+    Scene("recover, losses forgotten", an_accepted_loss, lambda path, _: plan_forget(path)),
 ]
 EACH = pytest.mark.parametrize(
     ("scene", "layout"),

@@ -112,6 +112,25 @@ def test_truncate(layout: Layout, number: int, tmp_path: Path, survive: CrashTes
     survive(f"truncate, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
+@across([995, 1000, 1003])
+def test_truncate_across_checkpoints(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
+    """An index that still leads behind a checkpoint that the data file no longer reaches would prove that records were lost."""
+    path, truth = built(tmp_path / "s", layout, 2003, per_segment=5000, size=0, mark=-1)
+    with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        driver.truncate(STRADDLING[layout], number)
+        driver.append(STRADDLING[layout], 1, 0)
+    survive(f"truncate across checkpoints, {layout}", recording, StorageChecker(ONE_SEGMENT))
+
+
+@across([999, 1500])
+def test_truncate_segments_with_checkpoints(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
+    """Whole segments go, each with an index that proves what was in it."""
+    path, truth = built(tmp_path / "s", layout, 3100, per_segment=1200, size=0, mark=-1)
+    with recorded(path, truth, StorageOptions(segment_size_threshold=128 + 40 * 1200)) as (driver, recording):
+        driver.truncate(STRADDLING[layout], number)
+    survive(f"truncate segments, {layout}", recording, StorageChecker(ONE_SEGMENT))
+
+
 @LAYOUTS
 def test_session_and_low_water_marks(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     path, truth = built(tmp_path / "s", layout, 7)

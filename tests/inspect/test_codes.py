@@ -16,6 +16,8 @@ from engine import disk
 from engine.errors import DiskReadError, NotWaltzError
 from engine.findings import CATALOGUE, Code, Finding
 from engine.scan.source import FileSource
+from engine.storage.accepted_losses import LEDGER_NAME
+from formats.accepted_losses import AcceptedLoss, encode_ledger
 from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
 from formats.request_id import RequestId
 from formats.segment import HEADER_SIZE, RECORD_HEADER, Record
@@ -86,6 +88,14 @@ def extend(path: Path) -> None:
 
 def append_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(path.read_bytes() + data)
+
+
+def accept(storage: Path, first: int, last: int, mark: int = 14) -> None:
+    """Losses that somebody accepted: one of partition 0, and one of a partition that is not here."""
+    path = storage / LEDGER_NAME
+    path.parent.mkdir(exist_ok=True)
+    loss = AcceptedLoss(0, first, last, mark, "2026-11-22T08:51:18.000Z", "the end was lost")
+    path.write_bytes(encode_ledger([loss, replace(loss, partition=2)]))
 
 
 def unassigned(storage: Path) -> None:
@@ -241,6 +251,25 @@ CASES = [
     one("empty index", "index-header", REPAIRABLE, lambda s: cut(idx(s, 0, 10), 0)),
     one("index of another partition", "index-header", REPAIRABLE, lambda s: flip(idx(s, 0, 10), 31)),
     one("orphan", "index-orphan", REPAIRABLE, lambda s: idx(s, 0, 30).write_bytes(segment_header(0, 30).encode())),
+    one("orphan whose transactions are in other segments", "index-orphan", REPAIRABLE,
+        lambda s: shutil.copy(idx(s, 0, 20), idx(s, 0, 15)) and cut(idx(s, 0, 15), HEADER_SIZE + 80)),
+    one("orphan with one transaction more", "index-orphan", DAMAGE,
+        lambda s: shutil.copy(idx(s, 0, 20), idx(s, 0, 21)), place=(0, 30, None)),
+    Case("orphan begun behind the end", lambda s: idx(s, 0, 31).write_bytes(segment_header(0, 31).encode()),
+         (("index-orphan", REPAIRABLE), ("durable-missing", DAMAGE))),
+    one("a loss that was accepted", "loss-accepted", DAMAGE, lambda s: accept(s, 30, 31), place=(0, 30, None)),
+    one("a loss that was accepted, in part here again", "loss-accepted", DAMAGE, lambda s: accept(s, 29, 30),
+        place=(0, 30, None)),
+    Case("a loss that was accepted, here again", lambda s: accept(s, 28, 29), ()),
+    one("a loss that was accepted, and the mark risen in front of its last", "loss-accepted", DAMAGE,
+        lambda s: accept(s, 30, 31, mark=13) or set_marks(s, low_water_mark=30, local_low_water_mark=29)),
+    one("damaged ledger", "accepted-losses-damaged", DAMAGE, lambda s: accept(s, 28, 29) or flip(s / LEDGER_NAME, 150)),
+    one("ledger cut off", "accepted-losses-damaged", DAMAGE, lambda s: accept(s, 28, 29) or cut(s / LEDGER_NAME, 1)),
+    Case("empty directory", lambda s: other_partition_assigned(s) or (s / "2").mkdir(), (("partition-empty", NOTE),)),
+    Case("empty directory, and a session began in it",
+         lambda s: ([path.unlink() for path in (s / "0").iterdir()],
+                    set_marks(s, low_water_mark=-1, local_low_water_mark=-1)),
+         (("partition-empty", DAMAGE),)),
     one("reserved in control", "reserved-not-zero", NOTE, lambda s: patch(s / CTL, 100, b"\1")),
     one("reserved in data file", "reserved-not-zero", NOTE, lambda s: patch(seg(s, 0, 10), 127, b"\1")),
     one("unknown file", "unknown-file", NOTE, lambda s: (s / "notes.txt").write_text("x")),
@@ -251,9 +280,9 @@ CASES = [
     one("half-built file", "temporary-file", NOTE,
         lambda s: (s / "0" / ("x" + disk.TEMPORARY_SUFFIX)).write_text("x")),
     one("interrupted repair", "repair-interrupted", REPAIRABLE, interrupted_repair),
-    Case("data file removed", lambda s: seg(s, 0, 20).unlink(), (("index-orphan", REPAIRABLE),)),
+    Case("data file removed", lambda s: seg(s, 0, 20).unlink(), (("index-orphan", DAMAGE),)),
     Case("data file in the middle removed", lambda s: seg(s, 0, 10).unlink(),
-         (("index-orphan", REPAIRABLE), ("segment-gap", DAMAGE))),
+         (("index-orphan", DAMAGE), ("segment-gap", DAMAGE))),
     Case("torn, and everything up to the mark gone",
          lambda s: (cut(seg(s, 0, 20), at(3) - 7), cut(idx(s, 0, 20), HEADER_SIZE + 24),
                     set_marks(s, low_water_mark=29, local_low_water_mark=29)),

@@ -95,11 +95,11 @@ def test_a_damaged_record_of_a_sealed_segment_hides_no_other(tmp_path: Path) -> 
 
 def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
     """An empty directory, as after an assignment that was interrupted, and one that is missing."""
-    storage = build_directory(tmp_path / "s", {0: 3, 1: 0}, size=SIZE, local_low_water_mark=-1)
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 0}, size=SIZE, session=-1, local_low_water_mark=-1)
     for path in list((storage / "1").iterdir()):
         path.unlink()
-    assert shape(list(dump_records(storage))) == [0, 1, 2]
-    assert shape(list(dump_records(storage, reverse=True))) == [2, 1, 0]
+    assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-empty"]
+    assert shape(list(dump_records(storage, reverse=True))) == [2, 1, 0, "partition-empty"]
     (storage / "1").rmdir()
     assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-directory-missing"]
     assert [one.transaction_id for one in dump_index(storage)] == [0, 1, 2, None]

@@ -64,13 +64,13 @@ def test_data_loss_costs_the_lost_records_and_no_other(tmp_path: Path, lost: lis
     for number in lost:
         scene.flip(number)
     repair, result = recover(scene, loss=True)
-    assert set(actions(repair)) == {"split-segment", "rebuild-index"}
+    assert set(actions(repair)) == {"split-segment", "rebuild-index", "accept-loss"}
     assert {
         n for s in repair.plan.steps if s.loses_data for n in range(s.from_transaction_id, s.to_transaction_id + 1)
     } == set(lost)  # type: ignore[arg-type]
     assert scene.intact_ids() == sorted(set(range(130)) - set(lost))
     assert result.exit_status_name == "damage-remains"
-    assert codes(scene.root) == {"segment-gap"}, "the gap stays named, and nothing else is wrong"
+    assert codes(scene.root) == {"segment-gap", "loss-accepted"}, "the gap stays named, and nothing else is wrong"
 
 
 def test_split_segments_come_back_whole_from_a_replica_later(scene: Scene) -> None:
@@ -169,9 +169,10 @@ def test_an_acknowledged_tail_given_up_stays_named(scene: Scene) -> None:
     path = scene.seg(100)
     path.write_bytes(path.read_bytes()[: scene.offset(105) + 7])
     repair, result = recover(scene, loss=True)
-    assert actions(repair) == ["cut-torn-tail", "rebuild-index"]
+    wanted = ["cut-torn-tail", "lower-local-low-water-mark", "rebuild-index", "accept-loss"]
+    assert actions(repair) == wanted
     assert repair.plan.loses_data
-    assert codes(scene.root) == {"acknowledged-missing"}
+    assert codes(scene.root) == {"loss-accepted"}
     assert result.exit_status_name == "damage-remains"
 
 
@@ -189,7 +190,7 @@ def test_a_torn_end_in_front_of_another_segment_given_up_leaves_a_gap(scene: Sce
     path = scene.seg(50)
     path.write_bytes(path.read_bytes()[: scene.offset(97) + 20])
     recover(scene, loss=True)
-    assert codes(scene.root) == {"segment-gap"}
+    assert codes(scene.root) == {"segment-gap", "loss-accepted"}
     assert scene.intact_ids() == [*range(97), *range(100, 130)]
 
 
@@ -217,9 +218,10 @@ def test_an_orphan_index_with_entries_is_not_cleared_away_as_if_nothing_was_lost
     repair, result = recover(scene)
     assert (actions(repair), undecided(repair)) == ([], ["index-orphan"])
     repair, result = recover(scene, loss=True)
-    assert actions(repair) == ["remove-orphan-index"]
+    assert actions(repair) == ["remove-orphan-index", "accept-loss"]
     assert repair.plan.loses_data
-    assert result.exit_status_name == "clean"
+    assert result.exit_status_name == "damage-remains"
+    assert codes(scene.root) == {"loss-accepted"}
 
 
 def test_an_orphan_index_without_entries_is_removed(scene: Scene) -> None:

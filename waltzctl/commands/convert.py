@@ -20,7 +20,7 @@ from waltzctl.options import (
     YesOption,
     path_of,
 )
-from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
 
 MANUAL = Manual(
     name="convert",
@@ -92,5 +92,4 @@ def run(
     wanted = Layout(layout.value)
     given = Arguments.of(layout=wanted)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        repair = planned(switches, MANUAL.name, storage, given, lambda: plan_convert(storage, layout=wanted))
-        return carry_out(console, repair, switches)
+        return repair_with(console, switches, MANUAL.name, storage, given, lambda: plan_convert(storage, layout=wanted))

@@ -36,6 +36,10 @@ MANUAL = Manual(
             " record from another replica, if it proves to be the right one; without a replica, --allow-data-loss splits the"
             " segment around the loss, so that everything else reads again and the gap stays a named finding (exit status 5)."
         ),
+        (
+            "Whatever is given up in this way stands in the ledger .waltzctl/accepted-losses, and verify, status and compare name"
+            " it until it is there again, or until --forget-losses: a loss at the end leaves no hole to see."
+        ),
         "Without a terminal and without --yes this is a dry run.",
     ),
     examples=(
@@ -48,6 +52,10 @@ MANUAL = Manual(
         Example(
             "waltzctl recover /data/waltz --partition 3 --allow-data-loss",
             "No replica has it: give the record up and read on behind it.",
+        ),
+        Example(
+            "waltzctl recover /data/waltz --partition 3 --forget-losses",
+            "Nobody will ever have it, and everybody knows: no longer name what was given up.",
         ),
         Example(
             "waltzctl recover /data/waltz --dry-run --format json > plan.json",
@@ -67,6 +75,23 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        Section(
+            "ACCEPTED LOSSES",
+            (
+                (
+                    "--allow-data-loss says that nobody has the records any more. A loss at the end lowers the local low-water"
+                    " mark to what is left, so that a node opens the partition again and a running cluster goes on with it. As"
+                    " long as another replica may have them, use --from: a replica that has forgotten what it acknowledged can"
+                    " outvote the one that has not."
+                ),
+                (
+                    "append refuses to give the lost ids away. A loss is over when its transactions are here again, from --from"
+                    " or from the cluster, and when a session has begun since that held them. undo takes an acceptance back"
+                    " together with its repair; --forget-losses only makes the ledger shorter, is planned and confirmed like a"
+                    " repair, and can be undone."
+                ),
+            ),
+        ),
         SAFETY,
     ),
 )
@@ -80,6 +105,9 @@ def run(
     ] = None,
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Split segments around records that are lost.")
+    ] = False,
+    forget_losses: Annotated[
+        bool, typer.Option("--forget-losses", help="Only take losses that were accepted out of the ledger.")
     ] = False,
     partition: PartitionsOption = None,
     yes: YesOption = False,
@@ -95,17 +123,15 @@ def run(
     partitions = partitions_of(partition)
     switches = Switches(yes, dry_run, plan, dry_run_unasked=True)
     switches.check()
-
-    from engine.repair.plan import Arguments
-    from engine.repair.recover import plan_recover
-
-    given = Arguments.of(partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss)
-    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        return repair_with(
-            console,
-            switches,
-            MANUAL.name,
-            storage,
-            given,
-            lambda: plan_recover(storage, partitions=partitions, replicas=sources, allow_data_loss=allow_data_loss),
+    if forget_losses and (sources or allow_data_loss):
+        raise typer.BadParameter(
+            "it repairs nothing; leave --from and --allow-data-loss out", param_hint="'--forget-losses'"
         )
+
+    from engine.repair.plan import Arguments, make
+
+    given = Arguments.of(
+        partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss, forget_losses=forget_losses
+    )
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        return repair_with(console, switches, MANUAL.name, storage, given, lambda: make(MANUAL.name, storage, given))

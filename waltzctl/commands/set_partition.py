@@ -21,7 +21,7 @@ from waltzctl.options import (
     path_of,
     transaction_of,
 )
-from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned
+from waltzctl.repairing import SAFETY, STATUSES, Switches, carry_out, planned, repair_with
 
 MANUAL = Manual(
     name="set-partition",
@@ -105,23 +105,23 @@ def run(
     if nothing and plan is None:
         raise typer.BadParameter("nothing is to be set; name a session, a mark, or one of the switches")
 
-    from engine.repair.plan import Arguments
+    from engine.repair.plan import Arguments, Repair
     from engine.repair.set_partition import Setting, plan_set_partition
 
     setting = Setting(session_id, low_water_mark, local_low_water_mark, assigned, available)
     given = Arguments.of({partition}, allow_data_loss=allow_data_loss, settings=setting.chosen())
     if given == Arguments.of({partition}):
         given = Arguments()  # with --plan only: the options are in the file
+
+    def make() -> Repair:
+        return plan_set_partition(storage, partition=partition, setting=setting, allow_data_loss=allow_data_loss)
+
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        repair = planned(
-            switches,
-            MANUAL.name,
-            storage,
-            given,
-            lambda: plan_set_partition(storage, partition=partition, setting=setting, allow_data_loss=allow_data_loss),
-        )
-        if repair.plan.arguments.partitions != (partition,):
-            raise typer.BadParameter(
-                f"the plan is for partition {repair.plan.arguments.partitions}", param_hint="'--plan'"
-            )
-        return carry_out(console, repair, switches)
+        if plan is not None:
+            repair = planned(switches, MANUAL.name, storage, given, make)
+            if repair.plan.arguments.partitions != (partition,):
+                raise typer.BadParameter(
+                    f"the plan is for partition {repair.plan.arguments.partitions}", param_hint="'--plan'"
+                )
+            return carry_out(console, repair, switches)
+        return repair_with(console, switches, MANUAL.name, storage, given, make)

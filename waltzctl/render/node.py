@@ -141,6 +141,7 @@ def node_plan_object(plan: NodePlan) -> Object:
                 "after": None,
                 "replicas": () if plan.source is None else (plan.source.url,),
                 "allow_data_loss": any(step.loses_data for step in plan.steps),
+                "forget_losses": False,
             },
         },
     )

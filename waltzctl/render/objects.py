@@ -143,6 +143,7 @@ def plan_object(plan: Plan) -> Object:
                 "after": plan.arguments.after,
                 "replicas": tuple(plan.arguments.replicas),
                 "allow_data_loss": plan.arguments.allow_data_loss,
+                "forget_losses": plan.arguments.forget_losses,
                 **_agreed_keys(plan),
                 "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
                 **_settings_keys(plan),

@@ -1,0 +1,153 @@
+"""The ledger of accepted losses in a recovery: what a plan gives up enters it, what a plan brings back leaves it.
+
+The ledger is one more file of the repair.  So a crash leaves edits and entries together or neither, and undo takes both back.
+Entries that are over without a repair (a running cluster brought the transactions back) stay in the file and are named by
+nobody; `recover --forget-losses` removes them, like those that somebody no longer wants to hear of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine import disk
+from engine.errors import NotWaltzError, RefusedError
+from engine.findings import Code, make_finding
+from engine.repair.edits import Remove, Replace
+from engine.repair.plan import Arguments, Draft, Repair
+from engine.repair.recover_parts import Ground
+from engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
+from engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
+from formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
+from formats.adapters import format_time
+from formats.control import CONTROL_FILE_NAME
+
+COMMAND = "recover"
+
+
+def settle_ledger(ground: Ground, present: Sequence[AcceptedLoss], mark: int | None, steps_before: int) -> None:
+    """What a partition's plan, of which all is known, means for its losses: `present` are those in the ledger now.
+
+    `mark`: the local low-water mark before; `steps_before`: how many steps of the plan are about something else.
+    """
+    draft, after = ground.draft, -1 if mark is None else mark
+    if ground.lowered_to is not None:
+        after = min(after, ground.lowered_to)
+    steps = draft.steps[steps_before:]
+    restored = [
+        (step.from_transaction_id, step.to_transaction_id + 1)
+        for step in steps
+        if step.action.startswith("restore-")
+        and step.from_transaction_id is not None
+        and step.to_transaction_id is not None
+    ]
+    known = [(loss.first, loss.last + 1) for loss in present]
+    for first, stop, why in sorted(ground.given_up):
+        for low, high in without((first, stop), [*known, *restored]):
+            draft.step(
+                "accept-loss", ledger_path(draft.storage), ground.partition,
+                "given up; verify names it until it is here again, or until recover --forget-losses",
+                ids=(low, high - 1), loses_data=True,
+            )  # fmt: skip
+            draft.accepted.append(AcceptedLoss(ground.partition, low, high - 1, after, "", why))
+            known.append((low, high))
+    held = [*restored, *_held(ground)]
+    for loss in present:
+        rest = still_lost(loss, held, mark)
+        ids = (loss.first, loss.last)
+        if rest:
+            lost = ", ".join(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in rest)
+            ground.find(
+                Code.LOSS_ACCEPTED, ground.directory,
+                f"given up on {loss.time} ({loss.reason}), and not here again: {lost}", transaction_id=rest[0][0],
+            )  # fmt: skip
+        elif restored:
+            said = "what was given up is here again"
+            draft.step("settle-accepted-loss", ledger_path(draft.storage), ground.partition, said, ids=ids)
+            draft.settled.append(loss)
+
+
+def _held(ground: Ground) -> Iterable[Range]:
+    """The ids of intact records before the repair."""
+    for part in ground.parts:
+        if part.survey is not None:
+            lost = [
+                (loss.first, part.survey.next_id if loss.stop is None else loss.stop) for loss in part.survey.losses
+            ]
+            yield from without((part.survey.begins, part.survey.next_id), lost)
+
+
+def plan_ledger(draft: Draft, ledger: Ledger) -> None:
+    """Add the edit that writes the ledger anew, where the plan changes it.
+
+    Raises RefusedError when it is damaged: written anew, it would look as if nothing more had been given up.
+    """
+    if ledger.fault is not None:
+        said = f"the ledger of accepted losses cannot be read in full: {ledger.fault}"
+        where = ledger_path(draft.storage)
+        draft.undecided.append(make_finding(Code.ACCEPTED_LOSSES_DAMAGED, where, said, storage_directory=draft.storage))
+    if not draft.accepted and not draft.settled:
+        return
+    if ledger.fault is not None:
+        raise RefusedError(
+            f"{ledger_path(draft.storage)}: {ledger.fault}, so that nothing more can be entered",
+            advice="set it aside with recover --forget-losses first; undo brings it back",
+        )
+    _write(draft, [loss for loss in ledger.losses if loss not in draft.settled], draft.accepted)
+
+
+def _write(draft: Draft, kept: Sequence[AcceptedLoss], new: Sequence[AcceptedLoss]) -> None:
+    path = ledger_path(draft.storage)
+    if kept or new:
+        contents = _Contents(tuple(kept), tuple(new))
+        draft.edits.append(Replace(path, contents, len(b"".join(contents()))))
+    elif FileState.of(path) is not None:
+        draft.edits.append(Remove(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """The bytes of a ledger; the `new` losses get the time at which it is asked for them."""
+
+    kept: tuple[AcceptedLoss, ...]
+    new: tuple[AcceptedLoss, ...]
+
+    def __call__(self) -> list[bytes]:
+        now = format_time(disk.now_ms()) or ""
+        losses = [*self.kept, *(replace(loss, time=now) for loss in self.new)]
+        return [encode_ledger(sorted(losses, key=lambda loss: (loss.partition, loss.first)))]
+
+
+def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Repair:
+    """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
+
+    Raises NotWaltzError, InvalidRequestError for a partition that cannot be, RefusedError when a repair was interrupted, or for
+    single partitions of a ledger that is damaged; DiskReadError.
+    """
+    target = resolve(path)
+    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
+        raise NotWaltzError(f"{path}: not a storage directory", advice="name the storage directory")
+    if target.partition is not None:
+        partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    control = read_control(target.storage / CONTROL_FILE_NAME)
+    if partitions is not None and control is not None:
+        check_partitions(control, partitions)
+    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, forget_losses=True))
+    draft.refuse_interrupted()
+    draft.partitions |= set(partitions or ())
+    ledger, where = read_ledger(target.storage), ledger_path(target.storage)
+    if partitions is not None and ledger.fault is not None:
+        raise RefusedError(
+            f"{where}: {ledger.fault}, so that nobody knows whose losses it kept", advice="leave --partition out"
+        )
+    forgotten = [loss for loss in ledger.losses if partitions is None or loss.partition in partitions]
+    for loss in forgotten:
+        said = f"given up on {loss.time} ({loss.reason}); verify no longer names it"
+        draft.step("forget-accepted-loss", where, loss.partition, said, ids=(loss.first, loss.last))
+        draft.partitions.add(loss.partition)
+    if ledger.fault is not None:
+        draft.step("set-ledger-aside", where, None, f"{ledger.fault}; it is kept in the quarantine")
+    if draft.steps:
+        _write(draft, [loss for loss in ledger.losses if loss not in forgotten], ())
+    return draft.finish()

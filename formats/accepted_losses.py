@@ -1,0 +1,137 @@
+"""Ledger ``.waltzctl/accepted-losses``: the transactions that somebody agreed to lose, so that nobody forgets them.
+
+This file is ours; neither the design documents nor release 0.13.2 have one.  It is text, a JSON object a line in ASCII, and it is
+always written whole, by rename.  The first line says how many follow; each of those is one loss::
+
+    {"schema":"waltzctl.accepted-losses/1","type":"accepted-losses","count":1,"crc32":"1c291ca3"}
+    {"schema":"waltzctl.accepted-losses/1","type":"accepted-loss","partition":0,"from_transaction_id":448,
+     "to_transaction_id":525,"local_low_water_mark":447,"time":"2026-11-22T08:51:18.000Z","reason":"...","crc32":"..."}
+
+(the second is one line, too).  ``crc32`` is the CRC-32, eight lower-case hex digits, of the line's object without it as canonical
+JSON: sorted keys, no spaces, ASCII.  A line whose checksum is wrong tells nothing; the others are believed all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from formats.checksums import crc32
+
+LEDGER_FILE_NAME = "accepted-losses"
+LEDGER_SCHEMA = "waltzctl.accepted-losses/1"
+_HEAD, _LOSS = "accepted-losses", "accepted-loss"
+_LAST_ID = 2**63 - 2
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """Transactions `first` to `last` of a partition that were given up.
+
+    `local_low_water_mark` is the mark as it was left then: when it has risen to `last` since, a session began that held all of
+    them.  `time`: RFC 3339 in UTC.  `reason`: why they were lost, for people.
+    """
+
+    partition: int
+    first: int
+    last: int
+    local_low_water_mark: int
+    time: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a ledger says: the losses that can be read, in its order, and what is wrong with it (None: nothing)."""
+
+    losses: tuple[AcceptedLoss, ...] = ()
+    fault: str | None = None
+
+
+def encode_ledger(losses: Iterable[AcceptedLoss]) -> bytes:
+    """The whole file."""
+    bodies = [_body(loss) for loss in losses]
+    head: dict[str, Any] = {"schema": LEDGER_SCHEMA, "type": _HEAD, "count": len(bodies)}
+    return b"".join(_line(body) for body in (head, *bodies))
+
+
+def decode_ledger(data: bytes) -> Ledger:
+    """From the bytes of the file, whatever has become of them; never raises."""
+    lines = data.split(b"\n")
+    whole = lines.pop() == b""
+    found: list[AcceptedLoss] = []
+    count: int | None = None
+    wrong: list[int] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            body = _checked(line)
+            if body["type"] == _LOSS:
+                found.append(_loss(body))
+            elif body["type"] == _HEAD and number == 1:
+                count = _number(body["count"], 0)
+            else:
+                raise ValueError(body["type"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            wrong.append(number)
+    fault = None
+    if wrong:
+        fault = f"line {wrong[0]} is damaged" + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+    elif not whole or count is None:
+        fault = "it is cut off"
+    elif count != len(found):
+        fault = f"it should name {count} losses, and names {len(found)}"
+    return Ledger(tuple(found), fault)
+
+
+def _body(loss: AcceptedLoss) -> dict[str, Any]:
+    return {
+        "schema": LEDGER_SCHEMA,
+        "type": _LOSS,
+        "partition": loss.partition,
+        "from_transaction_id": loss.first,
+        "to_transaction_id": loss.last,
+        "local_low_water_mark": loss.local_low_water_mark,
+        "time": loss.time,
+        "reason": loss.reason,
+    }
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return f"{crc32(json.dumps(body, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def _line(body: dict[str, Any]) -> bytes:
+    return json.dumps({**body, "crc32": _digest(body)}, separators=(",", ":")).encode() + b"\n"
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    """A line's object without its checksum.  Raises ValueError, KeyError, TypeError for anything else."""
+    body = json.loads(line)
+    if not isinstance(body, dict):
+        raise TypeError("no object")
+    stored = body.pop("crc32")
+    if stored != _digest(body) or body["schema"] != LEDGER_SCHEMA:
+        raise ValueError("the checksum is wrong")
+    return body
+
+
+def _loss(body: dict[str, Any]) -> AcceptedLoss:
+    first = _number(body["from_transaction_id"], 0)
+    texts = [body[key] for key in ("time", "reason")]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a text is missing")
+    return AcceptedLoss(
+        _number(body["partition"], 0),
+        first,
+        _number(body["to_transaction_id"], first),
+        _number(body["local_low_water_mark"], -1),
+        *texts,
+    )
+
+
+def _number(value: Any, least: int) -> int:
+    if type(value) is not int or not least <= value <= _LAST_ID:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,100 @@
+"""The ledger of accepted losses: what is written is read, and whatever became of it, nothing false is."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from formats.accepted_losses import AcceptedLoss, Ledger, decode_ledger, encode_ledger
+
+LOSSES = (
+    AcceptedLoss(0, 448, 525, 447, "2026-11-22T08:51:18.000Z", "the end was lost"),
+    AcceptedLoss(7, 3, 3, -1, "2026-11-22T08:51:18.000Z", 'record-checksum in "0000000000000000000.seg", naïve'),
+)
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode_ledger(encode_ledger(LOSSES)) == Ledger(LOSSES)
+    assert decode_ledger(encode_ledger(())) == Ledger()
+
+
+def test_a_line_as_documented() -> None:
+    """By the format's description alone."""
+    head, line, _ = encode_ledger(LOSSES[:1]).split(b"\n")
+    body = json.loads(line)
+    stored = body.pop("crc32")
+    assert stored == f"{zlib.crc32(json.dumps(body, sort_keys=True, separators=(',', ':')).encode()):08x}"
+    assert body == {
+        "schema": "waltzctl.accepted-losses/1",
+        "type": "accepted-loss",
+        "partition": 0,
+        "from_transaction_id": 448,
+        "to_transaction_id": 525,
+        "local_low_water_mark": 447,
+        "time": "2026-11-22T08:51:18.000Z",
+        "reason": "the end was lost",
+    }
+    assert json.loads(head)["count"] == 1
+
+
+def test_every_flipped_bit_is_seen_and_costs_no_other_line() -> None:
+    data = encode_ledger(LOSSES)
+    ends = [place for place, byte in enumerate(data) if byte == 0x0A]
+    for place in range(len(data)):
+        for bit in (1, 0x20, 0x80):
+            flipped = bytearray(data)
+            flipped[place] ^= bit
+            found = decode_ledger(bytes(flipped))
+            assert set(found.losses) <= set(LOSSES), place
+            if found.fault is None:  # white space beside the values means nothing
+                assert found.losses == LOSSES
+            elif place < ends[0]:
+                assert found.losses == LOSSES, "the losses do not depend on the first line"
+
+
+def test_every_cut_is_seen() -> None:
+    data = encode_ledger(LOSSES)
+    assert decode_ledger(data).fault is None
+    for size in range(len(data)):
+        found = decode_ledger(data[:size])
+        assert found.fault is not None, size
+        assert set(found.losses) <= set(LOSSES)
+
+
+def test_a_line_that_was_taken_out_is_seen() -> None:
+    head, first, second, _ = encode_ledger(LOSSES).split(b"\n")
+    assert decode_ledger(b"\n".join((head, second, b""))) == Ledger(LOSSES[1:], "it should name 2 losses, and names 1")
+    assert decode_ledger(b"\n".join((first, second, b""))).fault == "it is cut off"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("partition", -1),
+        ("partition", True),
+        ("from_transaction_id", -1),
+        ("from_transaction_id", 526),
+        ("to_transaction_id", 2**63),
+        ("local_low_water_mark", -2),
+        ("reason", None),
+        ("schema", "waltzctl.accepted-losses/2"),
+        ("type", "something"),
+    ],
+)
+def test_values_that_nobody_writes_are_refused_though_their_checksum_is_right(key: str, value: object) -> None:
+    head, line, _ = encode_ledger(LOSSES[:1]).split(b"\n")
+    body = json.loads(line)
+    del body["crc32"]
+    body[key] = value
+    raw = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    forged = json.dumps({**body, "crc32": f"{zlib.crc32(raw):08x}"}).encode()
+    assert decode_ledger(b"\n".join((head, forged, b""))) == Ledger((), "line 2 is damaged")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 4096, b"[" * 100_000 + b"\n", b"null\n", b"{}\n", b"\xff\xfe\n"])
+def test_anything_else_is_damaged(data: bytes) -> None:
+    found = decode_ledger(data)
+    assert found.losses == ()
+    assert found.fault

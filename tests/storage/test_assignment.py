@@ -1,0 +1,148 @@
+"""Whether a partition belongs to a storage directory: one answer, and everybody gives it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import RefusedError
+from engine.findings import Finding
+from engine.inspect.status import storage_status
+from engine.inspect.verify import VerifySummary, verify
+from engine.repair.recover import plan_recover
+from engine.storage.assignment import assigned_here, is_hosted
+from engine.storage.view import read_control
+from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionStruct, initial_control
+from tests.builders import KEY, build_directory
+from tests.storage.support import codes, opened
+
+LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+
+
+def control(layout: Layout, first: PartitionStruct, second: PartitionStruct) -> ControlFile:
+    made = initial_control(layout, KEY, 1, 0)
+    return replace(made, partitions=(made.partitions[0].with_struct(1, first).with_struct(2, second),))
+
+
+def documented(session: int, low: int, local: int, *, valid: bool = True) -> PartitionStruct:
+    return replace(PartitionStruct(session, low, local).sealed(), valid=valid)
+
+
+def released(flags: int, sequence: int, *, valid: bool = True) -> PartitionStruct:
+    return replace(PartitionStruct(flags=flags, sequence=sequence).sealed(), valid=valid)
+
+
+NOTHING = documented(-1, -1, -1)
+ON, OFF = FLAG_AVAILABLE | FLAG_ASSIGNED, FLAG_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("pair", "present", "missing"),
+    [
+        ((NOTHING, NOTHING), True, False),
+        ((documented(0, -1, -1), NOTHING), True, True),
+        ((documented(-1, 0, -1), NOTHING), True, True),
+        ((documented(-1, -1, 0), NOTHING), True, True),
+        ((NOTHING, documented(5, 9, 9)), True, True),
+        ((NOTHING, documented(5, 9, 9, valid=False)), True, None),
+        ((documented(5, 9, 9), documented(4, 9, 9, valid=False)), True, True),
+        ((documented(5, 9, 9, valid=False), documented(4, 9, 9, valid=False)), True, None),
+    ],
+)
+def test_documented(
+    tmp_path: Path, pair: tuple[PartitionStruct, PartitionStruct], present: bool, missing: bool | None
+) -> None:
+    """The directory, or what its info proves."""
+    file = control(Layout.DOCUMENTED, *pair)
+    assert assigned_here(tmp_path, file, 0, directory=True) is present
+    assert assigned_here(tmp_path, file, 0, directory=False) is missing
+    assert is_hosted(tmp_path, file, 0, directory=False) is bool(missing)
+    for kind in ("unassigned", "deleting"):
+        place = tmp_path / ".waltzctl" / kind / "0"
+        place.mkdir(parents=True)
+        assert assigned_here(tmp_path, file, 0, directory=False) is False, "taken away on purpose"
+        place.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("pair", "known", "hosted"),
+    [
+        ((released(ON, 1), released(OFF, 0)), True, (True, True)),
+        ((released(OFF, 1), released(ON, 0)), False, (False, False)),
+        ((released(ON, 1), released(OFF, 0, valid=False)), True, (True, True)),
+        ((released(OFF, 1), released(ON, 0, valid=False)), None, (False, False)),
+        ((released(OFF, 1, valid=False), released(ON, 0, valid=False)), None, (True, False)),
+    ],
+)
+def test_released(
+    tmp_path: Path, pair: tuple[PartitionStruct, PartitionStruct], known: bool | None, hosted: tuple[bool, bool]
+) -> None:
+    """The flag in force, whether there is a directory or not."""
+    file = control(Layout.RELEASED, *pair)
+    for directory, expected in zip((True, False), hosted, strict=True):
+        assert assigned_here(tmp_path, file, 0, directory=directory) is known
+        assert is_hosted(tmp_path, file, 0, directory=directory) is expected
+
+
+def test_nothing_tells_without_a_control_file_or_beyond_it(tmp_path: Path) -> None:
+    file = control(Layout.DOCUMENTED, NOTHING, NOTHING)
+    for known, number in ((None, 0), (file, 1), (file, -1)):
+        assert assigned_here(tmp_path, known, number, directory=True) is None
+        assert is_hosted(tmp_path, known, number, directory=True)
+        assert not is_hosted(tmp_path, known, number, directory=False)
+
+
+def found(path: Path) -> list[str]:
+    return codes([one for one in verify((path,)) if isinstance(one, Finding)])
+
+
+@LAYOUTS
+def test_a_lost_directory_is_damage_for_everybody(tmp_path: Path, layout: Layout) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 100}, layout=layout, session=1, local_low_water_mark=99)
+    shutil.rmtree(path / "1")
+    shutil.rmtree(path / "0")
+    assert found(path) == ["partition-directory-missing", "partition-directory-missing"]
+    assert [one.health for one in storage_status(path).partitions] == ["damaged", "damaged"]
+    assert [one.assigned for one in storage_status(path).partitions] == [True, True]
+    assert codes(plan_recover(path).plan.undecided) == ["partition-directory-missing", "partition-directory-missing"]
+    with opened(path) as storage:
+        assert [(number, one.quarantined) for number, one in storage.partitions.items()] == [(0, True), (1, True)]
+    assert not (path / "1").exists()
+
+
+@LAYOUTS
+def test_a_partition_that_was_taken_away_is_no_damage(tmp_path: Path, layout: Layout) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    with opened(path) as storage:
+        storage.unassign(0, delete_files=False)
+        storage.unassign(1, delete_files=True)
+    assert set(found(path)) <= {"partition-not-assigned"}
+    assert [one.health for one in storage_status(path).partitions] == ["unassigned", "unassigned"]
+    assert plan_recover(path).plan.undecided == ()
+    with opened(path) as storage:
+        assert list(storage.partitions) == []
+
+
+@LAYOUTS
+def test_a_lost_partition_can_be_taken_away_and_given_again(tmp_path: Path, layout: Layout) -> None:
+    """There is nothing to put aside; its deletion forgets session and marks, so that nothing is missed any more."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    shutil.rmtree(path / "1")
+    with opened(path) as storage:
+        if layout is Layout.DOCUMENTED:
+            with pytest.raises(RefusedError, match="nothing to put aside"):
+                storage.unassign(1, delete_files=False)
+        storage.unassign(1, delete_files=True)
+        assert list(storage.partitions) == [0]
+    made = read_control(path / "waltz-storage.ctl")
+    assert made is not None
+    assert [one.marks for one in made.partitions[1].structs] == [(-1, -1, -1)] * 2
+    assert found(path) == []
+    with opened(path) as storage:
+        storage.assign(1)
+        assert not storage.partition(1).quarantined
+    assert isinstance(list(verify((path,)))[-1], VerifySummary)
+    assert found(path) == []
