@@ -72,6 +72,11 @@ class Console:
         """Whether sentences may stand between the objects (table and plain)."""
         return self.format in (Format.TABLE, Format.PLAIN)
 
+    @property
+    def answered(self) -> bool:
+        """Whether an object was shown."""
+        return self._answered
+
     def _open(self) -> Writer:
         if self.format is Format.NDJSON:
             from waltzctl.render.ndjson import NdjsonWriter

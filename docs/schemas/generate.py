@@ -523,6 +523,10 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "path": PATH,
             "cluster_key": KEY,
             "num_partitions": COUNT,
+            "num_partitions_from": {
+                "enum": ["given", "control-file", "records"],
+                "description": "What it goes by: --partitions, a control file that was found, or the highest partition found.",
+            },
             "layout": LAYOUT,
             "exit_status": EXIT_STATUS,
             "sources": COUNT,

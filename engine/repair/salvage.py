@@ -55,7 +55,13 @@ from engine.repair.salvage_output import (
     check_target,
     write_directory,
 )
-from engine.repair.salvage_report import DoubtfulRun, IdRange, SalvagedPartition, SalvageReport
+from engine.repair.salvage_report import (
+    DoubtfulRun,
+    IdRange,
+    PartitionCountSource,
+    SalvagedPartition,
+    SalvageReport,
+)
 from engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
 from engine.repair.salvage_selection import Piece, offsets_of, select
 from engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
@@ -139,7 +145,7 @@ def salvage(
         outcome = _attribute(opened, runs, headers, cluster_key, partition)
         wanted = outcome.wanted
         controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
-        number = _count_partitions(outcome, controls, num_partitions)
+        number, counted_by = _count_partitions(outcome, controls, num_partitions)
         holding = {one.partition for one in wanted}
         known = controls.used.control if controls.used else None
         there = holding | (
@@ -170,6 +176,7 @@ def salvage(
             path=to,
             cluster_key=described.cluster_key,
             num_partitions=number,
+            num_partitions_from=counted_by,
             layout=layout,
             sources=len(paths),
             bytes=sum(source.size() for source in opened),
@@ -336,17 +343,27 @@ def _records_by_partition(runs: Iterable[Attributed]) -> Counter[int]:
     return counts
 
 
-def _count_partitions(outcome: _Outcome, controls: FoundControls, named: int | None) -> int:
-    """The number of partitions for the control file.  Raises InvalidRequestError when the one given is too small."""
+def _count_partitions(
+    outcome: _Outcome, controls: FoundControls, named: int | None
+) -> tuple[int, PartitionCountSource]:
+    """The number of partitions for the control file, and what it goes by.
+
+    Raises InvalidRequestError when the one given is too small.
+    """
     if controls.used is not None:
-        return controls.used.control.header.num_partitions
+        return controls.used.control.header.num_partitions, PartitionCountSource.CONTROL_FILE
     needed = max(one.partition for one in outcome.wanted) + 1
     if named is not None and named < needed:
         raise InvalidRequestError(
             f"records of partition {needed - 1} were found, so there are at least {needed} partitions, not {named}",
             advice="give the cluster's number of partitions with --partitions, or one partition with --partition",
         )
-    return named or max([needed, *(one.control.header.num_partitions for one in controls.found)])
+    if named is not None:
+        return named, PartitionCountSource.GIVEN
+    told = max((one.control.header.num_partitions for one in controls.found), default=0)
+    if told >= needed:
+        return told, PartitionCountSource.CONTROL_FILE
+    return needed, PartitionCountSource.RECORDS
 
 
 def _with_fragments(pieces: Sequence[Piece], sources: list[ByteSource]) -> list[Piece]:

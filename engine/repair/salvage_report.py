@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,14 @@ class SalvagedPartition:
         return IdRange(self.last_transaction_id + 1, mark) if mark > self.last_transaction_id else None
 
 
+class PartitionCountSource(enum.StrEnum):
+    """What the number of partitions of a salvaged directory goes by: the caller, a control file, or the highest one found."""
+
+    GIVEN = "given"
+    CONTROL_FILE = "control-file"
+    RECORDS = "records"
+
+
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
     """What was looked at, found, written and left out.
@@ -74,6 +83,7 @@ class SalvageReport:
     """The directory that was written."""
     cluster_key: UUID
     num_partitions: int
+    num_partitions_from: PartitionCountSource
     layout: Layout
     sources: int
     """Files that were read."""

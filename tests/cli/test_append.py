@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.storage.append import AppendSession
 from engine.storage.directory import StorageDirectory
 from formats.control import Layout, decode_control
 from formats.request_id import RequestId
@@ -184,6 +185,21 @@ def test_an_interrupt_keeps_whole_batches_and_says_how_many(storage: Path) -> No
     assert json.loads(out.splitlines()[-1])["records"] == 2
     assert b"interrupted: 2 records durable" in err
     assert data_of(storage, 1) == [b"a", b"b"]
+
+
+def test_an_interrupt_before_anything_was_read_answers_too(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert invoke("append", storage, "--partition", 1, given="a\n").status == 0  # the lock's file is there from now on
+    before = digest(storage)
+    monkeypatch.setattr(AppendSession, "__init__", interrupted)
+    answer = invoke("append", storage, "--partition", 1, "--format", "json", given="a\n")
+    assert answer.status == 130
+    shown = json.loads(answer.out)
+    assert (shown["type"], shown["records"], shown["last_transaction_id"]) == ("append-result", 0, None)
+    assert answer.err == "waltzctl: interrupted: nothing was appended\n"
+    assert digest(storage) == before
 
 
 def test_a_reader_that_goes_away_does_not_stop_it(storage: Path) -> None:

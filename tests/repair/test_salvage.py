@@ -406,9 +406,14 @@ def test_a_source_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
 
 def test_the_number_of_partitions_is_found_given_or_enough(tmp_path: Path) -> None:
     source = build_directory(tmp_path / "source", {1: 10}, num_partitions=6)
-    assert salvage([source], to=tmp_path / "a").num_partitions == 6
-    assert salvage([source / "1"], to=tmp_path / "b").num_partitions == 2
-    assert salvage([source], to=tmp_path / "c", num_partitions=3).num_partitions == 3
+    for name, wreck, asked, count, gone_by in (
+        ("a", source, None, 6, "control-file"),
+        ("b", source / "1", None, 2, "records"),
+        ("c", source, 3, 3, "given"),
+        ("e", source / "1", 2, 2, "given"),
+    ):
+        report = salvage([wreck], to=tmp_path / name, num_partitions=asked)
+        assert (report.num_partitions, report.num_partitions_from) == (count, gone_by)
     for wrong, why in ((1, "at least 2 partitions"), (0, "1 to 1000000"), (-1, "1 to 1000000")):
         with pytest.raises(InvalidRequestError, match=why):
             salvage([source], to=tmp_path / "d", num_partitions=wrong)

@@ -135,7 +135,25 @@ def run(
     """Append until the input ends."""
     named = path_of(path)
     threshold = parsed("--segment-size", segment_size, parse_size)
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        try:
+            return _append(console, named, partition, input_format, batch, threshold, progress_ids=progress_ids)
+        except KeyboardInterrupt:
+            if not console.answered:
+                _say_nothing_appended(console, partition)
+            return ExitStatus.INTERRUPTED
 
+
+def _append(
+    console: Console,
+    named: Path,
+    partition: int,
+    input_format: InputFormat,
+    batch: int,
+    threshold: int | None,
+    *,
+    progress_ids: bool,
+) -> ExitStatus:
     from engine.storage.append import AppendSession, grouped, storage_to_append_to
     from engine.storage.directory import StorageDirectory
     from engine.storage.options import StorageOptions
@@ -148,10 +166,7 @@ def run(
     options = StorageOptions() if threshold is None else StorageOptions(segment_size_threshold=threshold)
     entries = (json_entries if input_format is InputFormat.NDJSON else bare_entries)(sys.stdin.buffer)
     status = ExitStatus.CLEAN
-    with (
-        Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console,
-        StorageDirectory.open(storage_path, partitions=(), options=options) as storage,
-    ):
+    with StorageDirectory.open(storage_path, partitions=(), options=options) as storage:
         say_taken_back(storage.taken_back)
         session = AppendSession(storage, partition)
         ended_early = True
@@ -171,7 +186,7 @@ def run(
         finally:
             result = session.result
             _say_mended(named, result)
-            if ended_early or not (quiet and console.for_people):
+            if ended_early or not (console.quiet and console.for_people):
                 console.emit(append_result_object(result), flush=True)
             if ended_early:
                 say(f"waltzctl: {'interrupted: ' if status else ''}{_durable(result)}")
@@ -179,6 +194,16 @@ def run(
             size = human_bytes(result.bytes)
             console.success(f"APPENDED  {counted(result.records, 'record')} ({size}) to partition {partition}.")
     return status
+
+
+def _say_nothing_appended(console: Console, partition: int) -> None:
+    """An interrupt before the session began: the answer is the same object, with nothing in it."""
+    from engine.storage.append import AppendResult
+    from waltzctl.render.objects import append_result_object
+
+    result = AppendResult(partition, None, None, 0, 0)
+    console.emit(append_result_object(result), flush=True)
+    say(f"waltzctl: interrupted: {_durable(result)}")
 
 
 def _pending(entries: Iterator[Entry]) -> Iterator[PendingRecord]:

@@ -176,6 +176,8 @@ def run(
         status = ExitStatus.from_label(report.exit_status_name)
         if not (quiet and console.for_people and status is ExitStatus.CLEAN):
             console.emit(salvage_report_object(report), flush=True)
+        if report.num_partitions_from == "records":
+            console.note(_assumed(report))
         if not report.marks_known:
             console.note(_no_marks(report))
         words = f"{counted(report.written, 'record')} written to {report.path}; {_left_out(report)}"
@@ -219,6 +221,15 @@ def _control(
                 f"SALVAGED IN PART  {words}; {counted(len(found.findings), 'finding')} of verify. The sources were not modified."
             )
     return status
+
+
+def _assumed(report: SalvageReport) -> str:
+    """That nothing told how many partitions the cluster has."""
+    many = counted(report.num_partitions, "partition")
+    return (
+        f"{many} assumed: {report.num_partitions - 1} is the highest that records were found of, and no control file tells;"
+        " a node refuses a directory of another number than its cluster's: if it has more, salvage again with --partitions N"
+    )
 
 
 def _no_marks(report: SalvageReport) -> str:

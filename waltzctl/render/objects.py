@@ -335,6 +335,7 @@ def salvage_report_object(report: SalvageReport) -> Object:
             "path": path_text(report.path),
             "cluster_key": str(report.cluster_key),
             "num_partitions": report.num_partitions,
+            "num_partitions_from": report.num_partitions_from.value,
             "layout": report.layout.value,
             "exit_status": int(ExitStatus.from_label(report.exit_status_name)),
             "sources": report.sources,
