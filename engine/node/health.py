@@ -204,7 +204,7 @@ class Health:
         found = await self._disk()
         if found.problem is None:
             for service in self._hosted.services:
-                service.note_space()
+                service.note_space(self._options.max_age + self._options.deadline)
         self.last = HealthReport(
             found,
             tuple(self._partition(number) for number in sorted(self._storage.partitions)),

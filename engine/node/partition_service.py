@@ -93,6 +93,7 @@ class PartitionService:
         self._waiters: list[Callable[[], None]] = []
         self._progress = time.monotonic()
         self._outage: Outage | None = None  # what was found while serving; the partition knows of the rest
+        self._out_since = 0.0
         self._announced: Outage | None = None
         self._announcing = threading.Lock()
         self._announce()
@@ -336,13 +337,16 @@ class PartitionService:
         """
         found = outage_of(error, self.partition, transaction_id)
         if found is not None and self.outage is None:
-            self._outage = found
+            self._outage, self._out_since = found, time.monotonic()
         self._announce()
 
-    def note_space(self) -> None:
-        """The disk was found to have space.  Thread-safe."""
+    def note_space(self, age: float) -> None:
+        """The disk was found to have space, by a look that began at most `age` seconds ago.  Thread-safe.
+
+        What was found full since then stays full.
+        """
         outage = self._outage
-        if outage is not None and outage.returns is Return.SPACE:
+        if outage is not None and outage.returns is Return.SPACE and time.monotonic() - self._out_since >= age:
             self._outage = None
             self._announce()
 

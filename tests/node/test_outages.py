@@ -230,6 +230,24 @@ def test_a_session_that_goes_on_finds_the_space_too(tmp_path: Path, monkeypatch:
         served.succeed(appended(30, session=SESSION))
 
 
+def test_a_look_at_the_disk_frees_only_what_was_out_before_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The health check's look may be a little old."""
+    built(tmp_path / "s", 30, mark=-1)
+    with serving(tmp_path / "s", health=HealthOptions(min_free_bytes=1 << 62, max_age=0.0)) as served:
+        with monkeypatch.context() as patch:
+            fail(patch, "pwrite", ".seg", errno.ENOSPC)
+            fail(patch, "pwritev", ".seg", errno.ENOSPC)
+            assert refused(served, appended(30, session=SESSION)) == "disk-full"
+        service = served.hosted.service(0)
+        assert service is not None
+        service.note_space(3600.0)
+        expect_out(served, "disk-full")
+        service.note_space(0.0)
+        expect_in(served)
+
+
 def test_space_means_the_space_that_should_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte less than the floor is not enough; others that have not found the disk full go on writing meanwhile."""
     created(tmp_path / "s")
