@@ -23,6 +23,7 @@ import org.yaml.snakeyaml.Yaml;
 public final class ReleasedTraffic {
     private static final int IN_FLIGHT = 4;
     private static final int SIZE = 400;
+    private static final int PAUSE_MILLISECONDS = 3;
     private static final Serializer<String> TEXT = new Serializer<String>() {
         @Override
         public byte[] serialize(String text) {
@@ -91,6 +92,11 @@ public final class ReleasedTraffic {
             for (long number = 0;; number++) {
                 room.acquireUninterruptibly();
                 client.submit(new OneTransaction(partition, prefix + number, room));
+                try {
+                    Thread.sleep(PAUSE_MILLISECONDS); // enough to see that it goes on, and all of it is read back
+                } catch (InterruptedException e) {
+                    return;
+                }
             }
         });
         thread.setDaemon(true);
