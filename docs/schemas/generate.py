@@ -688,6 +688,12 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "local_low_water_mark": or_null(INT64),
             "last_transaction_id": or_null({**INT64, "description": "-1 where there is none."}),
             "queued_requests": or_null(INTEGER),
+            "out_of_service": or_null(
+                {
+                    "type": "string",
+                    "description": "The failure code of what keeps it out of sessions, such as disk-full.",
+                }
+            ),
         },
         (),
     ),

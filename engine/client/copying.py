@@ -26,8 +26,9 @@ from engine.client.plan import Action, NodePlan, NodeStep, check_still_holds
 from engine.client.reading import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from engine.client.readings import PartitionReading, need_assigned, read_partitions
 from engine.client.storage_client import StorageClient
-from engine.errors import DamageError, InvalidRequestError, ProtocolError, RefusedError
+from engine.errors import DamageError, InvalidRequestError, PartitionQuarantinedError, ProtocolError, RefusedError
 from engine.findings import Code, Finding, make_finding
+from engine.node.permissions import FailureCode
 from engine.progress import SILENT, Progress
 from formats.wire.records import WireRecord
 
@@ -99,7 +100,8 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     """Look at both sides.
 
     Raises InvalidRequestError (not assigned, the same node twice), RefusedError where the destination is online and may not be
-    switched off, DamageError where the two sides disagree about what the destination would keep.
+    switched off, DamageError where the two sides disagree about what the destination would keep, PartitionQuarantinedError
+    where it accepts no writes.
     """
     options.check()
     if source.address == destination.address:
@@ -109,6 +111,11 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     need_assigned([theirs], str(source.address))
     (ours,) = await read_partitions(destination, {partition})
     need_assigned([ours], str(destination.address))
+    if ours.out_of_service == FailureCode.QUARANTINED:
+        raise PartitionQuarantinedError(
+            f"{destination.address}: partition {partition} is quarantined: damage was found in it, and it accepts no writes",
+            advice=_begin_anew(destination.address, source.address, partition),
+        )
     session, mark, local = (
         _told(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
     )
@@ -126,6 +133,21 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
     return CopyPlan(plan, options, session, max(mark, local), keep, target)
+
+
+def _begin_anew(destination: Address, source: Address, partition: int) -> str:
+    """What helps a partition that cannot be continued, in commands."""
+    node = f"waltzctl node {destination}"
+    return "\n  ".join(
+        (
+            "either stop that node, mend its storage directory PATH with what that of another replica has, and start it again:",
+            f"  waltzctl recover PATH --partition {partition} --from REPLICA",
+            f"or, where the source is whole (waltzctl verify {source.url} --partition {partition}), copy all of it anew:",
+            f"  {node} remove-partition --partition {partition} --delete-storage-files",
+            f"  {node} add-partition --partition {partition}",
+            f"  {node} recover-partition --partition {partition} --from {source} --offline-first",
+        )
+    )
 
 
 def _told(reading: PartitionReading, name: str, address: Address) -> int:
@@ -173,7 +195,7 @@ async def _check_joint(source: AdminClient, destination: AdminClient, partition:
     if ours is None:
         raise DamageError(
             f"{destination.address}: partition {partition} does not give transaction {keep}, which should stay",
-            advice="verify this node; after remove-partition --delete-storage-files and add-partition all is copied",
+            advice=_begin_anew(destination.address, source.address, partition),
         )
     if theirs != ours:
         said = "does not have" if theirs is None else "has something else under"

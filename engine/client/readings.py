@@ -12,12 +12,13 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.client.admin_client import AdminClient
 from engine.errors import InvalidRequestError, ProtocolError, RemoteError
 from engine.node.permissions import FailureCode
+from engine.node.readings import OUT_OF_SERVICE
 from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
 from formats.wire.records import SessionInfo
 
@@ -104,6 +105,8 @@ class PartitionReading:
     local_low_water_mark: int | None
     last_transaction_id: int | None
     queued_requests: int | None
+    out_of_service: str | None = None
+    """The node's word for what keeps the partition out of sessions; None when nothing does, or the node does not tell."""
 
 
 def parse_metrics(text: str, peer: str) -> tuple[MetricReading, ...]:
@@ -180,9 +183,11 @@ async def read_partitions(
     metrics do not tell it.  Raises what the calls raise.
     """
     statuses = dict(await client.assigned_status())
-    gauges = _gauges(parse_metrics(await client.metrics(), str(client.address)))
+    metrics = parse_metrics(await client.metrics(), str(client.address))
+    gauges, outages = _gauges(metrics), _outages(metrics)
     wanted = sorted(statuses if partitions is None else set(partitions))
-    return tuple([await _partition(client, number, statuses, gauges.get(number, {})) for number in wanted])
+    found = [await _partition(client, number, statuses, gauges.get(number, {})) for number in wanted]
+    return tuple(replace(one, out_of_service=outages.get(one.partition)) for one in found)
 
 
 def _gauges(metrics: tuple[MetricReading, ...]) -> dict[int, dict[str, int]]:
@@ -191,6 +196,14 @@ def _gauges(metrics: tuple[MetricReading, ...]) -> dict[int, dict[str, int]]:
         if metric.kind == "gauge" and metric.partition is not None and isinstance(metric.value, int):
             gauges.setdefault(metric.partition, {})[metric.name] = metric.value
     return gauges
+
+
+def _outages(metrics: tuple[MetricReading, ...]) -> dict[int, str]:
+    return {
+        metric.partition: metric.value
+        for metric in metrics
+        if metric.partition is not None and metric.name == OUT_OF_SERVICE and isinstance(metric.value, str)
+    }
 
 
 async def _partition(

@@ -78,6 +78,10 @@ class Judge(Protocol):
         """A checked append will be executed: its session, if it is a newer one, is durable on return.  Raises WaltzError."""
         ...
 
+    def note_failure(self, error: BaseException) -> None:
+        """Appends failed with this error."""
+        ...
+
 
 @dataclass(slots=True)
 class _Chunk:
@@ -158,6 +162,7 @@ class GroupCommit:
     def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
         denial = report(error, self._log, f"{sum(len(run.table) for run in runs)} append requests")
+        self._judge.note_failure(error)
         for run in runs:
             if self.is_broken(run.sender):
                 break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)

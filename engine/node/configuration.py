@@ -19,6 +19,7 @@ from typing import Any
 
 from engine.errors import DiskReadError, InvalidRequestError
 from engine.node.configuration_file import FileEntry, read_entries
+from engine.node.http_options import HealthOptions
 from engine.node.limits import NodeLimits
 from engine.node.options import GraphiteOptions, NodeOptions, ZooKeeperOptions
 from engine.node.service_options import ServiceOptions
@@ -140,6 +141,7 @@ class Configuration:
             service=ServiceOptions(*(value(each.name) for each in SERVICE)),
             zookeeper=self._zookeeper(),
             graphite=self._graphite(),
+            health=HealthOptions(min_free_bytes=value("min-free")),
             drain_seconds=value("drain"),
         )
 

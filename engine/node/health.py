@@ -2,8 +2,8 @@
 
 The release's health check is constant (weakness S8).  Here the disk is asked to take a new file and make it durable, on a thread
 of its own, so that a stuck disk is told and never makes anybody wait.  What is unhealthy is what needs an operator: a disk
-that refuses, is read-only, nearly full or stuck; a partition that is closed to writes by damage or by a disk error; a queue
-that does not move; a port that does not listen.  Partitions that are switched off, or that nobody assigned, are not.
+that refuses, is read-only, nearly full or stuck; a partition that damage or the disk keeps out of sessions; a queue that does
+not move; a port that does not listen.  Partitions that are switched off, or that nobody assigned, are not.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class DiskState:
 class DiskProbe:
     """Writes a small new file into the directory's own place, makes it durable, and removes it.  Blocks."""
 
-    def __init__(self, storage: Path, *, min_free_bytes: int) -> None:
-        self.path = storage / disk.STATE_DIRECTORY / f"health-probe{disk.TEMPORARY_SUFFIX}"
-        self._min_free_bytes = min_free_bytes
+    def __init__(self, storage: Path, *, min_free_bytes: int, name: str = "health-probe") -> None:
+        """`name`: of the file; only one look at a time may use it."""
+        self.path = storage / disk.STATE_DIRECTORY / f"{name}{disk.TEMPORARY_SUFFIX}"
+        self.min_free_bytes = min_free_bytes
 
     def look(self) -> DiskState:
         """Look now.  Whatever the system answers is in the state."""
@@ -60,11 +61,11 @@ class DiskProbe:
             seconds = self._write()
         except (DiskError, OSError) as error:
             return DiskState(free, None, str(error))
-        if free < self._min_free_bytes:
+        if free < self.min_free_bytes:
             return DiskState(
                 free,
                 seconds,
-                f"{self.path.parent}: {free} bytes are free, and {self._min_free_bytes} should be; make room before appends fail",
+                f"{self.path.parent}: {free} bytes are free, and {self.min_free_bytes} should be; make room before appends fail",
             )
         return DiskState(free, seconds, None)
 
@@ -96,7 +97,7 @@ class DiskHealth:
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
     """A partition that is loaded.  `problem` None: it is well.  `stalled_seconds`: how long its queue has not
-    moved.
+    moved.  `out`: the code of what keeps it out of sessions, None when it takes part.
     """
 
     partition: int
@@ -104,6 +105,7 @@ class PartitionHealth:
     failed: bool
     queued: int
     stalled_seconds: float
+    out: str | None
     problem: str | None
 
 
@@ -155,6 +157,7 @@ class HealthReport:
                 "assigned": [one.partition for one in self.partitions],
                 "quarantined": [one.partition for one in self.partitions if one.quarantined],
                 "failed": [one.partition for one in self.partitions if one.failed],
+                "out_of_service": {str(one.partition): one.out for one in self.partitions if one.out},
             },
             "queues": {
                 "requests": sum(one.queued for one in self.partitions),
@@ -191,10 +194,19 @@ class Health:
         """From now on the node is unwell: whoever balances load should go elsewhere."""
         self._draining.set()
 
+    def use(self, options: HealthOptions) -> None:
+        """Judge by other options from now on."""
+        self._options = options
+        self.probe.min_free_bytes = options.min_free_bytes
+
     async def look(self) -> HealthReport:
         """Look at everything; comes back within the options' deadline."""
+        found = await self._disk()
+        if found.problem is None:
+            for service in self._hosted.services:
+                service.note_space(self._options.max_age + self._options.deadline)
         self.last = HealthReport(
-            await self._disk(),
+            found,
             tuple(self._partition(number) for number in sorted(self._storage.partitions)),
             tuple(PortHealth(name, listening) for name, listening in self._ports().items()),
             self._draining.is_set(),
@@ -224,13 +236,11 @@ class Health:
         stalled = service.stalled_seconds if service is not None else 0.0
         quarantined = partition is not None and partition.quarantined
         failure = partition.failed if partition is not None else None
+        outage = service.outage if service is not None else None
         problem = None
-        if failure is not None:
-            problem = (
-                f"partition {number} accepts no writes after: {failure}; look after the disk, then restart the node"
-            )
-        elif quarantined:
-            problem = f"partition {number} is quarantined and accepts no writes; run waltzctl verify, then recover"
+        if outage is not None:
+            problem = outage.sentence(number)
         elif stalled > self._options.max_stall:
             problem = f"partition {number} has made no progress for {stalled:.1f} s with {queued} requests waiting"
-        return PartitionHealth(number, quarantined, failure is not None, queued, stalled, problem)
+        out = None if outage is None else outage.code.value
+        return PartitionHealth(number, quarantined, failure is not None, queued, stalled, out, problem)

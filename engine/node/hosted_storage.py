@@ -12,8 +12,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from engine.errors import PartitionQuarantinedError
-from engine.findings import Severity
+from engine.node.health import DiskProbe
+from engine.node.http_options import HealthOptions
 from engine.node.metrics import NodeMetrics
+from engine.node.outages import Room
 from engine.node.partition_requests import session_info
 from engine.node.partition_service import PartitionService
 from engine.node.permissions import (
@@ -39,6 +41,7 @@ from formats.wire.storage import SessionInfo
 
 __all__ = ["HostedStorage", "ServiceOptions"]
 
+_ROOM_PROBE = "room-probe"
 MOST_WORKERS = 32
 """Threads for all partitions unless told otherwise."""
 
@@ -50,9 +53,18 @@ class HostedStorage:
     """
 
     def __init__(
-        self, storage: StorageDirectory, *, options: ServiceOptions, metrics: NodeMetrics, log: logging.Logger
+        self,
+        storage: StorageDirectory,
+        *,
+        options: ServiceOptions,
+        metrics: NodeMetrics,
+        log: logging.Logger,
+        health: HealthOptions = HealthOptions(),  # noqa: B008  # frozen
     ) -> None:
-        """Raises InvalidRequestError, DamageError for a file of fences that cannot be understood, DiskError."""
+        """`health`: how much space a partition that found the disk full waits for.
+
+        Raises InvalidRequestError, DamageError for a file of fences that cannot be understood, DiskError.
+        """
         options.check()
         self.storage = storage
         self.options = options
@@ -61,6 +73,8 @@ class HostedStorage:
         self._fences = SessionFences.open(storage.path, storage.num_partitions)
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
         self._pool = WorkerPool(workers, log=log)
+        probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
+        self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}
         self._closing = self._closed = False
         self._lock = threading.RLock()
@@ -150,8 +164,9 @@ class HostedStorage:
     ) -> None:
         """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
 
-        All are checked before the first is changed.  Raises InvalidRequestError, PartitionQuarantinedError when a partition's
-        info is damaged, RefusedError when closed, DamageError, DiskError.
+        One that is switched on and takes no part in sessions is opened anew: that is how an operator says that the disk is
+        well again.  All are checked before the first is changed.  Raises InvalidRequestError, PartitionQuarantinedError when
+        a partition's info is damaged, RefusedError when closed, DamageError, DiskError.
         """
         with self._lock:
             numbers = self._checked(partitions)
@@ -166,7 +181,9 @@ class HostedStorage:
                 self.storage.set_availability(number, readable=readable, writable=writable)
                 service = self._services.get(number)
                 if service is not None:
-                    service.availability = self.storage.availability(number)
+                    before, service.availability = service.availability, self.storage.availability(number)
+                    if service.availability.available and not before.available and service.outage is not None:
+                        self.reopen(number)
 
     def availability(self, partition: int) -> Availability:
         """Whether a partition may be read and written.  Raises InvalidRequestError, DamageError, DiskReadError."""
@@ -189,6 +206,10 @@ class HostedStorage:
     def assigned_status(self) -> list[tuple[int, bool]]:
         """Each assigned partition, ascending, and whether it is also available."""
         return [(service.number, service.availability.available) for service in self.services]
+
+    def set_min_free_bytes(self, size: int) -> None:
+        """Bytes that the disk must have for a partition that found it full."""
+        self._room.probe.min_free_bytes = size
 
     def reopen(self, partition: int) -> None:
         """Close and open one partition again: what is needed after a failed sync.  Raises NotAssignedError, DiskError."""
@@ -243,6 +264,7 @@ class HostedStorage:
                 pool=self._pool,
                 encoder=self._encoder,
                 metrics=self._metrics.partition(number),
+                room=self._room,
                 options=self.options,
                 max_data_length=self.storage.options.max_data_length,
                 log=self._log,
@@ -250,10 +272,6 @@ class HostedStorage:
         except BaseException:
             self._metrics.forget(number)
             raise
-        partition = self._services[number].partition
-        if partition.quarantined:
-            worst = next((f.message for f in partition.findings if f.severity is Severity.DAMAGE), "damage was found")
-            self._log.error("partition %d is quarantined, it accepts no writes: %s", number, worst)
 
     def _hold(self, service: PartitionService) -> None:
         """Stop a partition's work, or say that it hangs: then others must not wait for this one."""

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 CLOSING_SECONDS = 60.0
 """How long closing the partitions may take before the stop goes on without them."""
-RELOADABLE = frozenset({"tls", "limits", "drain_seconds"})
+RELOADABLE = frozenset({"tls", "limits", "health", "drain_seconds"})
 """Fields of `NodeOptions` that `Node.reload` puts into force; every other one needs a restart."""
 
 
@@ -172,7 +172,10 @@ class Node:
                 self._log.warning("what was taken away from partition %d is kept in %s", partition.number, entry)
 
     def _host(self) -> HostedStorage:
-        return HostedStorage(self.storage, options=self.options.service, metrics=self.metrics, log=self._log)
+        options = self.options
+        return HostedStorage(
+            self.storage, options=options.service, metrics=self.metrics, log=self._log, health=options.health
+        )
 
     async def _start_http(self) -> int | None:
         if self.options.ports.http is None:
@@ -236,7 +239,7 @@ class Node:
     # --- change and end ----------------------------------------------------------------------------------------------
 
     async def reload(self, options: NodeOptions) -> Reloaded:
-        """Put into force what can change while the node runs: certificates and keys, and the limits of the ports.
+        """Put into force what can change while the node runs: certificates and keys, limits of the ports, when it is unwell.
 
         Connections that are there go on with the old certificates, and with the old bounds on what may be under way.
         Certificates are read again even if their options are the same.  Raises as `NodeOptions.check` and `server_context`;
@@ -251,8 +254,14 @@ class Node:
         for port in (self.data, self.admin):
             port.limits = options.limits
         self.options = replace(
-            self.options, tls=options.tls, limits=options.limits, drain_seconds=options.drain_seconds
+            self.options,
+            tls=options.tls,
+            limits=options.limits,
+            health=options.health,
+            drain_seconds=options.drain_seconds,
         )
+        self.health.use(options.health)
+        self.hosted.set_min_free_bytes(options.health.min_free_bytes)
         changed = tuple(name for name in differing if name in RELOADABLE)
         return Reloaded(changed, tuple(name for name in differing if name not in RELOADABLE))
 

@@ -47,8 +47,23 @@ WRITES = (SetLowWaterMarkRequest, TruncateRequest)
 
 
 def access_of(message: StorageMessage) -> Access:
-    """Whether a request changes anything.  A message that is no request needs what a read needs."""
-    return Access.WRITE if isinstance(message, WRITES) else Access.READ
+    """What a request needs.  A message that is no request needs what a read needs.
+
+    The first question of a session needs what its writes will need: a released server takes a replica for absent only if this
+    one is refused, and gives up the recovery of all replicas when one fails later.
+    """
+    if isinstance(message, WRITES) or (isinstance(message, LastSessionInfoRequest) and not message.offline):
+        return Access.WRITE
+    return Access.READ
+
+
+def read_by(message: StorageMessage) -> int | None:
+    """The record that a request has to read, so that it fails when this one is damaged; None for one that reads none."""
+    if isinstance(message, (RecordRequest, RecordHeaderRequest, TruncateRequest)):
+        return message.transaction_id
+    if isinstance(message, (RecordListRequest, RecordHeaderListRequest)):
+        return message.first_transaction_id
+    return None
 
 
 def execute(partition: Partition, message: StorageMessage, metrics: PartitionMetrics, max_bytes: int) -> Answer:

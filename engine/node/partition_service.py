@@ -7,6 +7,9 @@ accepted is answered: by its result, by the release's failure, or, when its fram
 Sessions.  A request of a newer session shuts out the older ones.  It does so after it passed all checks, and before it is
 answered the new session is durable in the node's file of fences; so a restart lets no old server in again.  Release 0.13.2 raises
 the session for any message that arrives, in memory only.
+
+A partition that cannot take part in a session says so at the session's first question (`engine.node.outages`), and goes on
+being read.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from engine.node.answers import MALFORMED_REASON, break_off, failures_for, post,
 from engine.node.commit import GroupCommit
 from engine.node.failures import denial_of
 from engine.node.metrics import PartitionMetrics
-from engine.node.partition_requests import access_of, execute, execute_cached
+from engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
+from engine.node.partition_requests import access_of, execute, execute_cached, read_by
 from engine.node.permissions import Access, Denial, PartitionState
 from engine.node.requests import AppendRun, Item, Request
 from engine.node.service_options import ServiceOptions
@@ -57,6 +61,7 @@ class PartitionService:
         pool: WorkerPool,
         encoder: AppendEncoder,
         metrics: PartitionMetrics,
+        room: Room,
         options: ServiceOptions,
         max_data_length: int,
         log: logging.Logger,
@@ -66,7 +71,7 @@ class PartitionService:
         self.partition = partition
         self.metrics = metrics
         self.options = options
-        self._fences, self._pool, self._log = fences, pool, log
+        self._fences, self._pool, self._room, self._log = fences, pool, room, log
         self._availability = availability
         self._session = max(partition.session_id, fences.get(partition.number))
         self._commit = GroupCommit(
@@ -87,6 +92,11 @@ class PartitionService:
         self._over: Denial | None = None
         self._waiters: list[Callable[[], None]] = []
         self._progress = time.monotonic()
+        self._outage: Outage | None = None  # what was found while serving; the partition knows of the rest
+        self._out_since = 0.0
+        self._announced: Outage | None = None
+        self._announcing = threading.Lock()
+        self._announce()
 
     # --- in front: any thread ----------------------------------------------------------------------------------------
 
@@ -254,15 +264,25 @@ class PartitionService:
                 refuse(request, denial, self._log)
                 return
             self.let_in(message.session_id, offline)
+        except BaseException as error:  # the file of fences, which refuses newer sessions by itself
+            self._fail(request, error)
+            return
+        try:
             room = min(request.sender.room_for_answer(), self.options.max_list_bytes)
             answer = execute(self.partition, message, self.metrics, room)
         except BaseException as error:
-            what = f"partition {self.number}: {type(message).__name__} of session {message.session_id}"
-            refuse(request, report(error, self._log, what), self._log)
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
+            self.note_failure(error, read_by(message))
+            self._fail(request, error)
             return
         post(request.sender, answer, 1, request.size, self._log)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Answer a request that could not be executed; raises the exits of the interpreter again."""
+        message = request.message
+        what = f"partition {self.number}: {type(message).__name__} of session {message.session_id}"
+        refuse(request, report(error, self._log, what), self._log)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
 
     # --- who may ------------------------------------------------------------------------------------------------------
 
@@ -280,17 +300,20 @@ class PartitionService:
     def open_session(self) -> int | None:
         """The session whose online appends need no further look; None when there is none."""
         partition = self.partition
-        if partition.quarantined or partition.failed is not None or not self._availability.writable:
+        if partition.quarantined or partition.failed is not None or self._outage is not None:
             return None
-        return self._session
+        return self._session if self._availability.writable else None
 
     def check(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
-        """Check a request; None when it may run.  Changes nothing."""
+        """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
         if denial is None and access is Access.WRITE:
+            outage = standing_outage(self.partition) or self._still_out(offline)
+            if outage is not None:  # what made it so was logged when it happened
+                return outage.denial(self.number)
             try:
                 self.partition.check_writable()
-            except WaltzError as error:  # what made it so was logged when it happened
+            except WaltzError as error:
                 return denial_of(error)
         return denial
 
@@ -299,6 +322,60 @@ class PartitionService:
         if permissions.raises_session(self._state, session_id=session_id, offline=offline):
             self._fences.raise_to(self.number, session_id)
             self._session = session_id
+
+    # --- who can ------------------------------------------------------------------------------------------------------
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why the partition takes no part in sessions at present; None when it does.  Thread-safe."""
+        return standing_outage(self.partition) or self._outage
+
+    def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
+        """A request failed: keep the partition out of sessions if none can be served any more.
+
+        `transaction_id`: the record that the request had to read, if any.
+        """
+        found = outage_of(error, self.partition, transaction_id)
+        if found is not None and self.outage is None:
+            self._outage, self._out_since = found, time.monotonic()
+        self._announce()
+
+    def note_space(self, age: float) -> None:
+        """The disk was found to have space, by a look that began at most `age` seconds ago.  Thread-safe.
+
+        What was found full since then stays full.
+        """
+        outage = self._outage
+        if outage is not None and outage.returns is Return.SPACE and time.monotonic() - self._out_since >= age:
+            self._outage = None
+            self._announce()
+
+    def _still_out(self, offline: bool) -> Outage | None:
+        outage = self._outage
+        if outage is None:
+            return None
+        if outage.returns is Return.RECORD:
+            assert outage.transaction_id is not None
+            if offline:  # what a tool writes anew may be that record
+                return None
+            over = reads_again(self.partition, outage.transaction_id)
+        else:
+            over = outage.returns is Return.SPACE and self._room.there()
+        if not over:
+            return outage
+        self._outage = None
+        self._announce()
+        return None
+
+    def _announce(self) -> None:
+        """One line in the log when the partition goes out, one when it is back."""
+        with self._announcing:
+            before, self._announced = self._announced, self.outage
+            now = self._announced
+        if now is not None and (before is None or before.code is not now.code):
+            self._log.error("%s", now.sentence(self.number))
+        elif now is None and before is not None:
+            self._log.warning("partition %d takes part in sessions again", self.number)
 
     # --- pausing and ending ------------------------------------------------------------------------------------------
 
@@ -317,6 +394,9 @@ class PartitionService:
         """Go on after `hold`, with the partition's files opened anew if they were."""
         if partition is not None:
             self.partition = self._commit.target = partition
+            if self._outage is not None and self._outage.returns is not Return.RECORD:
+                self._outage = None
+            self._announce()
         with self._lock:
             self._held = False
             if not self._queue or self._scheduled:

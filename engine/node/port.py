@@ -301,7 +301,13 @@ class Port(ABC):
                 )
         except (OSError, EOFError) as error:  # TimeoutError and ssl.SSLError are OSErrors
             accepted.close()
-            self.complain(f"{peer}: no connection came about: {str(error) or type(error).__name__}")
+            what = f"{peer}: no connection came about: {str(error) or type(error).__name__}"
+            if isinstance(
+                error, (ConnectionError, EOFError)
+            ):  # it went away without a word, as a load balancer's probe
+                self.log.debug("%s: %s", self.name, what)
+            else:
+                self.complain(what)
         finally:
             if not connection.made:
                 self._expected -= 1

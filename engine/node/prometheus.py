@@ -99,12 +99,16 @@ def _flags(partitions: Sequence[PartitionReading], surroundings: Surroundings) -
         f"{_PREFIX}_quarantined", "Whether damage closed it to writes", labels=["partition"]
     )
     failed = GaugeMetricFamily(f"{_PREFIX}_failed", "Whether a disk error closed it to writes", labels=["partition"])
+    out = GaugeMetricFamily(
+        f"{_PREFIX}_out_of_service", "Whether damage or the disk keeps it out of sessions", labels=["partition"]
+    )
     for one in partitions:
         label = [str(one.partition)]
+        out.add_metric(label, int(one.out_of_service is not None))
         available.add_metric(label, int(one.gauges.available))
         quarantined.add_metric(label, int(one.partition in surroundings.quarantined))
         failed.add_metric(label, int(one.partition in surroundings.failed))
-    yield from (available, quarantined, failed)
+    yield from (available, quarantined, failed, out)
 
 
 def _counted(partitions: Sequence[PartitionReading]) -> Iterator[Metric]:

@@ -23,6 +23,10 @@ GROUP = "waltz-storage"
 """The release's group of the node's own metrics."""
 
 
+OUT_OF_SERVICE = "out-of-service"
+"""A gauge of ours: the code of what keeps a partition out of sessions; it is there while something does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """A present value."""
@@ -49,11 +53,15 @@ class NamedMetric:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReading:
-    """A loaded partition: what was counted of it and its present values."""
+    """A loaded partition: what was counted of it and its present values.
+
+    `out_of_service`: the code of what keeps it out of sessions; None when it takes part.
+    """
 
     partition: int
     metrics: PartitionMetrics
     gauges: PartitionGauges
+    out_of_service: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class NodeReading:
     partitions: tuple[PartitionReading, ...]
 
     def metrics(self) -> Iterator[NamedMetric]:
-        """Everything that a released node shows, by group and name."""
+        """Everything that a released node shows, by group and name; and why a partition is out of service, if it is."""
         yield NamedMetric(GROUP, "waltz-storage-num-partitions", Gauge(len(self.assigned)))
         yield NamedMetric(GROUP, "waltz-storage-partition-ids", Gauge(self.assigned))
         yield NamedMetric(GROUP, "waltz-version-id", Gauge(self.version))
@@ -77,6 +85,8 @@ class NodeReading:
                 yield NamedMetric(group, name, counter)
             for name, value in reading.gauges.items():
                 yield NamedMetric(group, name, Gauge(value))
+            if reading.out_of_service is not None:
+                yield NamedMetric(group, OUT_OF_SERVICE, Gauge(reading.out_of_service))
 
 
 def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMetrics, *, version: str) -> NodeReading:
@@ -106,5 +116,7 @@ def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMet
             sequence_number=current.sequence or 0,
             session_id=current.session_id,
         )
-        readings.append(PartitionReading(number, metrics.partition(number), gauges))
+        outage = service.outage if service is not None else None
+        out = None if outage is None else outage.code.value
+        readings.append(PartitionReading(number, metrics.partition(number), gauges, out))
     return NodeReading(version, tuple(reading.partition for reading in readings), tuple(readings))

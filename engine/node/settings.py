@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from engine.amounts import parse_duration, parse_size
+from engine.node.http_options import HealthOptions
 from engine.node.limits import NodeLimits
 from engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
 from engine.node.service_options import ServiceOptions
@@ -106,6 +107,10 @@ def _seconds(text: str) -> float:
     return 0.0 if re.fullmatch(r"0+(s|ms)?", text.strip()) else parse_duration(text)
 
 
+def _free_space(text: str) -> int:
+    return 0 if re.fullmatch(r"0+", text.strip()) else parse_size(text)
+
+
 def _choice(kind: type[enum.StrEnum]) -> Callable[[str], str]:
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -122,6 +127,7 @@ INTEGER = Kind("a whole number", _integer, (int,))
 PORT = Kind("a port", _port, (int,))
 PORT_OR_OFF = Kind("a port or off", _port_or_off, (int, bool))  # YAML reads a bare off as false
 SIZE = Kind("a number of bytes, such as 16MiB", parse_size, (int,))
+FREE_SPACE = Kind("a number of bytes, such as 64MiB, or 0", _free_space, (int,))
 SECONDS = Kind("a duration, such as 30s", _seconds, (int, float))
 BOOLEAN = Kind("true or false", _boolean, (bool,))
 LOG_FORMAT = Kind("human or json", _choice(LogFormat))
@@ -270,6 +276,14 @@ SETTINGS: tuple[Setting, ...] = (
         SECONDS,
         DEFAULT_DRAIN_SECONDS,
         "how long a stop waits for what is under way",
+        reloadable=True,
+    ),
+    Setting(
+        "waltzctl.minFree",
+        "min-free",
+        FREE_SPACE,
+        HealthOptions().min_free_bytes,
+        "bytes that the disk should have free: below, /health is bad; a partition that found the disk full waits for them",
         reloadable=True,
     ),
     Setting("waltzctl.log.format", "log-format", LOG_FORMAT, LogFormat.HUMAN.value, "form of the log"),

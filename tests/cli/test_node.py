@@ -82,6 +82,21 @@ def test_session_and_last_transaction(served: Served) -> None:
     assert "add-partition" in answer.err
 
 
+def test_max_transaction_id_of_several_partitions(served: Served) -> None:
+    for form in ("ndjson", "json"):
+        found = node(served, "max-transaction-id", "--partition", "0-1", form=form)
+        assert [(one["partition"], one["max_transaction_id"]) for one in found] == [(0, 299), (1, -1)]
+    alone = json.loads(invoke("node", *at(served), "max-transaction-id", "--partition", 0, "--format", "json").out)
+    assert alone["max_transaction_id"] == 299, "one partition is one object, as ever"
+    answer = invoke("node", *at(served), "max-transaction-id", "--partition", "1-2", "--format", "ndjson")
+    assert answer.status == 13
+    assert [one["partition"] for one in answer.objects] == [1], "those in front of the one that fails are told"
+    assert "Partition:2 is not assigned." in answer.err
+    answer = invoke("node", *at(served), "max-transaction-id", "--partition", "0-x")
+    assert answer.status == 2
+    assert "write for instance 0-3,7" in answer.err
+
+
 def test_records(served: Served) -> None:
     made = make_records(300)
     shown = node(served, "records", "--partition", 0, "--from", 98, "--to", 101, "--data", "hex")

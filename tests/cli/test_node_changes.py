@@ -17,6 +17,7 @@ import pytest
 from engine.inspect.outcome import VerifyOptions
 from engine.inspect.verify import verify
 from tests.builders import build_directory, digest, make_records
+from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import PATIENCE, Served, serving
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
@@ -245,6 +246,30 @@ def test_what_recover_partition_cannot_mean(served: Served, behind: Served) -> N
     assert node(behind, "recover-partition", "--partition", 1, "--from", address(served), "--yes", status=2) == []
     answer = invoke(*words_for(behind, "recover-partition", "--partition", 0, "--from", "127.0.0.1:1", "--yes"))
     assert answer.status == 14
+
+
+def test_a_quarantined_partition_is_refused_with_the_commands_that_help(served: Served, tmp_path: Path) -> None:
+    """Both ways are commands that can be run as they are printed."""
+    storage = build_directory(tmp_path / "behind", {0: 30}, num_partitions=4, local_low_water_mark=29)
+    damage_record(segment_of(storage), 12)
+    with serving(storage, *SERVE) as other:
+        (one,) = node(other, "list")
+        assert one["out_of_service"] == "quarantined"
+        recover = ("recover-partition", "--partition", 0, "--from", address(served), "--offline-first", "--yes")
+        answer = invoke(*words_for(other, *recover))
+        assert answer.status == 4
+        assert "partition 0 is quarantined" in answer.err
+        printed = [line.split() for line in answer.err.splitlines() if line.strip().startswith("waltzctl ")]
+        offline, *online = printed
+        assert offline == ["waltzctl", "recover", "PATH", "--partition", "0", "--from", "REPLICA"]
+        assert [words[3] for words in online] == ["remove-partition", "add-partition", "recover-partition"]
+        for words in online:
+            connecting = ("--data-port", other.ready["port"], "--plaintext")
+            assert words[:3] == ["waltzctl", "node", address(other)]
+            assert invoke("node", address(other), *connecting, *words[3:], "--yes").status == 0
+        (one,) = node(other, "list")
+        assert (one["out_of_service"], one["last_transaction_id"]) == (None, 14)
+        assert node(other, "records", "--partition", 0) == node(served, "records", "--partition", 0, "--to", 14)
 
 
 def test_ctrl_c_leaves_a_copy_that_the_same_command_finishes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from jsonschema import Draft202012Validator
 from engine.disk import DirectoryLock
 from formats.control import Layout
 from tests.builders import build_directory
-from tests.cli.nodes import PATIENCE, serving, starting, unused_ports, write_config
+from tests.cli.nodes import PATIENCE, Served, serving, starting, unused_ports, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.node.certificates import PASSWORD, Authority
 
@@ -392,6 +393,56 @@ def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_pa
         node.wait_log("waltzctl.drain is 1.0 now")
         assert not [line for line in node.log if "log.level" in line]
         assert node.stop() == 0
+
+
+@pytest.mark.parametrize("loop", [(), ("--no-uvloop",)], ids=["uvloop", "asyncio"])
+def test_a_probe_that_connects_and_goes_is_no_warning(storage: Path, loop: tuple[str, ...]) -> None:
+    """A load balancer looks whether somebody listens, many times a minute.  Who says something wrong is a warning as before."""
+    with serving(storage, *FREE, *loop, "--log-level", "debug") as node:
+        for port in ("port", "admin_port", "http_port"):
+            node.connect(port).close()
+        node.wait_log("no connection came about", 2)
+        with node.connect() as peer:
+            peer.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(64))
+            node.wait_log("no connection came about", 3)
+        assert node.stop() == 0
+    told = [line for line in node.log if '"WARNING"' in line or " WARNING " in line]
+    assert [line for line in told if "no connection came about" not in line] == []
+    assert len(told) == 1, told
+
+
+def health(node: Served) -> str:
+    """What the health check answers, well or not."""
+    try:
+        return node.http("/health")
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def test_the_space_that_should_be_free_is_a_setting(storage: Path, tmp_path: Path) -> None:
+    """By file, environment or option; a running node takes a new one."""
+    ports = unused_ports(3)
+    config = write_config(tmp_path / "node.yaml", storage, ports, "waltzctl.minFree: 4000000TB")
+    with serving("--config", config) as node:
+        assert "make room before appends fail" in health(node)
+        write_config(config, storage, ports, "waltzctl.minFree: 0")
+        node.signal(signal.SIGHUP)
+        node.wait_log("waltzctl.minFree is 0 now")
+        while '"healthy":true' not in health(node):  # a look at the disk is believed for a second
+            pass
+        assert node.stop() == 0
+    (said,) = [
+        one
+        for one in run("serve", storage, "--min-free", "1GiB", "--show-config", "--format", "ndjson").objects
+        if one["key"] == "waltzctl.minFree"
+    ]
+    assert (said["value"], said["source"]) == (1 << 30, "--min-free")
+    (said,) = [
+        one
+        for one in run("serve", storage, "--show-config", "--format", "ndjson", WALTZCTL_SERVE_MIN_FREE="0").objects
+        if one["key"] == "waltzctl.minFree"
+    ]
+    assert (said["value"], said["source"]) == (0, "WALTZCTL_SERVE_MIN_FREE")
 
 
 def test_a_killed_node_leaves_its_ready_file_and_the_next_one_replaces_it(storage: Path, tmp_path: Path) -> None:

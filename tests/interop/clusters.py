@@ -7,8 +7,9 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.interop.processes import HOST, Running, Stage, accepts, free_ports, wait_until
 from tests.interop.released import Java, ReleasedClient, ReleasedServer, Tools, ZooKeeper, key_of, pings, write_yaml
@@ -105,8 +106,17 @@ class Cluster:
     _roots = itertools.count()
 
     def __init__(
-        self, stage: Stage, java: Java, zookeeper: ZooKeeper, *, nodes: int, partitions: int, assigned: bool = True
+        self,
+        stage: Stage,
+        java: Java,
+        zookeeper: ZooKeeper,
+        *,
+        nodes: int,
+        partitions: int,
+        assigned: bool = True,
+        settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
+        """`settings`: of the nodes, in their configuration files."""
         self.stage = stage
         self.java = java
         self.num_partitions = partitions
@@ -119,7 +129,8 @@ class Cluster:
         }
         self.tools.zookeeper("create", "-n", "interop", "-p", partitions)
         self.key = key_of(self.tools)
-        self.nodes = [StorageNode(stage, java, f"storage-{number}", self._config) for number in range(nodes)]
+        of_nodes = {**self._config, **settings}
+        self.nodes = [StorageNode(stage, java, f"storage-{number}", of_nodes) for number in range(nodes)]
         for group, node in enumerate(self.nodes):
             self.tools.zookeeper("add-storage-node", "-s", node.address, "-a", node.admin_port, "-g", group)
             if assigned:

@@ -34,7 +34,11 @@ MakeCluster = Callable[..., Cluster]
 
 @pytest.fixture
 def make_cluster(stage: Stage, java: Java, zookeeper: ZooKeeper) -> MakeCluster:
-    def make(*, nodes: int, partitions: int = 4, assigned: bool = True) -> Cluster:
-        return Cluster(stage, java, zookeeper, nodes=nodes, partitions=partitions, assigned=assigned)
+    def make(
+        *, nodes: int, partitions: int = 4, assigned: bool = True, settings: dict[str, object] | None = None
+    ) -> Cluster:
+        return Cluster(
+            stage, java, zookeeper, nodes=nodes, partitions=partitions, assigned=assigned, settings=settings or {}
+        )
 
     return make

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.node.hosted_storage import HostedStorage, ServiceOptions
+from engine.node.http_options import HealthOptions
 from engine.node.metrics import NodeMetrics
 from engine.node.partition_service import Admission
 from engine.node.requests import AppendRun, Request
@@ -176,11 +177,21 @@ def created(
 
 @contextmanager
 def serving(
-    path: Path, *, options: ServiceOptions | None = None, storage: StorageOptions | None = None
+    path: Path,
+    *,
+    options: ServiceOptions | None = None,
+    storage: StorageOptions | None = None,
+    health: HealthOptions | None = None,
 ) -> Iterator[Served]:
     """Host a directory; it is closed behind the block."""
     opened = StorageDirectory.open(path, options=storage or StorageOptions())
-    hosted = HostedStorage(opened, options=options or ServiceOptions(), metrics=NodeMetrics(), log=LOG)
+    hosted = HostedStorage(
+        opened,
+        options=options or ServiceOptions(),
+        metrics=NodeMetrics(),
+        log=LOG,
+        health=health or HealthOptions(),
+    )
     try:
         yield Served(hosted)
     finally:

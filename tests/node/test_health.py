@@ -57,7 +57,9 @@ def test_a_node_that_is_well_says_so_and_leaves_no_trace(tmp_path: Path, loop: s
             assert found["disk"]["healthy"] is True
             assert found["disk"]["free_bytes"] == pytest.approx(disk.free_bytes(tmp_path), rel=0.5)
             assert found["disk"]["write_seconds"] > 0
-            assert found["partitions"] == {"assigned": [0, 1], "quarantined": [], "failed": []}
+            assert found["partitions"] == {
+                "assigned": [0, 1], "quarantined": [], "failed": [], "out_of_service": {},
+            }  # fmt: skip
             assert found["queues"] == {"requests": 0, "stalled_seconds": 0.0}
             assert found["ports"] == {"data": True, "admin": True, "http": True}
             assert not (tmp_path / disk.STATE_DIRECTORY / PROBE).exists()
@@ -94,9 +96,16 @@ def test_a_quarantined_partition_is_an_illness(tmp_path: Path) -> None:
             answer = await get(node, "/health")
             [problem] = unwell(answer)
             assert "partition 0 is quarantined" in problem
-            assert answer.health["partitions"] == {"assigned": [0, 1], "quarantined": [0], "failed": []}
+            assert answer.health["partitions"] == {
+                "assigned": [0, 1], "quarantined": [0], "failed": [], "out_of_service": {"0": "quarantined"},
+            }  # fmt: skip
             text = (await get(node, "/metrics", Accept="text/plain")).body.decode()
             assert 'waltz_storage_quarantined{partition="0"} 1.0' in text
+            assert 'waltz_storage_out_of_service{partition="0"} 1.0' in text
+            assert 'waltz_storage_out_of_service{partition="1"} 0.0' in text
+            gauges = (await get(node, "/metrics")).json["gauges"]
+            assert gauges["waltz-storage.partition-0.out-of-service"] == {"value": "quarantined"}
+            assert "waltz-storage.partition-1.out-of-service" not in gauges
             assert "waltz_storage_healthy 0.0" in text
 
     run(work())

@@ -84,8 +84,8 @@ MANUAL = Manual(
                 ),
                 (
                     "What the release has no key for stands under waltzctl: host, plaintext, insecure, certificate, key,"
-                    " keyPassword, drain, maxDataLength, log.format, log.level, zookeeper.connectTimeout, and bounds under"
-                    " waltzctl.limits and waltzctl.service."
+                    " keyPassword, drain, maxDataLength, minFree, log.format, log.level, zookeeper.connectTimeout, and bounds"
+                    " under waltzctl.limits and waltzctl.service."
                 ),
                 (
                     "Each setting has an environment variable, which goes before the file: --admin-port is"
@@ -104,9 +104,10 @@ MANUAL = Manual(
                     " nothing that was acknowledged is lost."
                 ),
                 (
-                    "SIGHUP: the configuration is read anew. Certificates (for new connections), limits, the time to drain"
-                    " and the log level change; the log says what changed and what needs a restart. If anything is wrong"
-                    " with the new configuration, all of the old one stays."
+                    "SIGHUP: the configuration is read anew. Certificates (for new connections), limits, the time to drain,"
+                    " the space that should be free and the log level change; the log says what changed and what needs a"
+                    " restart. If anything is wrong with the"
+                    " new configuration, all of the old one stays."
                 ),
             ),
         ),
@@ -214,6 +215,10 @@ def run(
         str | None,
         typer.Option("--segment-size", metavar="SIZE", help="A segment beyond it is closed; 1GB unless given."),
     ] = None,
+    min_free: Annotated[
+        str | None,
+        typer.Option("--min-free", metavar="SIZE", help="Free space below which /health is bad; 64MiB unless given."),
+    ] = None,
     ready_file: Annotated[
         str | None, typer.Option("--ready-file", metavar="FILE", help="Written once all ports answer.")
     ] = None,
@@ -248,6 +253,7 @@ def run(
         "trust-store-type": trust_store_type,
         "trust-store-password": trust_store_password,
         "segment-size": segment_size,
+        "min-free": min_free,
         "log-format": log_format,
         "log-level": log_level or ("debug" if verbose else "warning" if quiet else None),
         "drain": drain,

@@ -33,6 +33,7 @@ def node_partition_object(node: Address, reading: PartitionReading) -> Object:
             "local_low_water_mark": reading.local_low_water_mark,
             "last_transaction_id": reading.last_transaction_id,
             "queued_requests": reading.queued_requests,
+            "out_of_service": reading.out_of_service,
         },
     )
 

@@ -175,6 +175,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("LOCAL", _plain("local_low_water_mark")),
         Column("LAST", _plain("last_transaction_id")),
         Column("QUEUED", _plain("queued_requests")),
+        Column("OUT", _plain("out_of_service"), right=False),
     ),
     "node-session": (
         Column("P", _plain("partition")),

@@ -20,6 +20,10 @@ MANUAL = Manual(
             "One line for each partition that is assigned to the node; with --partition also for those that are not. A node"
             " tells whether reads and writes are both on; while they are not, which of the two is on is not known."
         ),
+        (
+            "OUT says what keeps a partition out of sessions, such as quarantined, sync-failed, disk-full or corrupt-record:"
+            " Waltz servers go on with the other replicas meanwhile. A released node does not tell."
+        ),
     ),
     examples=(Example("waltzctl node 127.0.0.1:55281 list", "All of them."),),
     statuses=LOOKING,

@@ -1,4 +1,4 @@
-"""node max-transaction-id: the last transaction of a partition, asked of the data port."""
+"""node max-transaction-id: the last transaction of partitions, asked of the data port."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.commands.node.target import LOOKING, NodeTarget, WantedPartitions, wanted_of
 from waltzctl.connecting import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
-from waltzctl.options import FormatOption, OnePartitionOption, QuietOption, VerboseOption
+from waltzctl.options import FormatOption, QuietOption, VerboseOption
 
 MANUAL = Manual(
     name="max-transaction-id",
     page="node",
-    summary="Show the last transaction of a partition",
+    summary="Show the last transaction of partitions",
     description=(
         (
             "Acknowledged or not; -1 where there is none. The question goes to the data port, in the session that the node has"
@@ -26,6 +26,7 @@ MANUAL = Manual(
     ),
     examples=(
         Example("waltzctl node 127.0.0.1:55281 max-transaction-id --partition 3", "Of a partition that is online."),
+        Example("waltzctl node 127.0.0.1:55281 max-transaction-id --partition 0-3", "Of four, one after the other."),
     ),
     statuses=LOOKING,
     objects=("max-transaction-id",),
@@ -34,25 +35,27 @@ MANUAL = Manual(
 
 def run(
     ctx: typer.Context,
-    partition: OnePartitionOption,
-    offline: Annotated[bool, typer.Option("--offline", help="The partition is switched off.")] = False,
+    partition: WantedPartitions,
+    offline: Annotated[bool, typer.Option("--offline", help="The partitions are switched off.")] = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """Ask and show."""
     target = NodeTarget.of(ctx)
+    wanted = sorted(wanted_of(partition))
 
     from engine.client.reach import Reach
     from waltzctl.render.node import max_transaction_id_object
 
-    async def ask(reach: Reach) -> tuple[int, int]:
-        async with await reach.admin(target.admin) as admin:
-            session = (await admin.session_info(partition)).session_id
-        async with await reach.storage(target.data) as client:
-            return session, await client.max_transaction_id(session, partition, offline=offline)
+    async def ask(reach: Reach, console: Console) -> None:
+        async with await reach.admin(target.admin) as admin, await reach.storage(target.data) as client:
+            for number in wanted:
+                session = (await admin.session_info(number)).session_id
+                last = await client.max_transaction_id(session, number, offline=offline)
+                console.emit(max_transaction_id_object(target.admin, number, session, last, offline=offline))
 
-    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console, target.explaining():
-        session, last = run_async(ask(target.reach(console)))
-        console.emit(max_transaction_id_object(target.admin, partition, session, last, offline=offline))
+    single = len(wanted) == 1
+    with Console(output_format, quiet=quiet, verbose=verbose, single=single) as console, target.explaining():
+        run_async(ask(target.reach(console), console))
     return ExitStatus.CLEAN
