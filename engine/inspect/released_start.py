@@ -146,7 +146,10 @@ class _Start:
             self.refuse(self.control_path, f"the control file is {kind}")
             return
         state = FileState.of(self.control_path)
-        if state is None or state.size < CONTROL_HEADER.size or self.control is None:
+        if state is not None and state.size >= CONTROL_HEADER.size and self.control is None:
+            self.refuse(self.control_path, "the control file cannot be read")
+            return
+        if self.control is None:
             self._find(
                 Code.RELEASED_LOSES,
                 self.control_path,
