@@ -146,7 +146,10 @@ class _Start:
             self.refuse(self.control_path, f"the control file is {kind}")
             return
         state = FileState.of(self.control_path)
-        if state is None or state.size < CONTROL_HEADER.size or self.control is None:
+        if state is not None and state.size >= CONTROL_HEADER.size and self.control is None:
+            self.refuse(self.control_path, "the control file cannot be read")
+            return
+        if self.control is None:
             self._find(
                 Code.RELEASED_LOSES,
                 self.control_path,
@@ -162,12 +165,11 @@ class _Start:
         if not 0 <= header.num_partitions <= MAX_PARTITIONS:
             self.refuse(self.control_path, f"the control file's header says {header.num_partitions} partitions")
             return
-        present = self.control.partitions[: header.num_partitions]
-        for info in present:
+        size = Layout.RELEASED.file_size(header.num_partitions)
+        data = places.read_range(self.control_path, 0, size).ljust(size, b"\0")  # mapping a short file extends it
+        for number in range(header.num_partitions):
+            info = PartitionInfo.decode(Layout.RELEASED, number, data, Layout.RELEASED.info_offset(number))
             yield from self._in_force(info, header.cluster_key)
-        if len(present) < header.num_partitions:
-            said = f"the control file ends before the infos of {header.num_partitions} partitions do"
-            self.refuse(self.control_path, said)
 
     def _in_force(self, info: PartitionInfo, key: uuid.UUID) -> Iterator[tuple[int, int, uuid.UUID]]:
         valid = [one for one in info.structs if one.valid]
@@ -281,7 +283,9 @@ class _PartitionStart:
         if header is None:
             empty = index is None or index.size <= HEADER_SIZE
             last = all(one.data is None or one.data.path <= path for one in self.view.segments)
-            raise _Refused(path, f"{path.name} ends inside its header", "recover" if empty and last else stray)
+            raise _Refused(
+                path, f"{path.name} ends inside its header", stray or ("recover" if empty and last else None)
+            )
         self._compare(path, header, stray)
         if (kind := places.special(index_path)) is not None:
             raise _Refused(index_path, f"{index_path.name} is {kind}")
@@ -353,6 +357,8 @@ class _PartitionStart:
 
     def _size_of_good(self, path: Path, source: ByteSource, offset: int, number: int) -> int | None:
         """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
+        if offset >= source.size():
+            return None
         self._check_length(path, source, offset, number)
         for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
             if isinstance(item, RecordRun) and item.start == offset:
@@ -362,7 +368,8 @@ class _PartitionStart:
         return None
 
     def _check_length(self, path: Path, source: ByteSource, offset: int, number: int) -> None:
-        header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)
+        size = source.size()
+        header = Probe(source, size, MAX_DATA_LENGTH, Budget(2**63)).header(offset) if offset < size else None
         if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:
             said = f"transaction {number} in {path.name} says that its data has {header.data_length} bytes"
             raise _Refused(path, said)

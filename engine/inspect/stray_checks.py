@@ -63,7 +63,7 @@ def _finding(context: PartitionContext, verdict: StrayVerdict, unseen: Sequence[
     severity = Severity.DAMAGE
     if not unseen and (verdict.refusal is None or not opened):
         severity = Severity.REPAIRABLE if opened else Severity.NOTE
-    return context.finding(
+    found = context.finding(
         Code.SEGMENT_STRAY,
         verdict.stray.data.path,
         f"no segment has this name; {'; '.join(said)}",
@@ -72,3 +72,4 @@ def _finding(context: PartitionContext, verdict: StrayVerdict, unseen: Sequence[
         transaction_id=unseen[0][0] if unseen else None,
         length=verdict.stray.data.size,
     )
+    return found if verdict.first is not None else replace(found, remedy=None)  # nothing could prove what it is

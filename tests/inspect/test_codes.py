@@ -390,10 +390,12 @@ def test_a_directory_that_cannot_be_listed_is_a_finding_and_the_others_are_read(
 
 
 def test_every_code_of_the_catalogue_is_shown_by_a_case() -> None:
-    """A code that is added needs a directory that shows it; those about nodes are shown in tests/client."""
+    """A code that is added needs a directory that shows it; those about nodes are shown in tests/client, others as named."""
     of_nodes = {"seen-from-outside", "replica-differs"}
     of_manifests = {code.value for code in Code if code.value.startswith("manifest-")}  # in test_vouching.py
-    shown = {code for case in CASES for code, _ in case.findings} | {"read-error"} | of_nodes | of_manifests
+    asked_for = {"released-refuses", "released-loses", "released-blocks"}  # in test_released_start.py
+    asked_for |= of_nodes | of_manifests
+    shown = {code for case in CASES for code, _ in case.findings} | {"read-error"} | asked_for
     assert shown == {code.value for code in Code}
 
 
