@@ -1,0 +1,363 @@
+"""What must hold of every damaged directory, whatever was done to it.
+
+Each function takes a damaged directory and an empty place to work in, runs commands there, and yields one sentence for each rule
+that was broken; none where all hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.trust.damage import Damaged
+from tests.trust.injuries_repairs import missing, provable
+from tests.trust.reader import Reading, ranges, read_directory
+from tests.trust.running import HangingError, Said, called, count_changes, killed
+from tests.trust.scene import Scene, Tree, clear, differences, plant, read_tree
+from waltzctl.app import COMMANDS, manual_of
+from waltzctl.exit_status import ExitStatus
+
+STATUSES = {manual_of(one).name: set(manual_of(one).statuses) - {ExitStatus.USAGE} for one in COMMANDS}
+"""What each command may answer to arguments that are right."""
+LINE = b"appended by the test"
+
+Rule = Callable[[Damaged, Path], Iterator[str]]
+
+
+def sound_answer(said: Said) -> Iterator[str]:
+    """No traceback, and a status that the manual names."""
+    name = said.command.split()[0]
+    if "Traceback (most recent call last)" in said.err or "internal error" in said.err:
+        last = [line for line in said.err.splitlines() if line.strip()][-2:]
+        yield f"{name}: a traceback: {' / '.join(last)}"
+    elif said.status not in STATUSES[name]:
+        yield f"{name}: exit status {said.status} is not in its manual: {said.err.strip()[:300]}"
+
+
+@dataclass(frozen=True)
+class Before:
+    """A directory before a command: what the reader finds, and which true ids it proves."""
+
+    tree: Tree
+    reading: Reading
+    wanted: dict[int, set[int]]
+
+    @classmethod
+    def of(cls, scene: Scene, root: Path) -> Before:
+        reading = read_directory(root)
+        wanted = provable(scene, reading)
+        for number, ids in scene.given_up.items():
+            wanted.setdefault(number, set()).update(ids)
+        return cls(read_tree(root), reading, wanted)
+
+    def floor(self, partition: int) -> int:
+        """The id behind the last true one that is proven: the lowest that may be given away."""
+        return max(self.wanted.get(partition, ()), default=-1) + 1
+
+
+def true_records(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
+    """Partition and id of every true record that stands anywhere, in whatever file."""
+    return {
+        (one.partition, one.transaction_id)
+        for one in reading.intact
+        if scene.truth.get(one.partition, {}).get(one.transaction_id) == one.data
+    }
+
+
+def true_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
+    """Partition and id of every true record that stands where it belongs."""
+    return {
+        (number, one)
+        for number, partition in reading.partitions.items()
+        for one, forms in partition.in_place.items()
+        if scene.truth.get(number, {}).get(one) in forms
+    }
+
+
+def false_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int, bytes]]:
+    """Records in place that were never the partition's: id and bytes."""
+    return {
+        (number, one, form)
+        for number, partition in reading.partitions.items()
+        for one, forms in partition.in_place.items()
+        for form in forms
+        if scene.truth.get(number, {}).get(one) != form
+    }
+
+
+def shown(records: set[tuple[int, int]]) -> str:
+    """``2: 3-5, 9`` for each partition."""
+    partitions = sorted({number for number, _ in records})
+    return "; ".join(f"{p}: {ranges(one for number, one in records if number == p)}" for p in partitions)
+
+
+def pairs(ids: dict[int, set[int]]) -> set[tuple[int, int]]:
+    """Partition and id of each."""
+    return {(number, one) for number, of in ids.items() for one in of}
+
+
+def kept_and_true(scene: Scene, before: Before, after: Reading, what: str, *, loss: bool) -> Iterator[str]:
+    """Nothing intact is gone, nothing false has come in."""
+    gone = true_records(scene, before.reading) - true_records(scene, after)
+    if gone:
+        yield f"{what}: intact records are gone ({shown(gone)})"
+    moved = true_in_place(scene, before.reading) - true_in_place(scene, after) - gone
+    if moved:
+        yield f"{what}: intact records stand no more where they belong ({shown(moved)})"
+    came = false_in_place(scene, after) - false_in_place(scene, before.reading)
+    if came := {one for one in came if not one[2][36:-4] == LINE}:
+        yield f"{what}: records that are not the partition's were let in ({shown({one[:2] for one in came})})"
+
+
+# Inspection
+
+
+def inspection(damaged: Damaged, place: Path) -> Iterator[str]:
+    """verify is never clean where something is lost; what only reads ends properly and changes nothing."""
+    scene = damaged.scene
+    root = plant(scene.files, place / "d")
+    all_before, before = read_tree(root, ours=True), Before.of(scene, root)
+    said = called("verify", root, "--format", "ndjson")
+    yield from sound_answer(said)
+    lost = pairs(missing(scene, before.reading, before.wanted))
+    if said.status == ExitStatus.CLEAN and lost:
+        yield f"verify: clean, but records are lost ({shown(lost)})"
+    elif said.status == ExitStatus.CLEAN and before.reading.complaints():
+        yield f"verify: clean, but {'; '.join(before.reading.complaints())}"
+    if not damaged.injuries and said.status != ExitStatus.CLEAN:
+        yield f"verify: {said.status} for a directory that nobody damaged"
+    yield from sound_answer(called("verify", root, "--quick", "--format", "ndjson"))
+    yield from sound_answer(called("status", root, "--format", "ndjson"))
+    dumped = called("dump", root, "--data", "none", "--format", "ndjson")
+    yield from sound_answer(dumped)
+    if dumped.status == ExitStatus.CLEAN:
+        there = {(one["partition"], one["transaction_id"]) for one in dumped.only("record")}
+        if hidden := pairs(before.wanted) - there:
+            yield f"dump: ends with 0, and does not show {shown(hidden)}"
+    if changed := differences(all_before, read_tree(root, ours=True)):
+        yield f"inspection changed {changed}"
+
+
+# Recovery
+
+
+@dataclass
+class Recovered:
+    """A directory after `recover`: everything that it said (more than once where a repair had to be taken back first)."""
+
+    root: Path
+    said: list[Said]
+    undo_ids: list[str]
+
+    @property
+    def status(self) -> int:
+        return self.said[-1].status
+
+
+def recovered(root: Path, *options: object) -> Recovered:
+    """recover, and again as long as it only took back what was interrupted."""
+    done = Recovered(root, [], [])
+    for _ in range(3):
+        said = called("recover", root, "--yes", "--format", "ndjson", *options)
+        done.said.append(said)
+        results = said.only("result")
+        done.undo_ids += [one["undo_id"] for one in results if one["undo_id"]]
+        if not any(one["applied"] and not one["undo_id"] for one in results):
+            break
+    return done
+
+
+def _recovery(damaged: Damaged, place: Path, *options: object, what: str, loss: bool = False) -> Iterator[str]:
+    scene = damaged.scene
+    root = plant(scene.files, place / "d")
+    before = Before.of(scene, root)
+    done = recovered(root, *options)
+    for said in done.said:
+        yield from sound_answer(said)
+    after = read_directory(root)
+    yield from kept_and_true(scene, before, after, what, loss=loss)
+    checked = called("verify", root, "--format", "ndjson")
+    yield from sound_answer(checked)
+    lost = pairs(missing(scene, after, before.wanted))
+    if done.status == ExitStatus.CLEAN and lost:
+        yield f"{what}: ends with 0, and records are lost ({shown(lost)})"
+    elif done.status == ExitStatus.CLEAN and after.complaints():
+        yield f"{what}: ends with 0, but {'; '.join(after.complaints())}"
+    if checked.status == ExitStatus.CLEAN and lost:
+        yield f"{what}: verify is clean afterwards, and records are lost ({shown(lost)})"
+    if (done.status == ExitStatus.CLEAN) != (checked.status == ExitStatus.CLEAN):
+        yield f"{what}: ends with {done.status}, and verify says {checked.status} afterwards"
+    if "--from" in options and damaged.mends and lost:
+        yield f"{what}: a sound replica has them, and they are not restored ({shown(lost)})"
+    yield from _undone(damaged, done, before, what)
+    clear(root)
+
+
+def _undone(damaged: Damaged, done: Recovered, before: Before, what: str) -> Iterator[str]:
+    expected = before.tree if damaged.scene.undone is None else damaged.scene.undone
+    for one in reversed(done.undo_ids):
+        said = called("undo", done.root, one, "--yes", "--format", "ndjson")
+        yield from sound_answer(said)
+        if said.status != ExitStatus.CLEAN:
+            yield f"{what}: undo of what it did ends with {said.status}: {said.err.strip()[:300]}"
+    if changed := _differ(expected, read_tree(done.root)):
+        yield f"{what}: undo does not give back {changed}"
+
+
+def _differ(expected: Tree, found: Tree) -> list[str]:
+    """Differences of two trees; a directory is there in both where one of them has only a file in it."""
+    return differences(_with_directories(expected), _with_directories(found))
+
+
+def _with_directories(tree: Tree) -> Tree:
+    from tests.trust.scene import Special
+
+    whole = dict(tree)
+    for name in tree:
+        if "/" in name:
+            whole.setdefault(name.split("/")[0], Special("directory"))
+    return whole
+
+
+def recovery(damaged: Damaged, place: Path) -> Iterator[str]:
+    """recover --yes loses nothing, lets nothing in, tells the truth, and can be undone."""
+    yield from _recovery(damaged, place, what="recover")
+
+
+def recovery_with_loss(damaged: Damaged, place: Path) -> Iterator[str]:
+    """The same where losses are accepted: what is given up stays named, and nothing else goes."""
+    yield from _recovery(damaged, place, "--allow-data-loss", what="recover --allow-data-loss", loss=True)
+
+
+def recovery_from_replica(damaged: Damaged, place: Path) -> Iterator[str]:
+    """The same with a sound replica: it brings back everything that is proven to have been here."""
+    replica = plant(damaged.scene.replica.files(), place / "replica")
+    yield from _recovery(damaged, place, "--from", replica, what="recover --from")
+    if differences(damaged.scene.replica.files(), {k: v for k, v in read_tree(replica).items() if isinstance(v, bytes)}):
+        yield "recover --from: the replica was changed"
+    clear(replica)
+
+
+# Appending
+
+
+def appending(damaged: Damaged, place: Path) -> Iterator[str]:
+    """No id is issued twice, before a repair and after one; no partition but the one asked for is touched."""
+    scene = damaged.scene
+    for what, options in (("append", None), ("append after recover --allow-data-loss", ("--allow-data-loss",))):
+        root = plant(scene.files, place / "d")
+        before = Before.of(scene, root)
+        if options is not None:
+            recovered(root, *options)
+        for number in range(len(scene.cluster.logs)):
+            yield from _append(scene, root, before, number, what)
+        after = read_directory(root)
+        if options is None:
+            yield from kept_and_true(scene, before, after, what, loss=False)
+        lost = pairs(missing(scene, after, before.wanted))
+        said = called("verify", root, "--format", "ndjson")
+        yield from sound_answer(said)
+        if said.status == ExitStatus.CLEAN and lost:
+            yield f"{what}: verify is clean afterwards, and records are lost ({shown(lost)})"
+        clear(root)
+
+
+def _append(scene: Scene, root: Path, before: Before, number: int, what: str) -> Iterator[str]:
+    tree = read_tree(root)
+    said = called("append", root, "--partition", number, "--format", "ndjson", given=LINE + b"\n")
+    yield from sound_answer(said)
+    given = [one["first_transaction_id"] for one in said.only("append-result") if one["first_transaction_id"] is not None]
+    floor = before.floor(number)
+    if given and given[0] < floor:
+        yield f"{what}: partition {number} gives id {given[0]} away, and transactions up to {floor - 1} have been there"
+    changed = differences(tree, read_tree(root))
+    if said.status != ExitStatus.CLEAN and not given and changed:
+        yield f"{what}: refused ({said.status}) for partition {number}, and changed {changed}"
+    elsewhere = [one for one in changed if not one.startswith((f"{number}/", f"{number}:", "waltz-storage.ctl:"))]
+    if given and elsewhere:
+        yield f"{what}: of partition {number}, and changed {elsewhere}"
+
+
+# Kills
+
+
+def kills(damaged: Damaged, place: Path) -> Iterator[str]:
+    """recover, and its undo, killed after any change: the next command puts it right."""
+    scene = damaged.scene
+    if scene.undone is not None:
+        return  # it was killed already
+    option = () if damaged.seed % 2 else ("--allow-data-loss",)
+    root = plant(scene.files, place / "whole")
+    before = Before.of(scene, root)
+    changes, said = count_changes("recover", root, "--yes", "--format", "ndjson", *option)
+    if not said.only("result") or not said.only("result")[-1]["undo_id"]:
+        clear(root)
+        return
+    after = read_tree(root)
+    undoing, _ = count_changes("undo", root, "--yes", "--format", "ndjson")
+    clear(root)
+    for next_command in ("recover", "undo", "append"):
+        moment = scene.rng.randrange(1, changes + 1)
+        root = plant(scene.files, place / "d")
+        if killed(moment, "recover", root, "--yes", *option):
+            what = f"recover killed after change {moment} of {changes}, then {next_command}"
+            yield from _put_right(scene, root, before, after, next_command, option, what)
+        clear(root)
+    moment = scene.rng.randrange(1, undoing + 1)
+    root = plant(scene.files, place / "d")
+    called("recover", root, "--yes", *option)
+    if killed(moment, "undo", root, "--yes"):
+        said = called("undo", root, "--yes")
+        yield from sound_answer(said)
+        if changed := _differ(before.tree, read_tree(root)):
+            yield f"undo killed after change {moment} of {undoing}, then undo: {changed}"
+    clear(root)
+
+
+def _put_right(
+    scene: Scene, root: Path, before: Before, after: Tree, command: str, option: tuple[str, ...], what: str
+) -> Iterator[str]:
+    said = called("verify", root, "--format", "ndjson")
+    yield from (f"{what}: {one}" for one in sound_answer(said))
+    if command == "recover":
+        done = recovered(root, *option)
+        yield from (f"{what}: {one}" for answer in done.said for one in sound_answer(answer))
+        if changed := _differ(after, read_tree(root)):
+            yield f"{what}: not as without the kill: {changed}"
+    elif command == "undo":
+        said = called("undo", root, "--yes")
+        yield from (f"{what}: {one}" for one in sound_answer(said))
+        if changed := _differ(before.tree, read_tree(root)):
+            yield f"{what}: not as before: {changed}"
+    else:
+        for number in range(len(scene.cluster.logs)):
+            said = called("append", root, "--partition", number, "--format", "ndjson", given=LINE + b"\n")
+            yield from (f"{what}: {one}" for one in sound_answer(said))
+            given = [one["first_transaction_id"] for one in said.only("append-result")]
+            if given and given[0] is not None and given[0] < before.floor(number):
+                yield f"{what}: partition {number} gives id {given[0]} away, below {before.floor(number)}"
+        yield from kept_and_true(scene, before, read_directory(root), what, loss=False)
+
+
+RULES: dict[str, Rule] = {
+    one.__name__: one for one in (inspection, recovery, recovery_with_loss, recovery_from_replica, appending, kills)
+}
+
+
+def broken(damaged: Damaged, rule: Rule, place: Path) -> list[str]:
+    """Every broken rule of one kind; a command that waits for ever is one of them."""
+    found: list[str] = []
+    try:
+        found.extend(rule(damaged, place))
+    except HangingError as hanging:
+        frame = hanging.__traceback__
+        names = []
+        while frame is not None:
+            names.append(frame.tb_frame.f_code.co_name)
+            frame = frame.tb_next
+        found.append(f"hangs in {' > '.join(names[-4:])}")
+    finally:
+        for one in place.iterdir():
+            clear(one)
+    return found

@@ -1,0 +1,133 @@
+"""Commands in this process, fast enough for thousands of directories, and killed at any of their changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from engine import disk
+from waltzctl.app import app
+
+SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Where directories are built: the syncs of thousands of repairs would wait for a disk otherwise."""
+PATIENCE = 60
+"""Seconds after which a command counts as hanging, which one that opens a FIFO does; others take a few hundredths."""
+KILLED = 137
+
+
+class HangingError(BaseException):
+    """A command waits for ever.  No Exception, so that no command can take it for an error of its own."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    command: str
+    status: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+    def only(self, kind: str) -> list[dict[str, Any]]:
+        return [one for one in self.objects if one.get("type") == kind]
+
+    @property
+    def codes(self) -> set[str]:
+        return {one["code"] for one in self.only("finding")}
+
+
+@cache
+def _tree() -> Any:
+    """The command tree, which takes far longer to make than a small directory to verify."""
+    return typer.main.get_command(app)
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    def give_up(number: int, frame: object) -> None:
+        raise HangingError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def called(*arguments: object, given: bytes = b"") -> Said:
+    """Run the command line in this process; stdin is no terminal.  Raises HangingError."""
+    words = [os.fspath(one) if isinstance(one, Path) else str(one) for one in arguments]
+    streams = [io.TextIOWrapper(io.BytesIO(one), encoding="utf-8", errors="backslashreplace") for one in (given, b"", b"")]
+    before = sys.stdin, sys.stdout, sys.stderr
+    status = 0
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        with _patience():
+            _tree().main(args=words, prog_name="waltzctl")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except Exception:  # what went past the one place where errors are rendered
+        status = 1
+        traceback.print_exc()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+    texts = []
+    for one in streams[1:]:
+        one.flush()
+        texts.append(one.buffer.getvalue().decode(errors="backslashreplace"))  # type: ignore[attr-defined]  # a BytesIO
+    return Said(" ".join(words), status, *texts)
+
+
+def count_changes(*arguments: object) -> tuple[int, Said]:
+    """Run a command; how many changes of the disk it made."""
+    total = 0
+
+    def count(change: disk.Change) -> None:
+        nonlocal total
+        total += 1
+
+    disk.observer = count
+    try:
+        said = called(*arguments)
+    finally:
+        disk.observer = None
+    return total, said
+
+
+def killed(moment: int, *arguments: object) -> bool:
+    """Run a command in a child that dies, as by SIGKILL, right after so many changes; False when it ended before."""
+    child = os.fork()
+    if child == 0:
+        left = moment
+
+        def die(change: disk.Change) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os._exit(KILLED)
+
+        disk.observer = die
+        try:
+            called(*arguments)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == KILLED
