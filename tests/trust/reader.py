@@ -47,13 +47,18 @@ _EMPTY = bytes(4096)
 
 @dataclass(frozen=True)
 class Intact:
-    """A record with two right checksums; `data` are all its bytes on disk, `partition` is that of its request id."""
+    """A record with two right checksums; `data` are all its bytes on disk, `partition` is that of its request id.
+
+    `joined`: nothing but intact records stand between the file's header and this one.  What is found behind damage is not, and may
+    even be the data of a record that is damaged itself.
+    """
 
     transaction_id: int
     partition: int
     data: bytes
     path: str
     offset: int
+    joined: bool
 
 
 @dataclass(frozen=True)
@@ -166,17 +171,18 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def records_in(data: bytes, path: str = "") -> Iterator[Intact]:
     """Every intact record from byte 128 on, in the order of the file; behind damage the search goes on byte by byte."""
-    place = HEADER.size
+    place, joined = HEADER.size, True
     while place + RECORD.size + 4 <= len(data):
         if data.startswith(_EMPTY, place):
             place += len(_EMPTY) - RECORD.size  # a record's first bytes may be zero, but not so many of them
+            joined = False
             continue
         found = record_at(data, place)
         if found is None:
-            place += 1
+            place, joined = place + 1, False
             continue
         number, partition, size = found
-        yield Intact(number, partition, data[place : place + size], path, place)
+        yield Intact(number, partition, data[place : place + size], path, place, joined)
         place += size
 
 

@@ -76,13 +76,14 @@ def true_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
 
 
 def false_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int, bytes]]:
-    """Records in place that were never the partition's: id and bytes."""
+    """Records in place that were never the partition's: id and bytes.  What lies within damage is not in place."""
     return {
-        (number, one, form)
+        (number, one.transaction_id, one.data)
         for number, partition in reading.partitions.items()
-        for one, forms in partition.in_place.items()
-        for form in forms
-        if scene.truth.get(number, {}).get(one) != form
+        for member in partition.members
+        if member.suffix == ".seg" and not member.foreign
+        for one in member.records
+        if one.joined and scene.truth.get(number, {}).get(one.transaction_id) != one.data
     }
 
 
