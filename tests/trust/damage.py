@@ -1,13 +1,14 @@
 """Draws a damaged directory from a seed; the same one every time.
 
-``python -m tests.trust.damage SEED DIRECTORY``, in the project's directory, writes it to ``DIRECTORY/damaged``, what it was before to
-``DIRECTORY/sound`` and a replica to ``DIRECTORY/replica``, and says what was done and what the independent reader makes of it.
+``python -m tests.trust.damage SEED DIRECTORY``, in the project's directory, writes it to ``DIRECTORY/damaged``, what it was before
+to ``DIRECTORY/sound`` and a replica to ``DIRECTORY/replica``, and says what was done and what the independent reader makes of it.
 ``python -m tests.trust.damage --list`` names every injury, and ``--only NAME`` strikes with that one alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from tests.trust.reader import read_directory
 from tests.trust.scene import NotHereError, Scene, draw_scene, plant
 
 TRIES = 60
-"""Draws of an injury that finds its place before a scene is left as it is."""
+"""Scenes, and further injuries, that are drawn before it is given up to find a place for one."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +43,41 @@ class Damaged:
 
 
 def draw(seed: int, only: Sequence[str] = ()) -> Damaged:
-    """The directory of a seed; with `only` those injuries strike, in that order, instead of drawn ones."""
+    """The directory of a seed; with `only` those injuries strike, in that order, instead of drawn ones.
+
+    The first injury of a seed is its turn's, so that as many seeds as there are injuries see each of them; the others come by
+    chance.  A scene in which the first one finds no place is drawn anew.
+    """
     rng = random.Random(f"trust.{seed}")
-    scene = draw_scene(rng)
     pool = list(REGISTER.values())
+    count = rng.choices((0, 1, 2, 3), (2, 40, 38, 20))[0]
+    wanted = [REGISTER[name] for name in only] or ([pool[seed % len(pool)]] if count else [])
+    for _ in range(TRIES):
+        damaged = _struck(seed, rng, draw_scene(rng), wanted, 0 if only else count - 1)
+        if damaged is not None:
+            return damaged
+    raise NotHereError(f"seed {seed}: no place for {', '.join(one.name for one in wanted)}")
+
+
+def _struck(seed: int, rng: random.Random, scene: Scene, wanted: Sequence[Injury], more: int) -> Damaged | None:
+    """A scene after some injuries and `more` drawn ones; None where one of the first finds no place."""
+    pool = [one for one in REGISTER.values() if not one.last]
     weights = [one.weight for one in pool]
-    wanted = rng.choices((0, 1, 2, 3), (3, 40, 37, 20))[0]
+    last = [one for one in wanted if one.last]
     done: list[Injury] = []
-    for name in only:
-        _strike(scene, REGISTER[name], done)
-    tries = 0
-    while not only and len(done) < wanted and tries < TRIES and not (done and done[-1].last):
-        tries += 1
-        one = rng.choices(pool, weights)[0] if tries > 1 else pool[seed % len(pool)]  # each in its turn, then by chance
-        if one.last and len(done) + 1 < wanted:
-            continue
-        try:
+    try:
+        for one in wanted:
+            if not one.last:
+                _strike(scene, one, done)
+        for one in rng.choices(pool, weights, k=max(more, 0) * TRIES):
+            if len(done) + len(last) == len(wanted) + more:
+                break
+            with contextlib.suppress(NotHereError):
+                _strike(scene, one, done)
+        for one in last:
             _strike(scene, one, done)
-        except NotHereError:
-            continue
+    except NotHereError:
+        return None
     return Damaged(seed, scene, tuple(done))
 
 

@@ -12,9 +12,9 @@ from tests.trust.scene import Scene
 class Injury:
     """One kind of damage.
 
-    `strike` does it to a scene and says where; it raises NotHereError where it has no place.  `shows`: codes of which verify reports at
-    least one when nothing else is damaged; empty for what is no finding or depends on where it strikes.  `mends`: a sound
-    replica brings back all that it destroys.  `last`: nothing may be done to the directory afterwards.
+    `strike` does it to a scene and says where; it raises NotHereError where it has no place.  `shows`: what verify may call it
+    where nothing else is damaged; empty for what depends on where it strikes.  `mends`: a sound replica brings back all that it
+    destroys.  `last`: nothing may be done to the directory afterwards.
     """
 
     name: str

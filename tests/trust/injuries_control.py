@@ -172,6 +172,8 @@ def not_assigned(scene: Scene) -> str:
     if not scene.log(number).kept:
         raise NotHereError
     scene.patch(
-        CONTROL, layout.struct_offset(RELEASED, number, 0), Struct().encode(RELEASED) + Struct(sequence=0).encode(RELEASED)
+        CONTROL,
+        layout.struct_offset(RELEASED, number, 0),
+        Struct().encode(RELEASED) + Struct(sequence=0).encode(RELEASED),
     )
     return f"partition {number}"

@@ -137,7 +137,7 @@ def data_gone(scene: Scene) -> str:
 
 @injury("partition directory gone", "partition-directory-missing", mends=True)
 def directory_gone(scene: Scene) -> str:
-    number = scene.segment(lambda one: scene.log(one.partition).pair.structs[scene.log(one.partition).pair.current].session >= 0).partition
+    number = scene.segment(lambda one: scene.log(one.partition).session >= 0).partition
     scene.remove_directory(number)
     return f"partition {number}"
 
@@ -338,7 +338,16 @@ def copied(scene: Scene) -> str:
     return f"{segment.data} as {names[0]}"
 
 
-STRAY = ("x.seg", "1.seg", "0.seg", "old.idx", "00000000000000000000.seg", "0000000000000000000.seg.bak", "-1.seg", "x.seg.seg")
+STRAY = (
+    "x.seg",
+    "1.seg",
+    "0.seg",
+    "old.idx",
+    "00000000000000000000.seg",
+    "0000000000000000000.seg.bak",
+    "-1.seg",
+    "x.seg.seg",
+)
 
 
 @injury("stray copy", "unknown-file", weight=2)

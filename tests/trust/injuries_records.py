@@ -103,7 +103,9 @@ def _with_id(scene: Scene, segment: Segment, number: int, wrong: int) -> None:
 def wrong_id(scene: Scene) -> str:
     segment = scene.segment(records=1)
     number = scene.record(segment)
-    wrong = scene.rng.choice([one for one in (number + 100, number + 1, number - 1, number + 2, 0, 2**40) if one != number])
+    wrong = scene.rng.choice(
+        [one for one in (number + 100, number + 1, number - 1, number + 2, 0, 2**40) if one != number]
+    )
     if wrong < 0:
         raise NotHereError
     _with_id(scene, segment, number, wrong)

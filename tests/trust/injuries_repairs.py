@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 from tests.trust.injuries import injury
-from tests.trust.injuries_records import cut, flipped
 from tests.trust.injuries_files import index_cut, index_entry, last_data_gone
+from tests.trust.injuries_records import cut, flipped
 from tests.trust.reader import Reading, read_directory
-from tests.trust.running import SHARED_MEMORY, called, count_changes, killed
+from tests.trust.running import SHARED_MEMORY, called, killed, watched
 from tests.trust.scene import NotHereError, Scene, plant, read_tree
 
 
@@ -57,14 +57,13 @@ def interrupted(scene: Scene) -> str:
     what = scene.rng.choice((index_cut, index_entry))(scene)
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as place:
         whole = plant(scene.files, Path(place) / "whole")
-        command = ("recover", "--yes")
-        total, _ = count_changes(command[0], whole, *command[1:])
-        if not total:
+        work = watched("recover", whole, "--yes")
+        if not work.changes:
             raise NotHereError
         root = plant(scene.files, Path(place) / "d")
-        moment = scene.rng.randrange(1, total + 1)
-        if not killed(moment, command[0], root, *command[1:]):
+        moment = work.moment(scene.rng)
+        if not killed(moment, "recover", root, "--yes"):
             raise NotHereError
         scene.undone = {name: node for name, node in scene.files.items() if not name.startswith(".waltzctl")}
         scene.files = read_tree(root, ours=True)
-    return f"{what}; killed after change {moment} of {total}"
+    return f"{what}; killed after change {moment} of {len(work.changes)}"

@@ -1,7 +1,7 @@
 """What a storage directory proves, read by somebody who shares no line with the programs under test.
 
-Written from the facts of the format alone (`struct`, `zlib`, `os`); nothing of ``formats``, ``engine`` or ``waltzctl`` is imported,
-which a test asserts.  Every integer is big-endian and signed::
+Written from the facts of the format alone (`struct`, `zlib`, `os`); nothing of ``formats``, ``engine`` or ``waltzctl`` is
+imported, which a test asserts.  Every integer is big-endian and signed::
 
     control file    header 128: version 4, created 8, cluster key 16, partitions 4, zeros 96; then one info for each partition:
                     id 4 and two structs of session 8, mark 8, local mark 8, [flags 4, sequence 4,] CRC-32 4
@@ -11,13 +11,14 @@ which a test asserts.  Every integer is big-endian and signed::
                     CRC-32 of all before it 4
     <p>/<first, 19 digits>.idx   the same header; 8 bytes for each record: where it stands in the data file
 
-**Intact** is a record whose two checksums are right, wherever it stands: behind damage, in a file of another name, in the directory of
-another partition.  **In place** it is in a data file that belongs to its partition.  **Proven** are the ids that must have been here:
+**Intact** is a record whose two checksums are right, wherever it stands: behind damage, in a file of another name, in the directory
+of another partition.  **In place** it is in a data file that belongs to its partition.  **Proven** are the ids that must have been
+here:
 
 - up to the local low-water mark of a valid struct (the node's own last transaction when a session began);
 - in front of the first id in the name of any data or index file, as the log begins with 0 and has no holes;
 - those of an index whose data file is gone or shorter than its header: its writer had as many records;
-- of an index with data: ids below the last multiple of 1000 in front of its last entry, where index and data were synced together;
+- of an index with data: ids below the last multiple of 1000 in front of its last entry, where index and data were synced;
 - in front of an intact record in place.
 
 What is proven and not in place is **lost**.
@@ -49,8 +50,8 @@ _EMPTY = bytes(4096)
 class Intact:
     """A record with two right checksums; `data` are all its bytes on disk, `partition` is that of its request id.
 
-    `joined`: nothing but intact records stand between the file's header and this one.  What is found behind damage is not, and may
-    even be the data of a record that is damaged itself.
+    `joined`: nothing but intact records stand between the file's header and this one.  What is found behind damage is not, and
+    may even be the data of a record that is damaged itself.
     """
 
     transaction_id: int
@@ -97,8 +98,8 @@ class Member:
 class PartitionReading:
     """A partition, its directory and what they prove.
 
-    `expected`: assigned, or known to have had a session, so that a directory must be there.  `proven` is the id behind the last one
-    that must have been here, and `by` says what proves each such bound.
+    `expected`: assigned, or known to have had a session, so that a directory must be there.  `proven` is the id behind the last
+    one that must have been here, and `by` says what proves each such bound.
     """
 
     number: int
@@ -240,9 +241,7 @@ def control_of(data: bytes) -> tuple[bytes, int | None, dict[int, Mark]] | None:
             values = sizes[size].unpack_from(data, place)
             if zlib.crc32(data[place : place + sizes[size].size - 4]) == values[-1]:
                 assigned = size == 76 and bool(values[3] & 4)
-                known = Mark(
-                    max(known.session, values[0]), max(known.local, values[2]), known.assigned or assigned
-                )
+                known = Mark(max(known.session, values[0]), max(known.local, values[2]), known.assigned or assigned)
         marks[number] = known
     return key, count, marks
 
@@ -279,7 +278,9 @@ def read_directory(root: str | os.PathLike[str]) -> Reading:
         mark = marks.get(number, Mark())
         members = found.get(number, ())
         expected = mark.assigned or mark.session >= 0 or mark.local >= 0
-        partitions[number] = PartitionReading(number, number in found, expected, members, _proofs(members, mark, number))
+        partitions[number] = PartitionReading(
+            number, number in found, expected, members, _proofs(members, mark, number)
+        )
     intact = tuple(one for members in found.values() for member in members for one in member.records)
     return Reading(key, count, partitions, intact)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import signal
 import sys
 import traceback
@@ -87,7 +88,9 @@ def called(command: str, root: Path, *arguments: object, given: bytes = b"") -> 
     aged(root)
     arguments = (command, root, *arguments)
     words = [os.fspath(one) if isinstance(one, Path) else str(one) for one in arguments]
-    streams = [io.TextIOWrapper(io.BytesIO(one), encoding="utf-8", errors="backslashreplace") for one in (given, b"", b"")]
+    streams = [
+        io.TextIOWrapper(io.BytesIO(one), encoding="utf-8", errors="backslashreplace") for one in (given, b"", b"")
+    ]
     before = sys.stdin, sys.stdout, sys.stderr
     status = 0
     sys.stdin, sys.stdout, sys.stderr = streams
@@ -108,20 +111,29 @@ def called(command: str, root: Path, *arguments: object, given: bytes = b"") -> 
     return Said(" ".join(words), status, *texts)
 
 
-def count_changes(command: str, root: Path, *arguments: object) -> tuple[int, Said]:
-    """Run a command; how many changes of the disk it made."""
-    total = 0
+@dataclass(frozen=True)
+class Watched:
+    """What a command said, and the path of every change of the disk that it made."""
 
-    def count(change: disk.Change) -> None:
-        nonlocal total
-        total += 1
+    said: Said
+    changes: tuple[Path, ...]
 
-    disk.observer = count
+    def moment(self, rng: random.Random) -> int:
+        """A change after which to kill it: any, or one of those that touch the storage's own files, with the same chance."""
+        count = len(self.changes)
+        own = [place for place, path in enumerate(self.changes, 1) if disk.STATE_DIRECTORY not in path.parts]
+        return rng.choice(own) if own and rng.random() < 0.5 else rng.randint(1, count)
+
+
+def watched(command: str, root: Path, *arguments: object) -> Watched:
+    """Run a command and note what it changes."""
+    changes: list[Path] = []
+    disk.observer = lambda change: changes.append(change.path)
     try:
         said = called(command, root, *arguments)
     finally:
         disk.observer = None
-    return total, said
+    return Watched(said, tuple(changes))
 
 
 def killed(moment: int, command: str, root: Path, *arguments: object) -> bool:

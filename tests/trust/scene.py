@@ -120,7 +120,13 @@ class Log:
 
     @property
     def mark(self) -> int:
+        """Its local low-water mark."""
         return self.pair.structs[self.pair.current].local
+
+    @property
+    def session(self) -> int:
+        """Its last session, -1 before the first."""
+        return self.pair.structs[self.pair.current].session
 
 
 @dataclass(frozen=True)
@@ -168,8 +174,8 @@ class Scene:
     """A directory that is being damaged.
 
     `files` is its tree, with our own state; `truth` every record that was ever acknowledged or written in a partition; `given_up`
-    ids that an operator has given up with --allow-data-loss.  `undone`: what taking everything back gives, None for `files` as they
-    are at the end.  `focus` is where the injury before struck: the next one often strikes there too.
+    ids that an operator has given up with --allow-data-loss.  `undone`: what taking everything back gives, None for `files` as
+    they are at the end.  `focus` is where the injury before struck: the next one often strikes there too.
     """
 
     rng: random.Random
