@@ -1,7 +1,7 @@
 """Draws a damaged directory from a seed; the same one every time.
 
-``python -m tests.trust.damage SEED DIRECTORY``, in the project's directory, writes it to ``DIRECTORY/damaged``, what it was before
-to ``DIRECTORY/sound`` and a replica to ``DIRECTORY/replica``, and says what was done and what the independent reader makes of it.
+``python -m tests.trust.damage SEED DIRECTORY``, in the project's directory, writes it to ``DIRECTORY/damaged``, the sound one to
+``DIRECTORY/sound`` and a replica to ``DIRECTORY/replica``, and says what was done and what the independent reader makes of it.
 ``python -m tests.trust.damage --list`` names every injury, and ``--only NAME`` strikes with that one alone.
 """
 

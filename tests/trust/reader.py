@@ -11,9 +11,9 @@ imported, which a test asserts.  Every integer is big-endian and signed::
                     CRC-32 of all before it 4
     <p>/<first, 19 digits>.idx   the same header; 8 bytes for each record: where it stands in the data file
 
-**Intact** is a record whose two checksums are right, wherever it stands: behind damage, in a file of another name, in the directory
-of another partition.  **In place** it is in a data file that belongs to its partition.  **Proven** are the ids that must have been
-here:
+**Intact** is a record whose two checksums are right, wherever it stands: behind damage, in a file of another name, in another
+partition's directory.  **In place** it is in a data file that belongs to its partition.  **Proven** are the ids that must have
+been here:
 
 - up to the local low-water mark of a valid struct (the node's own last transaction when a session began);
 - in front of the first id in the name of any data or index file, as the log begins with 0 and has no holes;

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.trust.damage import Damaged, draw
@@ -45,6 +46,7 @@ class Before:
     tree: Tree
     reading: Reading
     wanted: dict[int, set[int]]
+    truth: dict[int, dict[int, bytes]]
 
     @classmethod
     def of(cls, scene: Scene, root: Path) -> Before:
@@ -52,17 +54,28 @@ class Before:
         wanted = provable(scene, reading)
         for number, ids in scene.given_up.items():
             wanted.setdefault(number, set()).update(ids)
-        return cls(read_tree(root), reading, wanted)
+        return cls(read_tree(root), reading, wanted, scene.truth)
 
     @property
     def disputed(self) -> set[tuple[int, int]]:
-        """Partition and id of records of which two forms are in place."""
-        return {
+        """Partition and id of records that cannot all stay: two forms of one are in place, or they stand in no order."""
+        found = {
             (number, one)
             for number, partition in self.reading.partitions.items()
             for one, forms in partition.in_place.items()
             if len(forms) > 1
         }
+        for member in (one for partition in self.reading.partitions.values() for one in partition.members):
+            true = [
+                one for one in member.records if self.truth.get(one.partition, {}).get(one.transaction_id) == one.data
+            ]
+            found |= {
+                (record.partition, record.transaction_id)
+                for before, after in pairwise(true)
+                if before.transaction_id >= after.transaction_id
+                for record in (before, after)
+            }
+        return found
 
     def floor(self, partition: int) -> int:
         """The id behind the last true one that is proven: the lowest that may be given away."""
@@ -114,7 +127,7 @@ def pairs(ids: dict[int, set[int]]) -> set[tuple[int, int]]:
 def kept_and_true(scene: Scene, before: Before, after: Reading, what: str, *, loss: bool) -> Iterator[str]:
     """Nothing intact is gone, nothing false has come in.
 
-    Where two intact records contradict one another and losses are accepted, one of them goes, and nobody can know which.
+    Where intact records contradict one another and losses are accepted, one of them goes, and nobody can know which.
     """
     disputed = before.disputed if loss else set()
     gone = true_records(scene, before.reading) - true_records(scene, after) - disputed
