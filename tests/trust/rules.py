@@ -276,7 +276,10 @@ def recovery_from_replica(damaged: Damaged, place: Path) -> Iterator[str]:
 def appending(damaged: Damaged, place: Path) -> Iterator[str]:
     """No id is issued twice, before a repair and after one; no partition but the one asked for is touched."""
     scene = damaged.scene
-    for what, options in (("append", None), ("append after recover --allow-data-loss", ("--allow-data-loss",))):
+    ways: list[tuple[str, tuple[str, ...] | None]] = [("append", None)]
+    if damaged.seed % 2:
+        ways.append(("append after recover --allow-data-loss", ("--allow-data-loss",)))
+    for what, options in ways:
         root = plant(scene.files, place / "d")
         before = Before.of(scene, root)
         if options is not None:
@@ -331,13 +334,13 @@ def kills(damaged: Damaged, place: Path) -> Iterator[str]:
     after = read_tree(root)
     undoing = watched("undo", root, "--yes", "--format", "ndjson")
     clear(root)
-    for next_command in ("recover", "undo", "append"):
-        moment = work.moment(rng)
-        root = plant(scene.files, place / "d")
-        if killed(moment, "recover", root, "--yes", *option):
-            what = f"recover killed after change {moment} of {len(work.changes)}, then {next_command}"
-            yield from _put_right(scene, root, before, after, next_command, option, what)
-        clear(root)
+    next_command = rng.choice(("recover", "undo", "append"))
+    moment = work.moment(rng)
+    root = plant(scene.files, place / "d")
+    if killed(moment, "recover", root, "--yes", *option):
+        what = f"recover killed after change {moment} of {len(work.changes)}, then {next_command}"
+        yield from _put_right(scene, root, before, after, next_command, option, what)
+    clear(root)
     moment = undoing.moment(rng)
     root = plant(scene.files, place / "d")
     called("recover", root, "--yes", *option)
