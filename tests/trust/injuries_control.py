@@ -40,7 +40,7 @@ def cut(scene: Scene) -> str:
     return f"to {size} of {len(data)} bytes"
 
 
-@injury("control file extended with zeros")
+@injury("control file extended with zeros", "control-file-extended", "control-file-size")
 def extended(scene: Scene) -> str:
     """What release 0.13.2 does to a documented file (up to its own length), or any other length."""
     data = scene.read(CONTROL)

@@ -142,7 +142,7 @@ def directory_gone(scene: Scene) -> str:
     return f"partition {number}"
 
 
-@injury("partition directory emptied", mends=True)
+@injury("partition directory emptied", "partition-empty", mends=True)
 def directory_emptied(scene: Scene) -> str:
     number = scene.any_segment().partition
     scene.remove_directory(number)
@@ -325,6 +325,17 @@ def renamed(scene: Scene) -> str:
     return f"{segment.data} to {names[0]}"
 
 
+@injury("two segments change names", "segment-name")
+def names_changed(scene: Scene) -> str:
+    first, second = scene.segment(), scene.segment()
+    if first.partition != second.partition or first == second:
+        raise NotHereError
+    scene.files[first.data], scene.files[second.data] = scene.read(second.data), scene.read(first.data)
+    if scene.rng.random() < 0.5:
+        scene.files[first.index], scene.files[second.index] = scene.read(second.index), scene.read(first.index)
+    return f"{first.data} and {second.data}"
+
+
 @injury("segment twice, under another name", "segment-name")
 def copied(scene: Scene) -> str:
     segment = scene.segment()
@@ -350,7 +361,7 @@ STRAY = (
 )
 
 
-@injury("stray copy", "unknown-file", weight=2)
+@injury("stray copy", "unknown-file", "segment-stray", weight=2)
 def stray_copy(scene: Scene) -> str:
     segment = scene.segment()
     name = f"{segment.partition}/{scene.rng.choice(STRAY)}"
@@ -358,7 +369,7 @@ def stray_copy(scene: Scene) -> str:
     return f"{segment.data} as {name}"
 
 
-@injury("stray: the only copy", weight=2)
+@injury("stray: the only copy", "segment-stray", weight=2)
 def stray_only(scene: Scene) -> str:
     """Records that stand under a stray name only."""
     segment = scene.segment(records=1)
@@ -415,7 +426,7 @@ def absent(scene: Scene) -> str:
 SPECIALS = ("fifo", "directory", "link", "socket")
 
 
-@injury("special file in the place of a segment", weight=2)
+@injury("special file in the place of a segment", "special-file", weight=2)
 def special_segment(scene: Scene) -> str:
     segment = scene.any_segment()
     name = scene.rng.choice((segment.data, segment.index))
@@ -425,7 +436,7 @@ def special_segment(scene: Scene) -> str:
     return f"{kind} {name}"
 
 
-@injury("special file of a new name", weight=2)
+@injury("special file of a new name", "special-file", weight=2)
 def special_new(scene: Scene) -> str:
     segment = scene.any_segment()
     number = scene.rng.choice((len(scene.log(segment.partition).records), 500))
@@ -446,12 +457,22 @@ def special_new(scene: Scene) -> str:
     return f"{kind} {name}"
 
 
-@injury("special control file")
+@injury("special control file", "special-file")
 def special_control(scene: Scene) -> str:
     kind = scene.rng.choice(SPECIALS)
     scene.files[layout.CONTROL] = Special(kind, "nowhere" if kind == "link" else "")
     scene.special = True
     return kind
+
+
+@injury("data file behind a link")
+def behind_link(scene: Scene) -> str:
+    """An operator moved it to where there was room."""
+    segment = scene.segment()
+    scene.files["elsewhere.bin"] = scene.files.pop(segment.data)
+    scene.files[segment.data] = Special("link", "../elsewhere.bin")
+    scene.special = True
+    return segment.data
 
 
 @injury("special file in the place of a partition")

@@ -222,6 +222,15 @@ def end_gone(scene: Scene) -> str:
     return f"{segment.data}: from {number}"
 
 
+@injury("data gone below a checkpoint", "durable-missing", mends=True)
+def below_checkpoint(scene: Scene) -> str:
+    """Index and data were synced at it; the index still has its entries, the data file ends before."""
+    segment = scene.segment(lambda one: one.last and one.first < 1000 < one.end)
+    number = scene.rng.randint(max(segment.first, 990), 999)
+    scene.files[segment.data] = scene.read(segment.data)[: scene.span(segment, number)[0]]
+    return f"{segment.data}: from {number}"
+
+
 @injury("end below the mark", "acknowledged-missing", mends=True)
 def below_mark(scene: Scene) -> str:
     segment = scene.segment(lambda one: one.last and one.count > 0 and scene.log(one.partition).mark >= one.first)

@@ -51,6 +51,13 @@ def accepted(scene: Scene) -> str:
     return f"{what}; given up: {scene.given_up}"
 
 
+@injury("ledger of accepted losses is junk", "accepted-losses-damaged")
+def junk_ledger(scene: Scene) -> str:
+    """Who cannot read what was given up says so."""
+    scene.files[".waltzctl/accepted-losses"] = scene.rng.randbytes(scene.rng.choice((0, 1, 50, 300)))
+    return "written"
+
+
 @injury("a repair that was killed", "repair-interrupted", last=True, weight=2)
 def interrupted(scene: Scene) -> str:
     """Killed after some change; where that is before the first file was touched, nothing is said of it."""

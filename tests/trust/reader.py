@@ -247,8 +247,9 @@ def control_of(data: bytes) -> tuple[bytes, int | None, dict[int, Mark]] | None:
 
 
 def _regular(path: str) -> bytes | None:
+    """Bytes of a regular file, which may stand behind a link; None where there is none."""
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):
             return None
         with open(path, "rb") as file:
             return file.read()

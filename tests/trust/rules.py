@@ -144,6 +144,18 @@ def kept_and_true(scene: Scene, before: Before, after: Reading, what: str, *, lo
 # Inspection
 
 
+def unclean_ends(reading: Reading) -> Iterator[tuple[int, str]]:
+    """Partitions whose last data file goes on behind its last record, with nothing wrong before: what a quick look must see."""
+    for number, partition in reading.partitions.items():
+        last = max(
+            (one for one in partition.members if one.suffix == ".seg"), key=lambda one: one.first or 0, default=None
+        )
+        if last is not None and not last.foreign and last.records and all(one.joined for one in last.records):
+            end = last.records[-1].offset + len(last.records[-1].data)
+            if end < last.size:
+                yield number, f"{last.path} goes on for {last.size - end} bytes behind its last record"
+
+
 def inspection(damaged: Damaged, place: Path) -> Iterator[str]:
     """verify is never clean where something is lost; what only reads ends properly and changes nothing."""
     scene = damaged.scene
@@ -158,8 +170,20 @@ def inspection(damaged: Damaged, place: Path) -> Iterator[str]:
         yield f"verify: clean, but {'; '.join(before.reading.complaints())}"
     if not damaged.injuries and said.status != ExitStatus.CLEAN:
         yield f"verify: {said.status} for a directory that nobody damaged"
-    yield from sound_answer(called("verify", root, "--quick", "--format", "ndjson"))
-    yield from sound_answer(called("status", root, "--format", "ndjson"))
+    if said.status == ExitStatus.REPAIRABLE and lost and scene.undone is None:
+        yield f"verify: only repairable, but records are lost ({shown(lost)})"
+    quick, status = (
+        called("verify", root, "--quick", "--format", "ndjson"),
+        called("status", root, "--format", "ndjson"),
+    )
+    yield from sound_answer(quick)
+    yield from sound_answer(status)
+    health = {one["partition"]: one["health"] for found in status.only("status") for one in found["partitions"]}
+    for number, end in unclean_ends(before.reading):
+        if quick.status == ExitStatus.CLEAN:
+            yield f"verify --quick: clean, but {end}"
+        if health.get(number) == "ok":
+            yield f"status: partition {number} is ok, but {end}"
     dumped = called("dump", root, "--data", "none", "--format", "ndjson")
     yield from sound_answer(dumped)
     if dumped.status == ExitStatus.CLEAN:
