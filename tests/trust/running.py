@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from waltzctl.app import app
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where directories are built: the syncs of thousands of repairs would wait for a disk otherwise."""
-PATIENCE = 60
-"""Seconds after which a command counts as hanging, which one that opens a FIFO does; others take a few hundredths."""
+PATIENCE = 20
+"""Seconds without a moment of the processor's time after which a command hangs: it waits at a FIFO for somebody to write.  A command
+that is merely slow, or on a busy machine, is never interrupted."""
 KILLED = 137
 LONG_AGO = 1_700_000_000
 """Seconds since 1970."""
@@ -63,11 +65,16 @@ def _tree() -> Any:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    def give_up(number: int, frame: object) -> None:
-        raise HangingError
+    spent = time.process_time()
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    def look(number: int, frame: object) -> None:
+        nonlocal spent
+        idle, spent = time.process_time() - spent < 0.001, time.process_time()
+        if idle:
+            raise HangingError
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
     try:
         yield
     finally:
