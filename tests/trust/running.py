@@ -25,7 +25,7 @@ from waltzctl.app import app
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where directories are built: the syncs of thousands of repairs would wait for a disk otherwise."""
 PATIENCE = 20
-"""Seconds without a moment of the processor's time after which a command hangs: it waits at a FIFO for somebody to write.  A command
+"""Seconds without a moment of the processor's time after which a command hangs: it waits at a FIFO for somebody to write.  One
 that is merely slow, or on a busy machine, is never interrupted."""
 KILLED = 137
 LONG_AGO = 1_700_000_000
