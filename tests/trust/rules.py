@@ -11,134 +11,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from tests.trust.damage import Damaged, draw
-from tests.trust.injuries_repairs import missing, provable
+from tests.trust.injuries_repairs import missing
+from tests.trust.judging import LINE, Before, kept_and_true, pairs, shown, sound_answer, true_in_place
 from tests.trust.reader import Reading, ranges, read_directory
 from tests.trust.running import SHARED_MEMORY, HangingError, Said, called, killed, watched
 from tests.trust.scene import Scene, Special, Tree, clear, differences, plant, read_tree
-from waltzctl.app import COMMANDS, manual_of
 from waltzctl.exit_status import ExitStatus
 
-STATUSES = {manual_of(one).name: set(manual_of(one).statuses) - {ExitStatus.USAGE} for one in COMMANDS}
-"""What each command may answer to arguments that are right."""
-LINE = b"appended by the test"
-
 Rule = Callable[[Damaged, Path], Iterator[str]]
-
-
-def sound_answer(said: Said) -> Iterator[str]:
-    """No traceback, and a status that the manual names."""
-    name = said.command.split()[0]
-    if "Traceback (most recent call last)" in said.err or "internal error" in said.err:
-        last = [line for line in said.err.splitlines() if line.strip()][-2:]
-        yield f"{name}: a traceback: {' / '.join(last)}"
-    elif said.status not in STATUSES[name]:
-        yield f"{name}: exit status {said.status} is not in its manual: {said.err.strip()[:300]}"
-
-
-@dataclass(frozen=True)
-class Before:
-    """A directory before a command: what the reader finds, and which true ids it proves."""
-
-    tree: Tree
-    reading: Reading
-    wanted: dict[int, set[int]]
-    truth: dict[int, dict[int, bytes]]
-
-    @classmethod
-    def of(cls, scene: Scene, root: Path) -> Before:
-        reading = read_directory(root)
-        wanted = provable(scene, reading)
-        for number, ids in scene.given_up.items():
-            wanted.setdefault(number, set()).update(ids)
-        return cls(read_tree(root), reading, wanted, scene.truth)
-
-    @property
-    def disputed(self) -> set[tuple[int, int]]:
-        """Partition and id of records that cannot all stay: two forms of one are in place, or they stand in no order."""
-        found = {
-            (number, one)
-            for number, partition in self.reading.partitions.items()
-            for one, forms in partition.in_place.items()
-            if len(forms) > 1
-        }
-        for member in (one for partition in self.reading.partitions.values() for one in partition.members):
-            true = [
-                one for one in member.records if self.truth.get(one.partition, {}).get(one.transaction_id) == one.data
-            ]
-            found |= {
-                (record.partition, record.transaction_id)
-                for before, after in pairwise(true)
-                if before.transaction_id >= after.transaction_id
-                for record in (before, after)
-            }
-        return found
-
-    def floor(self, partition: int) -> int:
-        """The id behind the last true one that is proven: the lowest that may be given away."""
-        return max(self.wanted.get(partition, ()), default=-1) + 1
-
-
-def true_records(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
-    """Partition and id of every true record that stands anywhere, in whatever file."""
-    return {
-        (one.partition, one.transaction_id)
-        for one in reading.intact
-        if scene.truth.get(one.partition, {}).get(one.transaction_id) == one.data
-    }
-
-
-def true_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
-    """Partition and id of every true record that stands where it belongs."""
-    return {
-        (number, one)
-        for number, partition in reading.partitions.items()
-        for one, forms in partition.in_place.items()
-        if scene.truth.get(number, {}).get(one) in forms
-    }
-
-
-def false_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int, bytes]]:
-    """Records in place that were never the partition's: id and bytes.  What lies within damage is not in place."""
-    return {
-        (number, one.transaction_id, one.data)
-        for number, partition in reading.partitions.items()
-        for member in partition.members
-        if member.suffix == ".seg" and not member.foreign
-        for one in member.records
-        if one.joined and scene.truth.get(number, {}).get(one.transaction_id) != one.data
-    }
-
-
-def shown(records: set[tuple[int, int]]) -> str:
-    """``2: 3-5, 9`` for each partition."""
-    partitions = sorted({number for number, _ in records})
-    return "; ".join(f"{p}: {ranges(one for number, one in records if number == p)}" for p in partitions)
-
-
-def pairs(ids: dict[int, set[int]]) -> set[tuple[int, int]]:
-    """Partition and id of each."""
-    return {(number, one) for number, of in ids.items() for one in of}
-
-
-def kept_and_true(scene: Scene, before: Before, after: Reading, what: str, *, loss: bool) -> Iterator[str]:
-    """Nothing intact is gone, nothing false has come in.
-
-    Where intact records contradict one another and losses are accepted, one of them goes, and nobody can know which.
-    """
-    disputed = before.disputed if loss else set()
-    gone = true_records(scene, before.reading) - true_records(scene, after) - disputed
-    if gone:
-        yield f"{what}: intact records are gone ({shown(gone)})"
-    moved = true_in_place(scene, before.reading) - true_in_place(scene, after) - gone - disputed
-    if moved:
-        yield f"{what}: intact records stand no more where they belong ({shown(moved)})"
-    came = false_in_place(scene, after) - false_in_place(scene, before.reading)
-    if came := {one for one in came if one[2][36:-4] != LINE}:
-        yield f"{what}: records that are not the partition's were let in ({shown({one[:2] for one in came})})"
 
 
 # Inspection
@@ -254,7 +137,7 @@ def _undone(damaged: Damaged, done: Recovered, before: Before, what: str) -> Ite
     for one in reversed(done.undo_ids):
         said = called("undo", done.root, one, "--yes", "--format", "ndjson")
         yield from sound_answer(said)
-        if said.status != ExitStatus.CLEAN:
+        if not any(result["applied"] for result in said.only("result")):
             yield f"{what}: undo of what it did ends with {said.status}: {said.err.strip()[:300]}"
     if changed := _differ(expected, read_tree(done.root)):
         yield f"{what}: undo does not give back {changed}"
@@ -339,6 +222,49 @@ def _append(scene: Scene, root: Path, before: Before, number: int, what: str) ->
         yield f"{what}: of partition {number}, and changed {elsewhere}"
 
 
+def undoing(damaged: Damaged, place: Path) -> Iterator[str]:
+    """A repair is taken back over what was appended since, or the undo is refused: what was appended stays."""
+    scene, rng = damaged.scene, random.Random(f"undoing.{damaged.seed}")
+    root = plant(scene.files, place / "d")
+    number = rng.choice([log.number for log in scene.cluster.logs if log.kept])
+    if rng.random() < 0.6:
+        what, after = "truncate", rng.randrange(-1, max(1, len(scene.log(number).records)))
+        options = ("--partition", number, "--after", after, "--yes", "--allow-data-loss")
+        said = called("truncate", root, *options, "--format", "ndjson")
+        yield from sound_answer(said)
+        done = any(one["undo_id"] for one in said.only("result"))
+    else:
+        what, done = "recover", bool(recovered(root, "--allow-data-loss").undo_ids)
+    if not done:
+        return
+    lines = b"".join(LINE + b" %d\n" % place for place in range(5))
+    size = ("--segment-size", rng.choice((200, 1000, 10**9)))
+    said = called("append", root, "--partition", number, *size, "--format", "ndjson", given=lines)
+    yield from sound_answer(said)
+    between, tree = read_directory(root), read_tree(root)
+    undone = called("undo", root, "--yes", "--format", "ndjson")
+    yield from sound_answer(undone)
+    if not any(result["applied"] for result in undone.only("result")):
+        if changed := differences(tree, read_tree(root)):
+            yield f"undo of {what} is refused ({undone.status}), and changed {changed}"
+        return
+    after_undo = read_directory(root)
+    gone = appended_in(between, number) - appended_in(after_undo, number)
+    if gone:
+        yield f"undo of {what}: {ranges(gone)} of partition {number}, appended since, are gone"
+    checked = called("verify", root, "--partition", number, "--format", "ndjson")
+    yield from sound_answer(checked)
+    if what == "truncate" and undone.status == ExitStatus.CLEAN and checked.status != ExitStatus.CLEAN:
+        yield f"undo of {what}: ends with 0, and verify with {checked.status} for partition {number}"
+
+
+def appended_in(reading: Reading, number: int) -> set[int]:
+    """Ids of the records that the test has appended to a partition."""
+    partition = reading.partitions.get(number)
+    here = {} if partition is None else partition.in_place
+    return {one for one, forms in here.items() if any(form[36:].startswith(LINE) for form in forms)}
+
+
 # Kills
 
 
@@ -402,7 +328,8 @@ def _put_right(
 
 
 RULES: dict[str, Rule] = {
-    one.__name__: one for one in (inspection, recovery, recovery_with_loss, recovery_from_replica, appending, kills)
+    one.__name__: one
+    for one in (inspection, recovery, recovery_with_loss, recovery_from_replica, appending, undoing, kills)
 }
 
 

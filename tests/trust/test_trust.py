@@ -80,5 +80,10 @@ def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
 
 
 @EACH
+def test_an_undo_does_not_destroy_what_was_written_since(seeds: range, place: Path) -> None:
+    holds("undoing", seeds, place)
+
+
+@EACH
 def test_killed_at_any_moment_the_next_command_puts_it_right(seeds: range, place: Path) -> None:
     holds("kills", seeds, place)
