@@ -76,8 +76,8 @@ class Header:
 class Member:
     """A regular file in a partition directory.
 
-    `first` and `suffix` are those of its name, None and "" for a stray one; `foreign` says why it is not the partition's own,
-    and is empty where nothing speaks against it.
+    `first` and `suffix` are those of its name, None and "" for a stray one; `end` is where a data file's unbroken row of records
+    ends; `foreign` says why it is not the partition's own, and is empty where nothing speaks against it.
     """
 
     path: str
@@ -86,6 +86,7 @@ class Member:
     size: int
     header: Header | None
     records: tuple[Intact, ...]
+    end: int
     foreign: tuple[str, ...] = ()
 
     @property
@@ -187,15 +188,29 @@ def records_in(data: bytes, path: str = "") -> Iterator[Intact]:
         place += size
 
 
-def record_at(data: bytes, place: int) -> tuple[int, int, int] | None:
-    """Id, partition of the request id and size of the intact record at an offset; None where there is none."""
+def end_of(data: bytes) -> int:
+    """Where the unbroken row of records ends that begins at byte 128; a client's wrong checksum of its data does not break it."""
+    place = HEADER.size
+    while place + RECORD.size + 4 <= len(data):
+        found = record_at(data, place, of_client=False)
+        if found is None:
+            break
+        place += found[2]
+    return place
+
+
+def record_at(data: bytes, place: int, *, of_client: bool = True) -> tuple[int, int, int] | None:
+    """Id, partition of the request id and size of the intact record at an offset; None where there is none.
+
+    Without `of_client` the checksum of the data, which the client computed, may be wrong.
+    """
     number, _, _, partition, _, _, length, data_sum = RECORD.unpack_from(data, place)
     start = place + RECORD.size
     end = start + length
     if not 0 <= number < MOST_ID or length < 0 or end + 4 > len(data):
         return None
     (own_sum,) = struct.unpack_from(">I", data, end)
-    if zlib.crc32(data[place:end]) != own_sum or zlib.crc32(data[start:end]) != data_sum:
+    if zlib.crc32(data[place:end]) != own_sum or (of_client and zlib.crc32(data[start:end]) != data_sum):
         return None
     return number, partition, end + 4 - place
 
@@ -294,7 +309,7 @@ def _members(top: str, name: str, key: bytes | None) -> tuple[Member, ...]:
             continue
         first, suffix = _named(file)
         records = () if suffix == ".idx" else tuple(records_in(data, f"{name}/{file}"))
-        members.append(Member(f"{name}/{file}", first, suffix, len(data), header_of(data), records))
+        members.append(Member(f"{name}/{file}", first, suffix, len(data), header_of(data), records, end_of(data)))
     return tuple(_judged(one, key, int(name)) if one.suffix == ".seg" else one for one in members)
 
 

@@ -33,10 +33,10 @@ def unclean_ends(reading: Reading) -> Iterator[tuple[int, str]]:
         last = max(
             (one for one in partition.members if one.suffix == ".seg"), key=lambda one: one.first or 0, default=None
         )
-        if last is not None and not last.foreign and last.records and all(one.joined for one in last.records):
-            end = last.records[-1].offset + len(last.records[-1].data)
-            if end < last.size:
-                yield number, f"{last.path} goes on for {last.size - end} bytes behind its last record"
+        if last is None or last.foreign or not last.records or any(one.offset >= last.end for one in last.records):
+            continue
+        if last.end < last.size:
+            yield number, f"{last.path} goes on for {last.size - last.end} bytes behind its last record"
 
 
 def inspection(damaged: Damaged, place: Path) -> Iterator[str]:
