@@ -269,37 +269,34 @@ def appended_in(reading: Reading, number: int) -> set[int]:
 
 
 def kills(damaged: Damaged, place: Path) -> Iterator[str]:
-    """recover, and its undo, killed after any change: the next command puts it right."""
+    """recover, or its undo, killed after any change: the next command puts it right."""
     scene = damaged.scene
     if any(name.startswith(".waltzctl/quarantine/") for name in scene.files):
         return  # what undo takes back then would depend on how far the repair had come
     rng = random.Random(f"kills.{damaged.seed}")
-    option = () if damaged.seed % 2 else ("--allow-data-loss",)
+    option = rng.choice(((), ("--allow-data-loss",)))
     root = plant(scene.files, place / "whole")
     before = Before.of(scene, root)
     work = watched("recover", root, "--yes", "--format", "ndjson", *option)
     if not any(one["undo_id"] for one in work.said.only("result")):
-        clear(root)
         return
     after = read_tree(root)
+    if rng.random() < 0.6:
+        next_command = rng.choice(("recover", "undo", "append"))
+        moment = work.moment(rng)
+        root = plant(scene.files, place / "d")
+        if killed(moment, "recover", root, "--yes", *option):
+            what = f"recover killed after change {moment} of {len(work.changes)}, then {next_command}"
+            yield from _put_right(scene, root, before, after, next_command, option, what)
+        return
+    repaired = read_tree(root, ours=True)
     undoing = watched("undo", root, "--yes", "--format", "ndjson")
-    clear(root)
-    next_command = rng.choice(("recover", "undo", "append"))
-    moment = work.moment(rng)
-    root = plant(scene.files, place / "d")
-    if killed(moment, "recover", root, "--yes", *option):
-        what = f"recover killed after change {moment} of {len(work.changes)}, then {next_command}"
-        yield from _put_right(scene, root, before, after, next_command, option, what)
-    clear(root)
     moment = undoing.moment(rng)
-    root = plant(scene.files, place / "d")
-    called("recover", root, "--yes", *option)
+    root = plant(repaired, place / "d")
     if killed(moment, "undo", root, "--yes"):
-        said = called("undo", root, "--yes")
-        yield from sound_answer(said)
+        yield from sound_answer(called("undo", root, "--yes"))
         if changed := _differ(before.tree, read_tree(root)):
             yield f"undo killed after change {moment} of {len(undoing.changes)}, then undo: {changed}"
-    clear(root)
 
 
 def _put_right(
