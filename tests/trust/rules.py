@@ -133,13 +133,14 @@ def _recovery(damaged: Damaged, place: Path, *options: object, what: str, loss: 
 
 
 def _undone(damaged: Damaged, done: Recovered, before: Before, what: str) -> Iterator[str]:
-    expected = before.tree if damaged.scene.undone is None else damaged.scene.undone
+    undone = damaged.scene.undone
     for one in reversed(done.undo_ids):
         said = called("undo", done.root, one, "--yes", "--format", "ndjson")
         yield from sound_answer(said)
         if not any(result["applied"] for result in said.only("result")):
             yield f"{what}: undo of what it did ends with {said.status}: {said.err.strip()[:300]}"
-    if changed := _differ(expected, read_tree(done.root)):
+    found = read_tree(done.root)
+    if (changed := _differ(before.tree, found)) and (undone is None or _differ(undone, found)):
         yield f"{what}: undo does not give back {changed}"
 
 
@@ -217,7 +218,11 @@ def _append(scene: Scene, root: Path, before: Before, number: int, what: str) ->
     changed = differences(tree, read_tree(root))
     if said.status != ExitStatus.CLEAN and not given and changed:
         yield f"{what}: refused ({said.status}) for partition {number}, and changed {changed}"
-    elsewhere = [one for one in changed if not one.startswith((f"{number}/", f"{number}:", "waltz-storage.ctl:"))]
+    elsewhere = [
+        one
+        for one in changed
+        if not one.startswith((f"{number}/", f"{number}:", "waltz-storage.ctl:", "elsewhere.bin:"))
+    ]
     if given and elsewhere:
         yield f"{what}: of partition {number}, and changed {elsewhere}"
 
