@@ -174,8 +174,8 @@ class Scene:
     """A directory that is being damaged.
 
     `files` is its tree, with our own state; `truth` every record that was ever acknowledged or written in a partition; `given_up`
-    ids that an operator has given up with --allow-data-loss.  `undone`: what taking everything back may give beside `files`, where
-    a repair was killed.  `focus` is where the injury before struck: the next one often strikes there too.
+    ids that an operator has given up with --allow-data-loss.  `undone`: what taking everything back may give beside `files`,
+    where a repair was killed.  `focus` is where the injury before struck: the next one often strikes there too.
     """
 
     rng: random.Random
