@@ -36,22 +36,20 @@ def holds(name: str, seeds: range, place: Path) -> None:
     assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
 
 
-def parts(first: int, stop: int, size: int) -> list[range]:
-    return [range(start, min(start + size, stop)) for start in range(first, stop, size)]
-
-
 def shown(seeds: object) -> str | None:
     return f"{seeds.start}-{seeds.stop - 1}" if isinstance(seeds, range) else None
 
 
-EACH = pytest.mark.parametrize(
-    "seeds",
-    [
-        *parts(0, DIRECTORIES, PART),
-        *(pytest.param(one, marks=pytest.mark.long) for one in parts(DIRECTORIES, MANY, MANY_PART)),
-    ],
-    ids=shown,
-)
+def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
+    """Tests of some seeds each; of the default run every `step`-th from `first` on, of the long one all."""
+    default = [range(start + first, start + PART, step) for start in range(0, DIRECTORIES, PART)]
+    rest = [range(start, min(start + MANY_PART, MANY)) for start in range(DIRECTORIES, MANY, MANY_PART)]
+    return pytest.mark.parametrize(
+        "seeds", [*default, *(pytest.param(one, marks=pytest.mark.long) for one in rest)], ids=shown
+    )
+
+
+EACH, EVEN, ODD = parts(), parts(2), parts(2, 1)
 
 
 @EACH
@@ -64,12 +62,12 @@ def test_recover_loses_nothing_lets_nothing_in_and_is_undone(seeds: range, place
     holds("recovery", seeds, place)
 
 
-@EACH
+@EVEN
 def test_a_loss_that_is_accepted_costs_nothing_else_and_stays_named(seeds: range, place: Path) -> None:
     holds("recovery_with_loss", seeds, place)
 
 
-@EACH
+@ODD
 def test_a_sound_replica_brings_back_what_is_proven(seeds: range, place: Path) -> None:
     holds("recovery_from_replica", seeds, place)
 
@@ -79,11 +77,11 @@ def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
     holds("appending", seeds, place)
 
 
-@EACH
+@EVEN
 def test_an_undo_does_not_destroy_what_was_written_since(seeds: range, place: Path) -> None:
     holds("undoing", seeds, place)
 
 
-@EACH
+@ODD
 def test_killed_at_any_moment_the_next_command_puts_it_right(seeds: range, place: Path) -> None:
     holds("kills", seeds, place)
