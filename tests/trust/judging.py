@@ -1,0 +1,133 @@
+"""What the rules are made of: a directory before a command, and what may be different after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from tests.trust.injuries_repairs import provable
+from tests.trust.reader import Reading, ranges, read_directory
+from tests.trust.running import Said
+from tests.trust.scene import Scene, Tree, read_tree
+from waltzctl.app import COMMANDS, manual_of
+from waltzctl.exit_status import ExitStatus
+
+STATUSES = {manual_of(one).name: set(manual_of(one).statuses) - {ExitStatus.USAGE} for one in COMMANDS}
+"""What each command may answer to arguments that are right."""
+LINE = b"appended by the test"
+
+
+def sound_answer(said: Said) -> Iterator[str]:
+    """No traceback, and a status that the manual names."""
+    name = said.command.split()[0]
+    if "Traceback (most recent call last)" in said.err or "internal error" in said.err:
+        last = [line for line in said.err.splitlines() if line.strip()][-2:]
+        yield f"{name}: a traceback: {' / '.join(last)}"
+    elif said.status == ExitStatus.USAGE and "the control file has partitions" in said.err:
+        pass  # a damaged control file has fewer than there are, and the one that was asked for is none of them
+    elif said.status not in STATUSES[name]:
+        yield f"{name}: exit status {said.status} is not in its manual: {said.err.strip()[:300]}"
+
+
+@dataclass(frozen=True)
+class Before:
+    """A directory before a command: what the reader finds, and which true ids it proves."""
+
+    tree: Tree
+    reading: Reading
+    wanted: dict[int, set[int]]
+    truth: dict[int, dict[int, bytes]]
+
+    @classmethod
+    def of(cls, scene: Scene, root: Path) -> Before:
+        reading = read_directory(root)
+        wanted = provable(scene, reading)
+        for number, ids in scene.given_up.items():
+            wanted.setdefault(number, set()).update(ids)
+        return cls(read_tree(root), reading, wanted, scene.truth)
+
+    @property
+    def disputed(self) -> set[tuple[int, int]]:
+        """Partition and id of records that cannot all stay: two forms of one are in place, or they stand in no order."""
+        found = {
+            (number, one)
+            for number, partition in self.reading.partitions.items()
+            for one, forms in partition.in_place.items()
+            if len(forms) > 1
+        }
+        for member in (one for partition in self.reading.partitions.values() for one in partition.members):
+            true = [
+                one for one in member.records if self.truth.get(one.partition, {}).get(one.transaction_id) == one.data
+            ]
+            found |= {
+                (record.partition, record.transaction_id)
+                for before, after in pairwise(true)
+                if before.transaction_id >= after.transaction_id
+                for record in (before, after)
+            }
+        return found
+
+    def floor(self, partition: int) -> int:
+        """The id behind the last true one that is proven: the lowest that may be given away."""
+        return max(self.wanted.get(partition, ()), default=-1) + 1
+
+
+def true_records(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
+    """Partition and id of every true record that stands anywhere, in whatever file."""
+    return {
+        (one.partition, one.transaction_id)
+        for one in reading.intact
+        if scene.truth.get(one.partition, {}).get(one.transaction_id) == one.data
+    }
+
+
+def true_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int]]:
+    """Partition and id of every true record that stands where it belongs."""
+    return {
+        (number, one)
+        for number, partition in reading.partitions.items()
+        for one, forms in partition.in_place.items()
+        if scene.truth.get(number, {}).get(one) in forms
+    }
+
+
+def false_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int, bytes]]:
+    """Records in place that were never the partition's: id and bytes.  What lies within damage is not in place."""
+    return {
+        (number, one.transaction_id, one.data)
+        for number, partition in reading.partitions.items()
+        for member in partition.members
+        if member.suffix == ".seg" and not member.foreign
+        for one in member.records
+        if one.joined and scene.truth.get(number, {}).get(one.transaction_id) != one.data
+    }
+
+
+def shown(records: set[tuple[int, int]]) -> str:
+    """``2: 3-5, 9`` for each partition."""
+    partitions = sorted({number for number, _ in records})
+    return "; ".join(f"{p}: {ranges(one for number, one in records if number == p)}" for p in partitions)
+
+
+def pairs(ids: dict[int, set[int]]) -> set[tuple[int, int]]:
+    """Partition and id of each."""
+    return {(number, one) for number, of in ids.items() for one in of}
+
+
+def kept_and_true(scene: Scene, before: Before, after: Reading, what: str, *, loss: bool) -> Iterator[str]:
+    """Nothing intact is gone, nothing false has come in.
+
+    Where intact records contradict one another and losses are accepted, one of them goes, and nobody can know which.
+    """
+    disputed = before.disputed if loss else set()
+    gone = true_records(scene, before.reading) - true_records(scene, after) - disputed
+    if gone:
+        yield f"{what}: intact records are gone ({shown(gone)})"
+    moved = true_in_place(scene, before.reading) - true_in_place(scene, after) - gone - disputed
+    if moved:
+        yield f"{what}: intact records stand no more where they belong ({shown(moved)})"
+    came = false_in_place(scene, after) - false_in_place(scene, before.reading)
+    if came := {one for one in came if not one[2][36:].startswith(LINE)}:
+        yield f"{what}: records that are not the partition's were let in ({shown({one[:2] for one in came})})"

@@ -1,0 +1,87 @@
+"""Directories damaged by chance, and what must hold of every one of them whatever was done to it.
+
+Some three hundred in the default run, twenty thousand with ``--long``.  A failure names its seed, what was done, and the command
+that builds the directory anew.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.trust.damage import draw
+from tests.trust.rules import RULES, broken
+from tests.trust.running import SHARED_MEMORY
+
+DIRECTORIES, PART = 300, 50
+MANY, MANY_PART = 20_000, 250
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="waltzctl-trust-", dir=SHARED_MEMORY, ignore_cleanup_errors=True) as one:
+        yield Path(one)
+
+
+def holds(name: str, seeds: range, place: Path) -> None:
+    """Every rule of one kind, for every directory of some seeds."""
+    lines: list[str] = []
+    for seed in seeds:
+        damaged = draw(seed)
+        if found := broken(damaged, RULES[name], place):
+            lines += [str(damaged), *(f"    {one}" for one in found)]
+    assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
+
+
+def shown(seeds: object) -> str | None:
+    return f"{seeds.start}-{seeds.stop - 1}" if isinstance(seeds, range) else None
+
+
+def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
+    """Tests of some seeds each; of the default run every `step`-th from `first` on, of the long one all."""
+    default = [range(start + first, start + PART, step) for start in range(0, DIRECTORIES, PART)]
+    rest = [range(start, min(start + MANY_PART, MANY)) for start in range(DIRECTORIES, MANY, MANY_PART)]
+    return pytest.mark.parametrize(
+        "seeds", [*default, *(pytest.param(one, marks=pytest.mark.long) for one in rest)], ids=shown
+    )
+
+
+EACH, EVEN, ODD = parts(), parts(2), parts(2, 1)
+
+
+@EACH
+def test_verify_is_never_clean_where_the_reader_sees_a_loss(seeds: range, place: Path) -> None:
+    holds("inspection", seeds, place)
+
+
+@EACH
+def test_recover_loses_nothing_lets_nothing_in_and_is_undone(seeds: range, place: Path) -> None:
+    holds("recovery", seeds, place)
+
+
+@EVEN
+def test_a_loss_that_is_accepted_costs_nothing_else_and_stays_named(seeds: range, place: Path) -> None:
+    holds("recovery_with_loss", seeds, place)
+
+
+@ODD
+def test_a_sound_replica_brings_back_what_is_proven(seeds: range, place: Path) -> None:
+    holds("recovery_from_replica", seeds, place)
+
+
+@EACH
+def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
+    holds("appending", seeds, place)
+
+
+@EVEN
+def test_an_undo_does_not_destroy_what_was_written_since(seeds: range, place: Path) -> None:
+    holds("undoing", seeds, place)
+
+
+@ODD
+def test_killed_at_any_moment_the_next_command_puts_it_right(seeds: range, place: Path) -> None:
+    holds("kills", seeds, place)
