@@ -211,7 +211,10 @@ def test_paths_of_every_kind_are_answered(tmp_path: Path) -> None:
     os.symlink("nowhere", storage / "0" / "0000000000000000098.idx")
     (storage / "1").write_text("no directory")
     *findings, _ = verify([storage])
-    assert {one.code.value for one in findings if isinstance(one, Finding)} == {"unknown-file"}
+    assert {one.code.value for one in findings if isinstance(one, Finding)} == {
+        "special-file",
+        "unknown-file",
+    }
     assert len(findings) == 4
     for path in (storage / "1", storage / "0" / "0000000000000000099.seg", Path("/dev/null")):
         with pytest.raises(NotWaltzError):

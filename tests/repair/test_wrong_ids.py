@@ -15,6 +15,7 @@ from engine.repair.apply import RepairResult, apply
 from engine.repair.plan import Repair
 from engine.repair.quarantine import undo
 from engine.repair.recover import plan_recover
+from engine.storage.accepted_losses import read_ledger
 from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, record, segment
 from formats.segment import Record
 from tests.repair.trees import snapshot
@@ -78,7 +79,10 @@ def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, 
         result = apply(repair, arguments=["recover"])
     summary = look(path)[1]
     assert result.status == summary.status
-    assert (summary.status == "clean") == (stored(path).keys() == {record(0, n).encode() for n in present(path)})
+    unbroken = stored(path).keys() == {record(0, n).encode() for n in present(path)}
+    assert (summary.status == "clean") == (unbroken and not read_ledger(path).losses), (
+        "an end that was given up is not forgotten"
+    )
     return repair, result
 
 
@@ -104,7 +108,10 @@ def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, w
     assert "transaction 5 is lost" in left.message
     recovered(storage, loss=True)
     assert stored(storage).keys() == WHOLE - {record(0, 5).encode()}
-    assert [(one.code, one.transaction_id) for one in look(storage)[0]] == [("segment-gap", 5)]
+    assert [(one.code, one.transaction_id) for one in look(storage)[0]] == [
+        ("segment-gap", 5),
+        ("loss-accepted", 5),
+    ]
     again = write(tmp_path / "again", altered({5: wrong}))
     _, result = recovered(again, replica)
     assert (result.status, stored(again).keys()) == ("clean", WHOLE)
