@@ -12,10 +12,9 @@ from engine.findings import Code, Finding
 from engine.inspect.dump_chunks import Item, SegmentReader
 from engine.inspect.limits import Limits
 from engine.inspect.live import states
-from engine.inspect.outcome import VerifyOptions
 from engine.inspect.partition_runs import runs
 from engine.inspect.record_checks import damage_finding, join_finding, tail_finding
-from engine.inspect.segment_checks import FilesChangedError, check_segment, unreadable
+from engine.inspect.segment_checks import FilesChangedError, unreadable
 from engine.inspect.segment_job import SegmentJob
 from engine.inspect.targets import Scope, look_around, plan
 from engine.scan.columns import Damage, DamageCause, RecordBatch
@@ -23,8 +22,6 @@ from engine.storage.view import FileState
 from formats.checksums import crc32
 from formats.request_id import RequestId
 from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
-
-_ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def _dump(
     around = look_around(scope, partitions)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
-        yield from run.stray_segments(lambda job: check_segment(job, _ENDS, limits))
+        yield from run.told_strays()
         jobs = list(run.jobs)
         ends = [*(job.first - 1 for job in jobs[1:]), None]
         pairs = list(zip(jobs, ends, strict=False))  # without a segment there is one end too many

@@ -11,6 +11,7 @@ from engine.errors import DiskReadError, NotWaltzError, WaltzError
 from engine.findings import Code, Finding, make_finding
 from engine.inspect.limits import Limits
 from engine.inspect.live import Watch, states
+from engine.inspect.outcome import VerifyOptions
 from engine.inspect.partition_checks import (
     PartitionContext,
     held_ids,
@@ -21,6 +22,7 @@ from engine.inspect.partition_checks import (
     special_findings,
     stray_files,
 )
+from engine.inspect.segment_checks import check_segment
 from engine.inspect.segment_job import SegmentJob, SegmentReport
 from engine.inspect.stray_checks import stray_findings
 from engine.inspect.targets import PartitionScope, Scope, Surroundings
@@ -31,6 +33,7 @@ from engine.storage.evidence import Evidence, evidence
 from engine.storage.view import PartitionView, SegmentView, view_partition
 
 _ATTEMPTS = 3
+_ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
 class PartitionRun:
@@ -215,6 +218,10 @@ class PartitionRun:
             return self._reports
 
         yield from stray_findings(self._context, strays, self._template, known, check)
+
+    def told_strays(self) -> Iterator[Finding]:
+        """The same for whoever reads records and checks no segments: by both ends of each file.  Raises CutShort."""
+        yield from self.stray_segments(lambda job: check_segment(job, _ENDS, self._limits))
 
     def strays(self) -> Iterator[Finding]:
         """What lies in the directory beside segments, and is not of work in progress."""

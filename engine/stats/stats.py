@@ -108,6 +108,7 @@ class _Partition:
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong with it, in the order of dump."""
         yield from self.run.begin()
+        yield from self.run.told_strays()
         before: _Segment | None = None
         for segment in self.segments:
             yield from segment.headers
