@@ -73,8 +73,9 @@ def end_findings(
     The index of the last segment that proves a loss is not named among the joints: it is no stale one that may be cut.
     """
     lost = tuple(lost_end_findings(context, ordered, proven))
-    witness = any(one.code is Code.DURABLE_MISSING and one.path == ordered[-1].job.index_path for one in lost)
-    excess = ordered[-1].index_excess if witness else None
+    last = ordered[-1] if ordered else None
+    proves = {one.path for one in lost if one.code is Code.DURABLE_MISSING}
+    excess = last.index_excess if last is not None and last.job.index_path in proves else None
     yield from (one for one in joints if one is not excess)
     yield from lost
 

@@ -2,8 +2,9 @@
 
 An invalid struct becomes a copy of the valid one beside it; in the released layout with the sequence number before it, so that
 the valid one stays in force.  A stored partition id that is not its place is written anew when the pair beside it is
-valid.  The number of partitions follows from the file's length when every info that fits in reads well.  Zeros with which
-release 0.13.2 extended a file of the documented layout are cut off.
+valid.  The number of partitions follows from the file's length when every info that fits in reads well and nothing shows that the
+file was longer: a file that was cut at the end of an info reads well too, and its other partitions would be forgotten.  Zeros
+with which release 0.13.2 extended a file of the documented layout are cut off.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from engine.findings import Code, Finding, make_finding
 from engine.regular import special_kind
 from engine.repair.edits import Cut, Overwrite
 from engine.repair.plan import Draft
-from engine.storage.view import StorageView
+from engine.storage.view import StorageView, partition_directories
 from formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
+    MAX_PARTITIONS,
     Choice,
     ControlFile,
     Layout,
@@ -88,7 +90,8 @@ class _Mender:
         control, stated = self.control, self.control.header.num_partitions
         layout, held = control.layout, len(self.control.partitions)
         offset, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
-        if layout.file_size(held) == control.size and held and all(map(_sound, control.partitions)):
+        longer = self._was_longer(stated, held)
+        if layout.file_size(held) == control.size and held and not longer and all(map(_sound, control.partitions)):
             self.draft.step(
                 "write-num-partitions", self.path, None,
                 f"the header says {stated} partitions, the file holds the sound infos of exactly {held}",
@@ -103,9 +106,19 @@ class _Mender:
                 return True
         said = (
             f"{control.size} bytes fit neither layout for {stated} partitions, and the infos do not tell what is right"
+            f"{f'; {longer}' if longer else ''}"
         )
         self.draft.undecided.append(_finding(self.draft, self.view, Code.CONTROL_FILE_SIZE, said))
         return False
+
+    def _was_longer(self, stated: int, held: int) -> str | None:
+        """Why the file may have had more infos than the `held` ones; None where only the header's number can be wrong."""
+        beyond = [number for number in partition_directories(self.path.parent) if number >= held]
+        if beyond:
+            return f"there is a directory of partition {beyond[-1]}: infos are missing at the file's end"
+        if held < stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:
+            return "more than one bit of the header would have to be wrong: infos may be missing at the file's end"
+        return None
 
     def cut_extension(self) -> None:
         """Cut off the zeros that a release put behind the infos of the documented layout."""

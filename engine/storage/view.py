@@ -151,6 +151,11 @@ class StorageView:
         return self.path / CONTROL_FILE_NAME
 
 
+def partition_directories(path: Path) -> list[int]:
+    """The numbers of all directories of a storage directory that are named like a partition, in order.  Raises DiskReadError."""
+    return sorted(int(name) for name in _names(path) if _PARTITION.fullmatch(name) and (path / name).is_dir())
+
+
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
     """Directories that are named like a partition of which the control file has none: no node opens them."""
     return tuple(view for number, view in partitions.items() if number >= len(control.partitions))

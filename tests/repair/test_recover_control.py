@@ -8,6 +8,7 @@ import pytest
 
 from engine.repair.recover import plan_recover
 from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Choice, Layout, decode_control
+from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, codes, flip, make_scene, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
 
@@ -138,6 +139,33 @@ def test_a_control_file_that_lost_its_end_is_left_to_a_person(scene: Scene, size
     repair = plan_recover(scene.root, allow_data_loss=True)
     assert (actions(repair), undecided(repair)) == ([], ["control-file-size"])
     assert snapshot(scene.root) == before
+
+
+def test_a_control_file_cut_at_the_end_of_an_info_forgets_no_partition(scene: Scene) -> None:
+    """What is left reads well, and a length that fits proves nothing: partition 1 has a directory with files."""
+    layout = layout_of(scene)
+    scene.control.write_bytes(scene.control.read_bytes()[: layout.info_offset(1)])
+    before = snapshot(scene.root)
+    for loss in (False, True):
+        repair, _ = recover(scene, loss=loss)
+        assert (actions(repair), undecided(repair)) == ([], ["control-file-size"])
+        assert "there is a directory of partition 1" in repair.plan.undecided[0].message
+    assert snapshot(scene.root) == before
+    assert "control-file-size" in codes(scene.root)
+
+
+@pytest.mark.parametrize(("stated", "left", "believed"), [(3, 1, True), (3, 2, True), (4, 3, False), (6, 1, False)])
+def test_a_length_is_believed_where_one_bit_of_the_header_explains_it(
+    tmp_path: Path, stated: int, left: int, believed: bool
+) -> None:
+    """Without any directory beyond, more than one wrong bit says that the file was cut rather than the number flipped."""
+    storage = build_directory(tmp_path / "s", {0: 3}, num_partitions=stated)
+    control = storage / "waltz-storage.ctl"
+    layout = decode_control(control.read_bytes()).layout
+    control.write_bytes(control.read_bytes()[: layout.info_offset(left)])
+    repair = plan_recover(storage)
+    assert actions(repair) == (["write-num-partitions"] if believed else [])
+    assert undecided(repair) == ([] if believed else ["control-file-size"])
 
 
 def test_a_missing_control_file_is_left_to_a_person(scene: Scene) -> None:

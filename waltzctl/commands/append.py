@@ -73,6 +73,7 @@ MANUAL = Manual(
         ExitStatus.DAMAGED,
         ExitStatus.NOT_WALTZ,
         ExitStatus.LOCKED,
+        ExitStatus.MISMATCH,
         ExitStatus.REFUSED,
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
