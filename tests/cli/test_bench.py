@@ -90,7 +90,7 @@ def test_a_partition_in_use_is_refused_without_yes_and_stays_as_it_is(node: Serv
     result(node.bench("--partition", 2))
     before = node.last(2)
     answer = node.bench("--partition", 2)
-    assert (answer.status, answer.out) == (13, "")
+    assert (answer.status, [one["type"] for one in answer.objects]) == (13, ["error"])
     assert "partition 2: it is in use or was" in answer.err
     assert "shuts out any server that uses the partition (2: 1 after 0)" in answer.err
     assert node.last(2) == before
@@ -101,7 +101,7 @@ def test_a_partition_in_use_is_refused_without_yes_and_stays_as_it_is(node: Serv
 
 def test_truncate_needs_yes_and_removes_only_what_was_appended(node: Served) -> None:
     answer = node.bench("--partition", 3, "--truncate")
-    assert (answer.status, answer.out) == (13, "")
+    assert (answer.status, [one["type"] for one in answer.objects]) == (13, ["error"])
     assert "--truncate removes transactions" in answer.err
     result(node.bench("--partition", 3))
     _, last = node.last(3)
@@ -125,7 +125,7 @@ def test_reading_changes_nothing_and_needs_no_yes(node: Served) -> None:
 
 def test_reading_lists_longer_than_the_partition_is_refused(node: Served) -> None:
     answer = node.bench("--partition", 5, "--read")
-    assert (answer.status, answer.out) == (13, "")
+    assert (answer.status, [one["type"] for one in answer.objects]) == (13, ["error"])
     assert "partition 5 holds 0 records, too few for lists of 1" in answer.err
 
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_meant_is_a_usage_error(node: Served) -> None:
 
 def test_a_partition_that_the_node_does_not_have(node: Served) -> None:
     answer = node.bench("--partition", PARTITIONS)
-    assert (answer.status, answer.out) == (13, "")
+    assert (answer.status, [one["type"] for one in answer.objects]) == (13, ["error"])
     assert f"Partition:{PARTITIONS} is not assigned." in answer.err
 
 

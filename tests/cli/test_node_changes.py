@@ -49,7 +49,8 @@ def node(served: Served, *words: object, status: int = 0) -> list[dict[str, Any]
     assert answer.status == status, answer.err
     for shown in answer.objects:
         VALIDATORS[shown["type"]].validate(shown)
-    return answer.objects
+    assert all(one["exit_status"] == status for one in answer.only("error"))
+    return [one for one in answer.objects if one["type"] != "error"]
 
 
 def listed(served: Served) -> dict[int, bool]:

@@ -288,7 +288,9 @@ def test_the_settings_that_hold_are_shown_without_secrets(storage: Path, tmp_pat
 def test_settings_that_cannot_be_started_with_are_shown_all_the_same() -> None:
     answer = run("serve", "--show-config", "--port", "7", "--format", "ndjson")
     assert answer.status == 2
-    assert {one["key"]: one["value"] for one in answer.objects}["storage.admin.port"] == 8
+    *settings, error = answer.objects
+    assert {one["key"]: one["value"] for one in settings}["storage.admin.port"] == 8
+    assert (error["type"], error["error"]) == ("error", "usage")
     assert "no storage directory is named" in answer.err
 
 
