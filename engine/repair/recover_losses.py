@@ -30,7 +30,7 @@ class LossPlanner:
     replicas: Sequence[Replica]
 
     def settle(self, part: Part) -> None:
-        """Where ids at the end of a segment are out of order: are they wrong, or are others missing in front of them?
+        """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
 
         The records themselves do not tell, and an index may have been made from either.  A replica tells: by the same record
         under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
@@ -61,7 +61,9 @@ class LossPlanner:
         if loss.stop is None:
             return False
         record = record_at(part, loss.end)
-        return any(record is not None and one.record(self.ground.partition, loss.stop) == record for one in self.replicas)
+        return any(
+            record is not None and one.record(self.ground.partition, loss.stop) == record for one in self.replicas
+        )
 
     def inner(self, part: Part, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""
