@@ -211,7 +211,8 @@ def _kinds() -> Iterable[Kind]:
     )  # fmt: skip
     yield Kind(
         Code.SEGMENT_PARTITION, damage,
-        "The partition in a segment's header is not that of the directory it lies in.",
+        "The partition in a segment's header is not that of the directory it lies in; or it is, and the request ids of"
+        " all records name another one, as segments beside it, that partition's own copy or the index confirm.",
         "As for segment-key: restored when its records prove to belong here, otherwise a misplaced file.",
         RECOVER, then=(FROM,),
     )  # fmt: skip

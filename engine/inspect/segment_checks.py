@@ -24,8 +24,9 @@ from engine.scan.columns import Damage, RecordBatch
 from engine.scan.scanner import scan_records
 from engine.scan.source import ByteSource
 from engine.storage import places
+from engine.storage.belonging import stranger
 from engine.storage.places import open_source
-from engine.storage.view import FileState, read_segment_header
+from engine.storage.view import FileState, SegmentView, read_segment_header
 from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
 
 _ATTEMPTS = 4
@@ -83,6 +84,7 @@ class SegmentCheck:
         self._stack = contextlib.ExitStack()
         self._headers: tuple[Finding, ...] = ()
         self._index_problem: Finding | None = None
+        self._strange: tuple[Finding, ...] | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -310,7 +312,7 @@ class SegmentCheck:
     def _assess(self, scan: RangeScan) -> _Assessment:
         job = self.job
         passing: list[Finding] = []
-        findings = [*self._headers, *record_findings(job, scan)]
+        findings = [*self._headers, *self._of_another(), *record_findings(job, scan)]
         explained, excess, index_end = 0, None, None
         if scan.tail is not None:
             passing.append(tail_finding(job, scan.tail))
@@ -348,6 +350,20 @@ class SegmentCheck:
             states=(self.data_state, self.index_state),
         )
         return _Assessment(tuple(findings), tuple(passing), excess, report)
+
+    def _of_another(self) -> tuple[Finding, ...]:
+        """Whether the records behind a header that is right are another partition's."""
+        if self._strange is None:
+            self._strange = ()
+            job, why = self.job, None
+            if job.partition is not None and not self.data_header_findings:
+                view = SegmentView(job.partition, job.first, self.data_state, self.index_state)
+                with contextlib.suppress(DiskReadError):  # the scan names the places that cannot be read
+                    why = stranger(view, self.data, job.partition, job.cluster_key)
+            if why is not None:
+                said = f"the header is right, but {why}"
+                self._strange = (job.finding(Code.SEGMENT_PARTITION, said, offset=HEADER_SIZE),)
+        return self._strange
 
     def _index_short(self, scan: RangeScan) -> Iterator[Finding]:
         assert self.reader is not None

@@ -1,4 +1,4 @@
-"""Whose records a data file holds: the one judgement that every repair asks before it touches a file whose header is wrong.
+"""Whose records a data file holds: the one judgement that every repair asks before it touches a file.
 
 A wrong header has two explanations, and they ask for opposite repairs: the header was damaged, or the file is not the partition's
 own (renamed, copied to the wrong place, of another cluster).  To take the second for the first lets in what is somebody else's.
@@ -11,6 +11,11 @@ So a header is rewritten only when witnesses that know nothing of it agree that 
 - The *next segment*: records that reach into it are not those that were here.
 - The *time of creation*, which is that of the index but for a moment, where the rest of the header can be believed.
 - Every *replica* that was named: its records under the same ids, byte for byte.
+
+A single record stands at the same offset in every file: no index proves it, and its request id only its partition.
+
+Behind a header that is right, records are another partition's where their request ids and a witness say so
+(`engine.storage.belonging`), or a replica that holds other ones.
 
 What is not the partition's own is named, and neither cut nor removed nor rewritten.
 """
@@ -31,9 +36,9 @@ from engine.repair.survey import begins_at, open_hint
 from engine.scan.columns import Damage, RecordView
 from engine.scan.scanner import read_record_at, scan_records
 from engine.scan.source import ByteSource, read_bytes
+from engine.storage.belonging import beside, named_instead, stranger
 from engine.storage.view import SegmentView, read_segment_header
 from formats.control import ControlFile
-from formats.request_id import RequestId
 from formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
@@ -49,8 +54,6 @@ _BEHIND = 1000
 """Entries that a crash can leave an index behind its data: both are synced at every thousandth transaction."""
 _STRAYS = 8
 """One wrong entry in so many is a damaged entry, and still an index of this file."""
-_NEIGHBOURS = 8
-"""Segments beside it whose first request id is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,14 @@ class Verdict:
 
     `header` is what its header should be, None where a person must decide; then `codes` stand against it and `why` says what
     contradicts, or what is missing.  With a header, `codes` are what was wrong with it, and `why` what proves it.  `sources`:
-    files of replicas that were read.
+    files of replicas that were read.  `behind`: the header is right, and what stands behind it is not the partition's own.
     """
 
     header: SegmentHeader | None
     why: str = ""
     codes: tuple[Code, ...] = ()
     sources: frozenset[Path] = frozenset()
+    behind: bool = False
 
     @property
     def own(self) -> bool:
@@ -90,11 +94,15 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Testimony:
-    """What the witnesses say: `proofs` that the records belong here, `against` that they do not."""
+    """What the witnesses say: `proofs` that the records belong here, `against` that they do not.
+
+    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.
+    """
 
     proofs: list[str]
     against: list[str]
     indexed: bool = False
+    named: bool = False
     replicated: bool = False
     records: int = 0
 
@@ -106,7 +114,7 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
     key = around.control.header.cluster_key
     right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
     if data == right:
-        return Verdict(data)
+        return _behind_right_header(view, content, around, data)
     record = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
     first_record = record.transaction_id if isinstance(record, RecordView) else None
     reasons, wrong, unproven = _fields(data, index, right, first_record)
@@ -116,7 +124,8 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
     if apart and index is not None and len(wrong) == 1:
         said.against.append("it was not created when its index was")
     placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
-    if placed and not (said.replicated or (said.indexed and not placed & set(unproven))):
+    supported = said.indexed or (said.named and placed == {Code.SEGMENT_PARTITION})
+    if placed and not (said.replicated or (supported and not placed & set(unproven))):
         unproven += [code for code in wrong if code in placed and code not in unproven]
     elif said.replicated:
         unproven = [code for code in unproven if code not in placed]
@@ -127,6 +136,22 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
         right = index  # little of the header is left, its time is gone as well; both files were created together
         reasons.append("the creation time is the index header's")
     return Verdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
+
+
+def _behind_right_header(view: SegmentView, content: Content, around: Surroundings, header: SegmentHeader) -> Verdict:
+    """Judge records behind a header that is right: they are the partition's own unless their request ids and a witness say no."""
+    partition, named = around.partition, view.first_transaction_id
+    why = stranger(view, content, partition, header.cluster_key, around.segments)
+    sources: set[Path] = set()
+    if why is None and around.replicas and (other := named_instead(content, partition)) is not None:
+        for replica in around.replicas:
+            if replica.compare(partition, content, named) is Agreement.DIFFERS:
+                why = f"the request ids of its records name partition {other}, and {replica.path} holds other records"
+                why += " under these ids"
+            sources |= {one.path for one in replica.segments(partition)}
+    if why is None:
+        return Verdict(header, sources=frozenset(sources))
+    return Verdict(None, why, (Code.SEGMENT_PARTITION,), frozenset(sources), behind=True)
 
 
 def _fields(
@@ -184,8 +209,10 @@ def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tup
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
     if said.records and not named_here and _named_beside(view, around):
         said.against.append(f"its request ids do not name partition {partition}")
-    if not said.records or (said.records == 1 and named_here):
-        said.indexed = True  # no record to let in, or one whose offset says nothing
+    if not said.records:
+        said.indexed = True  # no record to let in
+    elif said.records == 1:
+        said.named = named_here == 1  # its offset says nothing: every data file has one there
     differing: list[str] = []
     for replica in around.replicas:
         agreement = replica.compare(partition, content, named)
@@ -235,24 +262,9 @@ def _compare(
 
 def _named_beside(view: SegmentView, around: Surroundings) -> bool:
     """Whether request ids tell partitions apart here: the segments beside this one name theirs, or there is none."""
-    seen = 0
-    for other in around.segments:
-        data = other.data
-        if other.first_transaction_id == view.first_transaction_id or data is None or seen >= _NEIGHBOURS:
-            continue
-        header = read_segment_header(data)
-        if header is None or (header.cluster_key, header.partition) != (
-            around.control.header.cluster_key,
-            around.partition,
-        ):
-            continue
-        content = Content.of_file(data.path, data.size)
-        first = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
-        if isinstance(first, RecordView):
-            seen += 1
-            if RequestId.from_words(first.request_id_high, first.request_id_low).partition == around.partition:
-                return True
-    return not seen
+    key = around.control.header.cluster_key
+    own, strange = beside(around.segments, view.first_transaction_id, around.partition, key)
+    return own > 0 or not strange
 
 
 def foreign(view: SegmentView, around: Surroundings) -> str | None:

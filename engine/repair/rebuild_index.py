@@ -276,7 +276,9 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         content = Content.of_file(segment.data.path, segment.data.size)
         if task.control is not None and (why := foreign(segment, task.around(task.control))) is not None:
             said = f"not surely the partition's own ({why}): the index may be what tells whose it is, and stays"
-            return _SegmentPlan(partition, undecided=_finding(task, _placed(task.control, partition, header), said))
+            return _SegmentPlan(
+                partition, undecided=_finding(task, _placed(task.control, partition, name, header), said)
+            )
         begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
         behind = (one.first_transaction_id for one in task.segments if one.data is not None)
@@ -298,11 +300,12 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     return _SegmentPlan(partition, wanted, why)
 
 
-def _placed(control: ControlFile, partition: int, header: SegmentHeader) -> Code:
-    """The code for a header that stands against its place."""
+def _placed(control: ControlFile, partition: int, name: int, header: SegmentHeader) -> Code:
+    """The code for a header that stands against its place, or for records that do so behind one that is right."""
     if header.cluster_key != control.header.cluster_key:
         return Code.SEGMENT_KEY
-    return Code.SEGMENT_PARTITION if header.partition != partition else Code.SEGMENT_NAME
+    renamed = header.partition == partition and header.first_transaction_id != name
+    return Code.SEGMENT_NAME if renamed else Code.SEGMENT_PARTITION
 
 
 def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:

@@ -14,7 +14,7 @@ from engine.findings import Code, Severity
 from engine.repair.content import Content, Literal, Piece
 from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
-from engine.repair.survey import Loss
+from engine.repair.survey import Loss, by_ids, by_places
 from engine.scan.columns import RecordView
 from engine.scan.scanner import ORDER_WINDOW, read_record_at
 from engine.storage.evidence import Evidence
@@ -28,6 +28,42 @@ class LossPlanner:
 
     ground: Ground
     replicas: Sequence[Replica]
+
+    def settle(self, part: Part) -> None:
+        """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
+
+        The records themselves do not tell, and an index may have been made from either.  A replica tells: by the same record
+        under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
+        allowed is that of the ids in front: the records stay.
+        """
+        found, content, ceiling = part.survey, part.original, self.ground.around.following(part.first)
+        if found is None or content is None:
+            return
+        rest, tail = by_ids(content, found, ceiling), found.tail
+        if rest is not None and tail is not None:
+            head = rest.losses[len(found.losses) - 1]
+            here = Neighbours(self._last_record(part), None)
+            if self._held(part, head) or (
+                self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal)
+            ):
+                part.survey = rest
+            return
+        other = by_places(found) if self.replicas else None
+        if other is None or self._held(part, found.losses[-1]):
+            return
+        part.survey = other
+        assert other.tail is not None
+        if self._whole_tail(part, other.tail) is None:
+            part.survey = found
+
+    def _held(self, part: Part, loss: Loss) -> bool:
+        """Whether a replica has the record behind a loss, under its id."""
+        if loss.stop is None:
+            return False
+        record = record_at(part, loss.end)
+        return any(
+            record is not None and one.record(self.ground.partition, loss.stop) == record for one in self.replicas
+        )
 
     def inner(self, part: Part, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""

@@ -145,6 +145,8 @@ class _Walk:
         parts = sorted(self.ground.parts, key=lambda part: part.first)
         before: Part | None = None
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
+        for part in there:
+            self.losses.settle(part)
         for place, part in enumerate(there):
             if part.survey is None:
                 self.expected, before = None, None

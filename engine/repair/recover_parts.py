@@ -178,7 +178,9 @@ def _open(ground: Ground, part: Part, view: SegmentView) -> None:
     if verdict.header is None:
         for code in verdict.codes:
             said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
-            if verdict.why:
+            if verdict.behind:
+                said = f"its header is right, but {verdict.why}"
+            elif verdict.why:
                 said = f"its header is wrong, and its records speak against this place as well: {verdict.why}"
             said += "; if it is not this partition's, move it away by hand, then recover with --from what belongs here"
             ground.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)

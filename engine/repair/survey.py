@@ -41,6 +41,11 @@ class Loss:
     doubtful: bool = False
 
     @property
+    def length(self) -> int:
+        """Bytes in which nothing is believable."""
+        return self.end - self.offset
+
+    @property
     def out_of_order(self) -> bool:
         """Whether what stands there are records with right checksums and wrong ids."""
         return self.cause is Code.RECORD_ORDER
@@ -112,6 +117,37 @@ def survey(
     if tail is None or tail.unread or tail.out_of_order:
         return found
     return _look_behind(content, found, tail)
+
+
+def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | None:
+    """The survey if the ids of the records at an end that is out of order are right, whatever the index says: then ids are
+    missing in front of them.  None where no sequence goes on with them.  Raises as `survey`.
+    """
+    tail = found.tail
+    if tail is None or tail.unread or not tail.out_of_order:
+        return None
+    rest = _scan(content, tail.first, None, tail.offset, ceiling)
+    if not rest.records:
+        return None
+    losses = (*found.losses[:-1], replace(rest.losses[0], before=tail.before), *rest.losses[1:])
+    return replace(
+        found, next_id=rest.next_id, end=rest.end, records=found.records + rest.records, last=rest.last, losses=losses
+    )  # fmt: skip
+
+
+def by_places(found: Survey) -> Survey | None:
+    """The survey if the last ids that are missing are not, and those of the records behind them are wrong, up to the end.
+
+    None where no ids are missing right in front of the last records.
+    """
+    loss = found.losses[-1] if found.losses else None
+    if loss is None or loss.stop is None or not loss.out_of_order or loss.length or loss.stop == loss.first:
+        return None
+    tail = replace(loss, end=found.end, stop=None)
+    return replace(
+        found, next_id=loss.first, end=loss.offset, records=found.records - (found.next_id - loss.stop), last=loss.before,
+        losses=(*found.losses[:-1], tail),
+    )  # fmt: skip
 
 
 def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ceiling: int | None = None) -> Survey:

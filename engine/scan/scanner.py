@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from engine.scan import kernels
@@ -96,6 +97,7 @@ class _Passed:
 
     `offsets`: where they begin, if they are told one by one and nothing follows them.  `resumed`: the id with which the
     sequence goes on at `end`, None where it does not.  `behind`: the record at `end`, None where it was not looked at.
+    `ones`: those that were looked at one by one.
     """
 
     end: int
@@ -103,6 +105,7 @@ class _Passed:
     offsets: list[int]
     resumed: int | None
     behind: Found | None
+    ones: tuple[Found, ...] = ()
 
 
 class _Scan:
@@ -189,8 +192,9 @@ class _Scan:
 
         Either its id is wrong, or ids are missing in front of it.  Records pass as long as their ids fit nowhere, until one
         stands where the sequence has it: as many places behind as records were passed (their ids are wrong), or with the very
-        id that was expected (they do not belong there).  Where none does, a larger id means that ids are missing, unless the
-        index, or the segment that follows, says that the sequence does not go so far.
+        id that was expected (they do not belong there).  Where none does, ids that rise one by one are right, and those in
+        front of them are missing.  So are they in front of any larger id, unless the index, or the segment that follows, says
+        that the sequence does not go so far.
         """
         search, cause = self.search, DamageCause.RECORD_ORDER
         probe, stop = search.probe, self.walk.stop
@@ -200,6 +204,10 @@ class _Scan:
         run = self._pass_over(found, expected)
         if run.resumed is not None:
             return self._damage(cause, offset, run.end, expected, run.resumed, "length"), run.resumed
+        rising = self._rising(run.ones, expected)
+        if rising is not None:
+            jump = rising.transaction_id
+            return self._damage(cause, offset, rising.offset, expected, jump, "length"), jump
         for head in (found, run.behind):
             if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):
                 jump = head.transaction_id
@@ -218,12 +226,12 @@ class _Scan:
     def _pass_over(self, found: Found, expected: int) -> _Passed:
         """Pass over records from `found` on until one stands where the sequence has it."""
         search, probe, stop = self.search, self.search.probe, self.walk.stop
-        offsets: list[int] = []
+        ones: list[Found] = []
         passed, here, end = 0, found, found.end
         lower: tuple[int, int] | None = None
         strangers: _Passed | None = None
         for _ in range(ORDER_WINDOW):
-            offsets.append(here.offset)
+            ones.append(here)
             end, count = here.end, 1
             if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice
                 end, last_id, _ = search.follow(here, stop, expected - here.transaction_id)
@@ -235,9 +243,9 @@ class _Scan:
             if behind is None:
                 break
             if behind.transaction_id == expected + passed:
-                return _Passed(end, passed, offsets, behind.transaction_id, behind)
+                return _Passed(end, passed, [], behind.transaction_id, behind)
             if behind.transaction_id == expected and strangers is None:
-                strangers = _Passed(end, passed, offsets, expected, behind)
+                strangers = _Passed(end, passed, [], expected, behind)
                 after = probe.check(behind.end) if behind.end < stop else None
                 if after is None or after.transaction_id == following(expected):
                     return strangers
@@ -246,18 +254,36 @@ class _Scan:
             return strangers
         if lower is not None:  # only these are surely not in their place
             end, passed = lower
-            return _Passed(end, passed, [], None, probe.check(end) if end < stop else None)
-        return _Passed(end, passed, offsets if end == stop else [], None, None)
+            return _Passed(end, passed, [], None, probe.check(end) if end < stop else None, tuple(ones))
+        offsets = [one.offset for one in ones] if end == stop else []
+        return _Passed(end, passed, offsets, None, None, tuple(ones))
+
+    def _rising(self, ones: tuple[Found, ...], expected: int) -> Found | None:
+        """The record with which larger ids begin that rise up to two neighbours, where the sequence can go on there.
+
+        Two that follow one another were not both given the wrong id, and what rises in front of them stands in its order.
+        """
+        head: Found | None = None
+        for one, behind in reversed(list(pairwise(ones))):
+            if one.transaction_id <= expected or self._out_of_reach(expected, one):
+                continue
+            neighbours = following(one.transaction_id) == behind.transaction_id
+            if neighbours or (head is behind and one.transaction_id < behind.transaction_id):
+                head = one
+        return head
+
+    def _out_of_reach(self, expected: int, head: Found) -> bool:
+        """Whether the next segment begins in front of `head`, or so many ids are between that they never fitted."""
+        if head.transaction_id - expected > self.walk.stop // OVERHEAD + SKIPPED_ALLOWANCE:
+            return True
+        return self._ceiling is not None and expected <= self._ceiling <= head.transaction_id
 
     def _beyond(self, run: _Passed, expected: int, head: Found) -> bool:
         """Whether the sequence cannot go on with `head`, the larger id of a record that `run` passed over or stopped at.
 
-        It cannot where the next segment begins in front of it, nor so far that the ids between never fitted; and it does not
-        where the index, to its very end, has these records in the places of the ids that were expected.
+        It does not where the index, to its very end, has these records in the places of the ids that were expected either.
         """
-        if head.transaction_id - expected > self.walk.stop // OVERHEAD + SKIPPED_ALLOWANCE:
-            return True
-        if self._ceiling is not None and expected <= self._ceiling <= head.transaction_id:
+        if self._out_of_reach(expected, head):
             return True
         if not run.offsets or run.behind is not None:
             return False

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import RefusedError
+from engine.findings import Finding
 from engine.inspect.outcome import VerifyOptions, VerifySummary
 from engine.inspect.verify import verify
 from engine.repair.apply import apply
@@ -233,3 +234,106 @@ def test_the_helpers_write_what_they_say(tmp_path: Path) -> None:
     assert not damaged(build(tmp_path / "d"))
     assert {one.request_id.partition for one in records(2, 0, 3, named=False)} == {0}
     assert records(2, 0, 1)[0].request_id == RequestId(*make_records(1, partition=2)[0].request_id.by_name().values())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_single_record_proves_nothing_of_the_cluster(tmp_path: Path, count: int) -> None:
+    """It stands where the only entry of every index points; with two, the second entry tells."""
+
+    def one(path: Path, key: uuid.UUID | None, seed: int) -> Path:
+        more = {} if key is None else {"key": key}
+        made = [make_records(count, partition=1, seed=seed)]
+        return build_directory(path, {1: made}, num_partitions=3, local_low_water_mark=count - 1, **more)  # type: ignore[arg-type]
+
+    path, replica = one(tmp_path / "d", None, 3), one(tmp_path / "replica", None, 3)
+    own = (path / "1" / FIRST).read_bytes()
+    shutil.copy(one(tmp_path / "other", OTHER, 5) / "1" / FIRST, path / "1" / FIRST)
+    check_untouched(path, partitions=(1,))
+    check_untouched(path, replica, partitions=(1,))
+    (path / "1" / FIRST).write_bytes(own)
+    flip(path / "1" / FIRST, 13, 4)
+    assert bool(plan_recover(path).plan.steps) == (count > 1)
+    assert apply(plan_recover(path, replicas=[replica]), arguments=["recover"]).exit_status_name == "clean"
+    assert (path / "1" / FIRST).read_bytes() == own
+    flip(path / "1" / FIRST, PARTITION_AT, 4)
+    assert apply(plan_recover(path), arguments=["recover"]).exit_status_name == "clean"
+
+
+def body_of(path: Path, source: int, target: int, first: int = 0, *, index: bool = False) -> None:
+    """Copy what is behind the header of one partition's segment behind that of another's, for the index too."""
+    for name in (segment_name(first), *([index_name(first)] if index else [])):
+        ours, theirs = path / str(target) / name, path / str(source) / name
+        ours.write_bytes(ours.read_bytes()[:HEADER_SIZE] + theirs.read_bytes()[HEADER_SIZE:])
+
+
+def strange(path: Path) -> list[tuple[int | None, int | None]]:
+    """Partition and segment of what verify takes for another partition's records."""
+    return [
+        (one.partition, one.segment)
+        for one in verify((path,), VerifyOptions())
+        if isinstance(one, Finding) and one.code == "segment-partition" and "request ids" in one.message
+    ]
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["own-index", "with-index"])
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("gone", [False, True], ids=["copied", "moved"])
+def test_records_of_another_partition_behind_an_own_header(
+    tmp_path: Path, segments: int, *, index: bool, gone: bool
+) -> None:
+    """The segment beside it tells, or the other partition that holds them as well, or the index's entries."""
+    path, replica = build(tmp_path / "d", segments=segments), build(tmp_path / "replica", segments=segments)
+    body_of(path, 2, 1, index=index)
+    if gone:
+        shutil.rmtree(path / "2")
+    if gone and index and segments == 1:
+        assert strange(path) == [], "nothing but the request ids says so"
+        repair = plan_recover(path, replicas=[replica])
+        assert [one.code for one in repair.plan.undecided if one.partition == 1] == ["segment-partition"]
+        assert "holds other records" in repair.plan.undecided[0].message
+        return
+    assert strange(path) == [(1, 0)]
+    check_untouched(path, partitions=(1,))
+    check_untouched(path, replica, partitions=(1,))
+    assert "segment-partition" in [one.code for one in plan_rebuild_index(path).plan.undecided]
+    with pytest.raises(RefusedError, match=FIRST):
+        plan_truncate(path, partition=1, after=4, allow_data_loss=True)
+
+
+def test_an_overlap_with_a_stranger_keeps_the_own_segment(tmp_path: Path) -> None:
+    """The copy reaches further, into the next own segment."""
+    path = build(tmp_path / "d")
+    body = b"".join(one.encode() for one in records(2, 0, 15))
+    target = path / "1" / FIRST
+    target.write_bytes(target.read_bytes()[:HEADER_SIZE] + body)
+    before = (path / "1" / segment_name(10)).read_bytes()
+    check_untouched(path, partitions=(1,))
+    assert (path / "1" / segment_name(10)).read_bytes() == before
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_request_ids_that_programs_fill_as_they_like_are_no_damage(tmp_path: Path, segments: int) -> None:
+    """All of them name partition 0, in every partition; a damaged index is still rebuilt."""
+    path = build(tmp_path / "d", named=False, segments=segments)
+    assert not damaged(path)
+    assert plan_recover(path).plan.steps == ()
+    index = path / "1" / index_name(0)
+    index.write_bytes(index.read_bytes()[:HEADER_SIZE] + bytes(80))
+    assert strange(path) == []
+    assert apply(plan_recover(path), arguments=["recover"]).exit_status_name == "clean"
+
+
+@pytest.mark.parametrize(("others", "expected"), [(1, [(1, 0)]), (2, [(1, 0), (1, 10)]), (3, [])])
+def test_a_partition_is_told_by_most_of_its_segments(
+    tmp_path: Path, others: int, expected: list[tuple[int, int]]
+) -> None:
+    """Of four segments some name partition 0: strangers, as long as most of those beside them name their own."""
+    segments = [records(1, 10 * place, 10, named=place >= others) for place in range(4)]
+    path = build_directory(tmp_path / "d", {1: segments}, num_partitions=3, local_low_water_mark=35)
+    assert strange(path) == expected
+
+
+def test_one_record_of_its_own_makes_a_segment_its_own(tmp_path: Path) -> None:
+    mixed = [*records(1, 0, 9, named=False), *records(1, 9, 1)]
+    path = build_directory(tmp_path / "d", {1: [mixed, records(1, 10, 10)]}, num_partitions=3, local_low_water_mark=15)
+    assert not damaged(path)

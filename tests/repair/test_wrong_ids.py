@@ -165,3 +165,57 @@ def test_any_mixture_of_wrong_ids(tmp_path: Path, seed: int) -> None:
     assert stored(storage).keys() >= intact
     acknowledged = {record(0, number).encode() for number in range(12)}
     assert stored(storage).keys() >= acknowledged
+
+
+def left_out(*numbers: int, indexed: str = "anew") -> Files:
+    """The clean example without some records; the index made from what is there, as it was, or none."""
+    files = clean()
+    for first, end in zip(SEGMENTS, ENDS, strict=True):
+        kept = [record(0, number) for number in range(first, end) if number not in numbers]
+        old = files[index(first)]
+        put_segment(files, 0, first, segment(0, first, end, records=kept))
+        if indexed == "as-it-was":
+            files[index(first)] = old
+        elif indexed == "none":
+            del files[index(first)]
+    return files
+
+
+@pytest.mark.parametrize("indexed", ["anew", "as-it-was", "none"])
+@pytest.mark.parametrize("numbers", [(0,), (3, 4), (1, 3), (3, 4, 5, 6), (8, 9), (16,), (17,), (17, 18), (5, 18)])
+def test_records_that_are_missing_in_the_middle(tmp_path: Path, numbers: tuple[int, ...], indexed: str) -> None:
+    """They alone are lost: what stands behind them keeps its ids, whatever the index was made from."""
+    files = left_out(*numbers, indexed=indexed)
+    storage, replica = write(tmp_path / "d", files), write(tmp_path / "replica", clean())
+    findings, summary = look(storage)
+    assert summary.status == "damaged"
+    assert {one.transaction_id for one in findings if one.code == "record-order"} <= set(numbers)
+    before = stored(storage)
+    recovered(storage)
+    assert stored(storage) == before, "nothing is cut unasked"
+    loss = write(tmp_path / "loss", files)
+    recovered(loss, loss=True)
+    kept = WHOLE - {record(0, number).encode() for number in numbers}
+    assert stored(loss).keys() == kept
+    given_up = {number for one in read_ledger(loss).losses for number in range(one.first, one.last + 1)}
+    assert given_up == set(numbers)
+    _, result = recovered(storage, replica)
+    assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
+    both = write(tmp_path / "both", files)
+    _, result = recovered(both, replica, loss=True)
+    assert (result.status, stored(both).keys()) == ("clean", WHOLE)
+
+
+@pytest.mark.parametrize("step", [100, 1, 3])
+def test_wrong_ids_up_to_the_end_that_rise_like_right_ones(tmp_path: Path, step: int) -> None:
+    """Are ids missing or wrong?  The replica tells."""
+    files = altered({18: 18 + step, 19: 19 + step})
+    storage, replica = write(tmp_path / "d", files), write(tmp_path / "replica", clean())
+    before = stored(storage)
+    recovered(storage)
+    assert stored(storage) == before
+    loss = write(tmp_path / "loss", files)
+    recovered(loss, loss=True)
+    assert stored(loss) == before
+    _, result = recovered(storage, replica)
+    assert (result.status, stored(storage).keys()) == ("clean", WHOLE)

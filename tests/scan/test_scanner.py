@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DiskReadError
+from engine.errors import DiskReadError, SpecialFileError
 from engine.scan import scanner, walk
 from engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from engine.scan.scanner import read_record_at, scan_records, summarise_records
@@ -24,6 +24,8 @@ GOLDEN_RECORDS = bytes.fromhex(
 )
 """Two records that release 0.13.2 wrote."""
 
+UNREADABLE = Path("/proc/self/mem")
+"""A regular file by its mode, in which the system cannot read the first bytes: nothing is mapped there."""
 KERNELS = pytest.mark.parametrize("compiled", [False, True], ids=["interpreted", "compiled"])
 
 
@@ -334,6 +336,7 @@ def test_cut_at_every_byte(segment: Segment, compiled: bool) -> None:
         )
 
 
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no /proc")
 def test_read_error_names_the_place(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"")
@@ -342,9 +345,12 @@ def test_read_error_names_the_place(tmp_path: Path) -> None:
     source.close()
     with pytest.raises(ValueError, match="closed"):
         source.size()
-    with FileSource(tmp_path) as directory, pytest.raises(DiskReadError) as raised:
-        directory.read_into(5, memoryview(bytearray(3)))
-    assert (raised.value.offset, str(raised.value.path)) == (5, str(tmp_path))
+    with pytest.raises(SpecialFileError) as special:
+        FileSource(tmp_path)
+    assert str(special.value.path) == str(tmp_path)
+    with FileSource(UNREADABLE) as memory, pytest.raises(DiskReadError) as raised:
+        memory.read_into(5, memoryview(bytearray(3)))
+    assert (raised.value.offset, str(raised.value.path)) == (5, str(UNREADABLE))
     with pytest.raises(FileNotFoundError):
         FileSource(tmp_path / "missing")
 
