@@ -19,7 +19,7 @@ from waltzctl import __version__
 from waltzctl.action_tree import ActionTree, ShownContext, without_braces, write_parameters
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Manual
-from waltzctl.outcome import conclude, drop_output
+from waltzctl.outcome import conclude, drop_output, system_failed
 
 FILES = (
     "create_cluster", "status", "verify", "dump", "compare", "stats", "rebuild_index", "truncate", "recover", "undo",
@@ -123,7 +123,7 @@ class CommandTree(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Parse and run; ends in SystemExit.  Help into a closed pipe is no error."""
+        """Parse and run; ends in SystemExit.  Help into a closed pipe is no error, onto a full disk it is."""
         try:
             return super().main(
                 args, prog_name or "waltzctl", complete_var, standalone_mode, windows_expand_args, **extra
@@ -133,6 +133,8 @@ class CommandTree(TyperGroup):
                 drop_output()
                 raise SystemExit(int(ExitStatus.CLEAN)) from None
             raise
+        except OSError as error:  # help and version are written before a command begins
+            raise SystemExit(int(system_failed(error))) from None
 
 
 app = typer.Typer(

@@ -74,10 +74,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
         _explain(error)
         return ExitStatus.from_label(error.status)
     except OSError as error:
-        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-        say(f"waltzctl: error: {place}{error.strerror or error}")
-        drop_output()
-        return ExitStatus.IO_ERROR
+        return system_failed(error)
     except MemoryError:
         say("waltzctl: error: out of memory")
         return ExitStatus.INTERNAL
@@ -88,6 +85,14 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
         say("waltzctl: internal error: this is a mistake in waltzctl, not in your data; please report the lines above")
         return ExitStatus.INTERNAL
     return answer if isinstance(answer, ExitStatus) else ExitStatus.CLEAN
+
+
+def system_failed(error: OSError) -> ExitStatus:
+    """Say what the system refused to do, and give up what is still to be written."""
+    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+    say(f"waltzctl: error: {place}{error.strerror or error}")
+    drop_output()
+    return ExitStatus.IO_ERROR
 
 
 def _explain(error: WaltzError) -> None:

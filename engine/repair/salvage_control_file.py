@@ -94,7 +94,7 @@ def salvage_control_file(
         found = read_controls(opened, paths, headers)
     if not found:
         raise NotWaltzError(
-            f"no control file found in {len(paths)} files, {examined} bytes",
+            f"no control file found in {paths[0] if len(paths) == 1 else f'{len(paths)} files'}, {examined} bytes",
             advice="one is known by its header and the checksum of a struct behind it; salvage without --control writes the"
             " records to a new directory",
         )

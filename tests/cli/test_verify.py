@@ -193,6 +193,15 @@ def test_a_full_disk_behind_stdout_is_an_input_output_error(storage: Path) -> No
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["node", "--help"], ["--version"]])
+def test_help_onto_a_full_disk_is_an_input_output_error(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command_line(*arguments), stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert (done.returncode, done.stderr) == (14, b"waltzctl: error: No space left on device\n")
+
+
 @pytest.mark.parametrize(("damaged", "status"), [(False, 0), (True, 4)])
 def test_a_full_disk_behind_stderr_changes_no_status(storage: Path, damaged: bool, status: int) -> None:
     """What cannot be told there is left out; what is found is not."""
