@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from engine.findings import Code, Severity
 from engine.repair.content import Content, Literal, Piece
@@ -48,6 +49,9 @@ class LossPlanner:
             ):
                 part.survey = rest
             return
+        if self.replicas:
+            self._shifted(part)
+            found = part.survey or found
         other = by_places(found) if self.replicas else None
         if other is None or self._held(part, found.losses[-1]):
             return
@@ -55,6 +59,26 @@ class LossPlanner:
         assert other.tail is not None
         if self._whole_tail(part, other.tail) is None:
             part.survey = found
+
+    def _shifted(self, part: Part) -> None:
+        """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
+
+        They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
+        """
+        assert part.survey is not None
+        losses = part.survey.losses
+        for one, other in pairwise(losses):
+            if not (one.out_of_order and other.out_of_order and one.stop == one.first and other.stop is not None):
+                continue
+            whole = replace(one, end=other.end, stop=other.stop)
+            around = Neighbours(record_at(part, one.before), record_at(part, other.end))
+            if other.length or None in (around.before, around.after):
+                continue
+            found = self._prove(whole.first, other.stop, around)
+            if isinstance(found, Proven) and len(found) == whole.length:
+                kept = tuple(whole if loss is one else loss for loss in losses if loss is not other)
+                part.survey = replace(part.survey, losses=kept)
+                return
 
     def _held(self, part: Part, loss: Loss) -> bool:
         """Whether a replica has the record behind a loss, under its id."""

@@ -337,3 +337,12 @@ def test_one_record_of_its_own_makes_a_segment_its_own(tmp_path: Path) -> None:
     mixed = [*records(1, 0, 9, named=False), *records(1, 9, 1)]
     path = build_directory(tmp_path / "d", {1: [mixed, records(1, 10, 10)]}, num_partitions=3, local_low_water_mark=15)
     assert not damaged(path)
+
+
+def test_what_was_appended_behind_a_copy_does_not_make_it_own(tmp_path: Path) -> None:
+    """The copied records stand in their own partition, whatever follows them here."""
+    path = build(tmp_path / "d", segments=1)
+    body_of(path, 2, 1)
+    with (path / "1" / FIRST).open("ab") as file:
+        file.write(b"".join(one.encode() for one in records(1, 10, 3)))
+    assert strange(path) == [(1, 0)]
