@@ -246,6 +246,17 @@ def rename(source: Path, target: Path) -> None:
     _changed(Change("rename", source, target=target))
 
 
+def move_directory(source: Path, target: Path) -> None:
+    """Rename a directory, durably; the two directories above `target` are made where they are missing.  Raises DiskWriteError."""
+    for directory in (target.parent.parent, target.parent):
+        if not directory.is_dir():
+            make_directory(directory)
+            sync_directory(directory.parent)
+    rename(source, target)
+    sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
+    sync_directory(source.parent)
+
+
 def unlink(path: Path) -> None:
     """Remove a file.  Raises DiskWriteError, also when it is missing."""
     try:

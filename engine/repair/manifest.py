@@ -28,17 +28,14 @@ from engine import disk
 from engine.errors import DamageError, RefusedError
 from engine.findings import Code, make_finding
 from engine.storage.accepted_losses import LEDGER_NAME
+from engine.storage.assignment import UNASSIGNED
 from engine.storage.availability import AVAILABILITY_FILE_NAME
-from engine.strict_json import InvalidJsonError as _InvalidError
-from engine.strict_json import StrictObject as _Object
-from engine.strict_json import canonical
+from engine.strict_json import InvalidJsonError, StrictObject, canonical
 from formats.fence import FENCE_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
-UNASSIGNED = "unassigned"
-"""Directory in our own state where partitions lie that were put aside (`engine.storage.retired`)."""
 _LIMIT = 256 << 20
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
@@ -279,7 +276,7 @@ def _entry_object(entry: QuarantineEntry) -> dict[str, Any]:
     return found
 
 
-def _stamp(source: _Object | None) -> Stamp | None:
+def _stamp(source: StrictObject | None) -> Stamp | None:
     if source is None:
         return None
     size, sha256 = source.number("size"), source.text("sha256", _HEX.fullmatch)
@@ -288,12 +285,12 @@ def _stamp(source: _Object | None) -> Stamp | None:
     )
     source.finish()
     if stamp.start > size:
-        raise _InvalidError("a checksum begins behind the end of its file")
+        raise InvalidJsonError("a checksum begins behind the end of its file")
     return stamp
 
 
 def _range(value: Any, where: str) -> KeptRange:
-    source = _Object(value, where)
+    source = StrictObject(value, where)
     one = KeptRange(
         source.number("offset"),
         source.number("length"),
@@ -305,14 +302,14 @@ def _range(value: Any, where: str) -> KeptRange:
     )
     source.finish()
     if bool(one.length) != (one.kept is not None) or bool(one.written) != (one.built is not None):
-        raise _InvalidError(f"{where}: lengths and copies do not agree")
+        raise InvalidJsonError(f"{where}: lengths and copies do not agree")
     if (one.kept is None) != (one.kept_sha256 is None) or (one.built is None) != (one.built_sha256 is None):
-        raise _InvalidError(f"{where}: copies and checksums do not agree")
+        raise InvalidJsonError(f"{where}: copies and checksums do not agree")
     return one
 
 
 def _file(value: Any, where: str) -> KeptFile:
-    source = _Object(value, where)
+    source = StrictObject(value, where)
     name = check_name(source.text("path"))
     before, after = _stamp(source.child("before")), _stamp(source.child("after"))
     ranges = tuple(_range(one, f"{where}.ranges[{n}]") for n, one in enumerate(source.items("ranges")))
@@ -321,16 +318,16 @@ def _file(value: Any, where: str) -> KeptFile:
     source.finish()
     if ranges:
         if before is None or after is None or kept or built:
-            raise _InvalidError(f"{where}: an edit in place needs a file before and after")
+            raise InvalidJsonError(f"{where}: an edit in place needs a file before and after")
         if before.start != after.start or any(one.offset < before.start for one in ranges):
-            raise _InvalidError(f"{where}: the checksums do not cover what was changed")
+            raise InvalidJsonError(f"{where}: the checksums do not cover what was changed")
         taken = sorted((one.offset, one.offset + max(one.length, one.written)) for one in ranges)
         if any(end > start for (_, end), (start, _) in itertools.pairwise(taken)):
-            raise _InvalidError(f"{where}: ranges overlap")
+            raise InvalidJsonError(f"{where}: ranges overlap")
         if any(one.offset + one.length > before.size for one in ranges):
-            raise _InvalidError(f"{where}: a range lies beyond the file")
+            raise InvalidJsonError(f"{where}: a range lies beyond the file")
     elif (before is None) != (kept is None) or (after is None) != (built is None) or not (before or after):
-        raise _InvalidError(f"{where}: states and copies do not agree")
+        raise InvalidJsonError(f"{where}: states and copies do not agree")
     return KeptFile(name, before, after, ranges, kept, built)
 
 
@@ -344,17 +341,17 @@ def check_move(path: str, target: str) -> KeptMove:
 
 
 def _move(value: Any, where: str) -> KeptMove:
-    source = _Object(value, where)
+    source = StrictObject(value, where)
     move = check_move(source.text("path"), source.text("target"))
     source.finish()
     return move
 
 
 def _partition(value: Any, where: str) -> PartitionState:
-    source = _Object(value, where)
+    source = StrictObject(value, where)
     number, marks, files = source.number("partition"), source.optional_items("marks"), source.child("files")
     if files is None or (marks is not None and (len(marks) != 3 or not all(type(one) is int for one in marks))):
-        raise _InvalidError(f"{where}: files or marks are not valid")
+        raise InvalidJsonError(f"{where}: files or marks are not valid")
     sizes = tuple((check_name(name), files.number(name)) for name in files.names())
     source.finish()
     return PartitionState(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
@@ -365,16 +362,16 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     try:
         body = json.loads(data)
     except RecursionError as error:
-        raise _InvalidError("nested too deeply") from error
-    source = _Object(body, "manifest")
+        raise InvalidJsonError("nested too deeply") from error
+    source = StrictObject(body, "manifest")
     source.text("schema", SCHEMA.__eq__)
     source.text("type", TYPE.__eq__)
     stored = source.text("sha256", _HEX.fullmatch)
     if _digest({key: value for key, value in body.items() if key != "sha256"}) != stored:
-        raise _InvalidError("its SHA-256 is not that of its contents")
+        raise InvalidJsonError("its SHA-256 is not that of its contents")
     arguments, directories = source.items("arguments"), source.items("directories")
     if not all(isinstance(one, str) for one in (*arguments, *directories)):
-        raise _InvalidError("arguments and directories must be texts")
+        raise InvalidJsonError("arguments and directories must be texts")
     entry = QuarantineEntry(
         source.text("id", path.name.__eq__),
         source.number("number"),
@@ -394,7 +391,7 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     source.finish()
     copies = [n for f in entry.files for n in (f.kept, f.built, *(m for r in f.ranges for m in (r.kept, r.built))) if n]
     if len({file.path for file in entry.files}) < len(entry.files) or len(set(copies)) < len(copies):
-        raise _InvalidError("a file or a copy is named twice")
+        raise InvalidJsonError("a file or a copy is named twice")
     return entry
 
 

@@ -246,7 +246,7 @@ class Draft:
 
     def finish(self) -> Repair:
         """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
-        from engine.repair.quarantine import check_edits
+        from engine.repair.carrying_out import check_edits
 
         check_edits(self.storage, self.edits)
         partitions = tuple(sorted(self.partitions))

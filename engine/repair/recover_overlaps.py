@@ -35,9 +35,13 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What follows the later segment: the id that the next one begins with, None where that is not known; or nothing (`end`)."""
+    """What follows the later segment: the id that the next one begins with, None where that is not known; or nothing (`end`).
+
+    `reach`: the id behind the last record to which that one and those that join it go without a loss.
+    """
 
     first: int | None = None
+    reach: int = 0
     end: bool = False
 
 
@@ -74,7 +78,8 @@ class OverlapPlanner:
         chosen = [place for place in (0, 1) if votes[place]]
         if len(chosen) == 1:
             kept = chosen[0]
-            if ends[kept] >= ends[1 - kept] or behind.first == ends[kept]:
+            joined = behind.reach if behind.first == ends[kept] else 0
+            if max(ends[kept], joined) >= ends[1 - kept]:
                 why = "; ".join(votes[kept])
                 return self._keep(kept, earlier, later, why, ids_lost=False)
         if self.ground.allow_data_loss:

@@ -211,7 +211,21 @@ def _behind(parts: Sequence[Part]) -> Behind:
     """What the parts behind a segment say of where it ends."""
     if not parts:
         return Behind(end=True)
-    return Behind(None if parts[0].survey is None else parts[0].first)
+    if parts[0].survey is None:
+        return Behind()
+    return Behind(parts[0].first, _reach(parts))
+
+
+def _reach(parts: Sequence[Part]) -> int:
+    """The id behind the last record to which the first of some segments and those that join it go without a loss."""
+    following = parts[0].first
+    for part in parts:
+        if part.survey is None or part.first != following or part.survey.inner:
+            break
+        following = part.survey.next_id if part.survey.tail is None else part.survey.tail.first
+        if part.survey.tail is not None:
+            break
+    return following
 
 
 def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:

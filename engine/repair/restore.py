@@ -179,21 +179,11 @@ def move_back(entry: QuarantineEntry, move: KeptMove) -> None:
     """Bring a directory back, durably, where that is not done; it may be repeated."""
     source, target = entry.storage / move.path, entry.storage / move.target
     if moved_back(entry, move):
-        move_directory(target, source)
+        disk.move_directory(target, source)
         return
     for directory in (source.parent, target.parent):
         if directory.is_dir():  # a process that died may have moved it without getting as far as the syncs
             disk.sync_directory(directory)
-
-
-def move_directory(source: Path, target: Path) -> None:
-    """Rename a directory into another one, made where it is missing, durably.  Raises DiskWriteError."""
-    if not target.parent.is_dir():
-        disk.make_directory(target.parent)
-        disk.sync_directory(target.parent.parent)
-    disk.rename(source, target)
-    disk.sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
-    disk.sync_directory(source.parent)
 
 
 def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:

@@ -26,16 +26,6 @@ def retired_directories(storage: Path) -> tuple[Path, Path]:
     return storage / disk.STATE_DIRECTORY / UNASSIGNED, storage / disk.STATE_DIRECTORY / DELETING
 
 
-def _move(storage: Path, source: Path, target: Path) -> None:
-    for directory in (target.parent.parent, target.parent):
-        if not directory.is_dir():
-            disk.make_directory(directory)
-            disk.sync_directory(directory.parent)
-    disk.rename(source, target)
-    disk.sync_directory(target.parent)
-    disk.sync_directory(source.parent)
-
-
 def check_put_aside(storage: Path, number: int) -> None:
     """Raise RefusedError when files of the partition were put aside before, or when there are none to put aside."""
     target = put_aside_path(storage, number)
@@ -54,12 +44,12 @@ def check_put_aside(storage: Path, number: int) -> None:
 def put_aside(storage: Path, number: int) -> None:
     """Move a partition's directory out of the way, durably.  Raises RefusedError when one is there already, DiskError."""
     check_put_aside(storage, number)
-    _move(storage, storage / str(number), put_aside_path(storage, number))
+    disk.move_directory(storage / str(number), put_aside_path(storage, number))
 
 
 def take_from_aside(storage: Path, number: int) -> None:
     """Bring a partition's directory back, durably.  Raises DiskError."""
-    _move(storage, put_aside_path(storage, number), storage / str(number))
+    disk.move_directory(put_aside_path(storage, number), storage / str(number))
 
 
 def _sources(storage: Path, number: int) -> list[Path]:
@@ -89,7 +79,7 @@ def begin_deletion(storage: Path, number: int) -> None:
         target = retired_place(storage, DELETING, number)
         if target.exists():
             _delete(target)
-        _move(storage, source, target)
+        disk.move_directory(source, target)
 
 
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:

@@ -190,3 +190,17 @@ def test_a_torn_copy_goes_where_the_other_one_holds_all_of_it(tmp_path: Path, st
     assert not repair.plan.loses_data
     if mended:
         assert (status(path), stored(path)) == ("clean", records(0, stop))
+
+
+@pytest.mark.parametrize(("stop", "decided"), [(29, False), (30, True), (31, True)])
+def test_a_run_that_others_go_on_from_is_kept_if_they_go_as_far(tmp_path: Path, stop: int, *, decided: bool) -> None:
+    """The next segment begins where the later run ends; but where that chain stops short, the earlier run alone holds the rest."""
+    segments = [records(0, 30), records(15, 20, seed=1), records(20, 25, seed=1), records(25, stop, seed=1)]
+    path = build(tmp_path / "d", segments)
+    repair = recovered(path)
+    first = actions(repair)[:1]
+    assert first == ([("cut-segment", segment_name(0), False)] if decided else [])
+    if decided:
+        assert stored(path) == [*records(0, 15), *records(15, stop, seed=1)]
+    else:
+        assert set(stored(path)) >= set(records(0, 30))

@@ -29,7 +29,8 @@ MANUAL = Manual(
     description=(
         (
             "Makes a plan for each partition: a partition info with one valid struct, an orphan or missing index, a torn tail,"
-            " an empty last segment, a gap, damage in the middle. Applies what loses nothing and names what a person must decide."
+            " an empty last segment, a gap, damage in the middle, two segments that overlap, a header or a file name that is"
+            " wrong. Applies what loses nothing and names what a person must decide."
         ),
         (
             "A damaged or missing record is never papered over and never costs what follows it. --from takes exactly that"
@@ -104,7 +105,7 @@ def run(
         typer.Option("--from", metavar="DIR", help="Storage directory of another replica; may be repeated."),
     ] = None,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Split segments around records that are lost.")
+        bool, typer.Option("--allow-data-loss", help="Give up what is lost, and read on behind it.")
     ] = False,
     forget_losses: Annotated[
         bool, typer.Option("--forget-losses", help="Only take losses that were accepted out of the ledger.")

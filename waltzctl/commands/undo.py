@@ -25,9 +25,9 @@ MANUAL = Manual(
     summary="Take a repair back, byte for byte",
     description=(
         (
-            "truncate, rebuild-index, recover and convert keep everything that they remove or replace in a quarantine inside the"
-            " storage directory. undo brings it back: the latest repair, or the one named by ID. A repair that was"
-            " interrupted is taken back first."
+            "truncate, rebuild-index, recover, convert, set-partition and append keep everything that they remove or replace in a"
+            " quarantine inside the storage directory. undo brings it back: the latest repair, or the one named by ID. A repair"
+            " that was interrupted is taken back first."
         ),
         (
             "Files that changed after the repair are never overwritten. Each partition is judged as it will be, files that came"

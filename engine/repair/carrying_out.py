@@ -1,0 +1,218 @@
+"""Keeping what edits take away, and carrying them out: the first two stages of a repair (`engine.repair.quarantine`)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+import stat as stat_module
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine import disk
+from engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
+from engine.regular import special_kind
+from engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
+from engine.repair.manifest import (
+    KeptFile,
+    KeptMove,
+    KeptRange,
+    QuarantineEntry,
+    Stamp,
+    State,
+    check_move,
+    locate,
+    quarantine_directory,
+    write_entry,
+)
+from engine.repair.restore import read_chunks, same_contents, stamp
+from engine.storage.view import FileState
+
+MANIFEST_ALLOWANCE = 64 << 10
+"""Bytes of free space asked for beside what is kept and built: manifest, journal, directories."""
+
+
+def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[tuple[FileEdits, ...], list[KeptMove]]:
+    """The edits by file, and the directories that move, once it is certain that each can be done where it is; read-only.
+
+    Plans are made through here as well, so that a dry run refuses what the application would.  Raises RefusedError when a path
+    leads out of the directory or onto another file system, StalePlanError for a file that is gone, ValueError for edits that
+    contradict one another.
+    """
+    groups = group_edits(storage, edits)
+    for group in groups:
+        _check_place(storage, group)
+    return groups, [_check_move(storage, edit) for edit in edits if isinstance(edit, MoveDirectory)]
+
+
+def _check_move(storage: Path, edit: MoveDirectory) -> KeptMove:
+    names = (edit.path.relative_to(storage).as_posix(), edit.target.relative_to(storage).as_posix())
+    move = check_move(*names)
+    source, target = locate(storage, move.path), locate(storage, move.target)
+    if not source.is_dir():
+        raise StalePlanError(f"{source}: the directory is not there any more", advice="make the plan again")
+    if os.path.lexists(target):
+        raise RefusedError(
+            f"{target}: files of partition {move.partition} are here already", advice="move one of the two away"
+        )
+    return move
+
+
+def _check_place(storage: Path, group: FileEdits) -> None:
+    path = locate(storage, group.name)
+    status = FileState.of(path)
+    if (kind := special_kind(path)) is not None:
+        raise RefusedError(f"{path}: it is {kind}, not a regular file", advice="move it away by hand")
+    if status is None and not isinstance(group.edits[0], Replace):
+        raise StalePlanError(f"{path}: the file is not there any more", advice="make the plan again")
+    if status is not None and not stat_module.S_ISREG(os.lstat(path).st_mode):
+        raise RefusedError(f"{path}: not a regular file")
+    state = storage / disk.STATE_DIRECTORY
+    home = state if state.is_dir() else storage
+    if path.parent.is_dir() and os.stat(path.parent).st_dev != os.stat(home).st_dev:
+        raise RefusedError(
+            f"{path.parent}: lies on another file system than {home}, so that files cannot be moved to the quarantine"
+        )
+    if group.in_place and status is not None:
+        group.ranges(status.size)
+
+
+def check_space(storage: Path, groups: Iterable[FileEdits]) -> None:
+    """Raise DiskFullError where what is kept and built would not fit."""
+    needed = MANIFEST_ALLOWANCE
+    for group in groups:
+        state = FileState.of(group.path)
+        size = state.size if state else 0
+        if group.in_place:
+            needed += sum(length + len(data) for _, length, data in group.ranges(size))
+        elif isinstance(group.edits[0], Replace):
+            needed += size if group.edits[0].size is None else group.edits[0].size
+    free = disk.free_bytes(storage)
+    if needed > free:
+        cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free; nothing was changed")
+        raise DiskFullError(quarantine_directory(storage), None, cause, doing="keep what the repair replaces")
+
+
+def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable[KeptMove]) -> QuarantineEntry:
+    """Keep what the edits take away and build what they bring, durably; the entry is *prepared* then.
+
+    Raises StalePlanError, DiskError; the entry is to be discarded after that.
+    """
+    storage = entry.storage
+    files: list[KeptFile] = []
+    directories: list[str] = []
+    numbers = itertools.count()
+    for group in groups:
+        if group.path.is_file():
+            disk.sync_file(
+                group.path
+            )  # a killed process may have left it in memory only: what is kept must be what stays
+        if group.in_place:
+            ranged = _keep_ranges(entry.path, group, numbers)
+            files += [ranged] if ranged else []
+            continue
+        number = next(numbers)
+        before = stamp(group.path)
+        kept = None if before is None else f"old-{number}"
+        first = group.edits[0]
+        if isinstance(first, Remove):
+            files.append(KeptFile(group.name, before, None, (), kept, None))
+            continue
+        assert isinstance(first, Replace)
+        after = _build(entry.path / f"new-{number}", first.parts())
+        files.append(KeptFile(group.name, before, after, (), kept, f"new-{number}"))
+        parent = group.path.parent
+        relative = parent.relative_to(storage).as_posix()
+        if not parent.exists() and relative not in directories:
+            directories.append(relative)
+    disk.sync_directory(entry.path)
+    entry = replace(entry, state=State.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves))
+    write_entry(entry)
+    return entry
+
+
+def _build(path: Path, parts: Iterable[bytes]) -> Stamp:
+    """Write and sync a new file, read it again and compare."""
+    digest = hashlib.sha256()
+    size = 0
+    with disk.WritableFile.create(path) as file:
+        for part in parts:
+            file.write_at(size, part)
+            digest.update(part)
+            size += len(part)
+        file.sync()
+    wanted = Stamp(size, digest.hexdigest(), None)
+    found = stamp(path)
+    if not same_contents(found, wanted):
+        cause = OSError(errno.EIO, "it does not read back as it was written")
+        raise DiskWriteError(path, None, cause, doing="build the file")
+    return wanted
+
+
+def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> KeptFile | None:
+    """Copy what the edits of one file in place take away and bring, and compute the file's checksums before and after.
+
+    None when the edits change nothing.
+    """
+    state = FileState.of(group.path)
+    assert state is not None  # checked before
+    ranges: list[KeptRange] = []
+    for offset, length, data in group.ranges(state.size):
+        number = next(numbers)
+        kept = f"range-{number}" if length else None
+        built = f"new-{number}" if data else None
+        old = _build(directory / kept, read_chunks(group.path, offset, offset + length)) if kept else None
+        new = _build(directory / built, [data]) if built else None
+        if old is not None and old.size != length:
+            raise StalePlanError(f"{group.path}: the file became shorter", advice="make the plan again")
+        if length or data:
+            sums = (old.sha256 if old else None, new.sha256 if new else None)
+            ranges.append(KeptRange(offset, length, len(data), kept, sums[0], built, sums[1]))
+    if not ranges:
+        return None
+    start = group.known_from
+    before = stamp(group.path, start)
+    digest, size, position = hashlib.sha256(), start, start
+    pieces = sorted(group.ranges(state.size))
+    for offset, length, data in [*pieces, (state.size, 0, b"")]:
+        for part in read_chunks(group.path, position, offset):
+            digest.update(part)
+            size += len(part)
+        digest.update(data)
+        size += len(data)
+        position = max(position, offset + length)
+    return KeptFile(group.name, before, Stamp(size, digest.hexdigest(), None, start), tuple(ranges))
+
+
+def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
+    """Make the edits of a prepared entry, in order.  Raises DiskError; what was done until then can be taken back."""
+    for name in entry.directories:
+        path = locate(entry.storage, name)
+        disk.make_directory(path)
+        disk.sync_directory(path.parent)
+    files = {entry.storage / file.path: file for file in entry.files}
+    for edit in edits:
+        if isinstance(edit, MoveDirectory):
+            disk.move_directory(edit.path, edit.target)
+            continue
+        file = files.get(edit.path)
+        if file is None:
+            continue  # edits in place that change nothing
+        if isinstance(edit, Cut | Overwrite):
+            with disk.WritableFile.open(edit.path) as target:
+                if isinstance(edit, Cut):
+                    target.truncate(edit.size)
+                else:
+                    target.write_at(edit.offset, edit.data)
+                target.sync()
+            continue
+        if file.kept is not None:
+            disk.rename(edit.path, entry.path / file.kept)
+            disk.sync_directory(entry.path)  # the kept name first: the file is never without a durable name
+            disk.sync_directory(edit.path.parent)
+        if file.built is not None:
+            disk.rename(entry.path / file.built, edit.path)
+            disk.sync_directory(edit.path.parent)
+            disk.sync_directory(entry.path)
