@@ -157,6 +157,8 @@ class _Walk:
                     continue
                 if outcome is Outcome.CUT:
                     self.expected = part.first
+                if outcome is Outcome.LEFT and _ends(before) > _ends(part):
+                    continue  # what comes next overlaps with the one that reaches further
             self._join(before, part)
             before = part
         self._end(before)
@@ -205,6 +207,12 @@ class _Walk:
             self.expected = self.losses.end(
                 last, self.expected, self.mark, self.proven, limit=self.end, whole=self.whole
             )
+
+
+def _ends(part: Part) -> int:
+    """The id behind the last record that a segment holds or should hold."""
+    assert part.survey is not None
+    return part.survey.next_id
 
 
 def _behind(parts: Sequence[Part]) -> Behind:

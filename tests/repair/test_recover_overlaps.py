@@ -194,7 +194,7 @@ def test_a_torn_copy_goes_where_the_other_one_holds_all_of_it(tmp_path: Path, st
 
 @pytest.mark.parametrize(("stop", "decided"), [(29, False), (30, True), (31, True)])
 def test_a_run_that_others_go_on_from_is_kept_if_they_go_as_far(tmp_path: Path, stop: int, *, decided: bool) -> None:
-    """The next segment begins where the later run ends; but where that chain stops short, the earlier run alone holds the rest."""
+    """The next segment begins where the later run ends; where that chain stops short, the earlier run alone holds the rest."""
     segments = [records(0, 30), records(15, 20, seed=1), records(20, 25, seed=1), records(25, stop, seed=1)]
     path = build(tmp_path / "d", segments)
     repair = recovered(path)
