@@ -157,7 +157,7 @@ class _Walk:
                     continue
                 if outcome is Outcome.CUT:
                     self.expected = part.first
-                if outcome is Outcome.LEFT and _ends(before) > _ends(part):
+                if outcome is Outcome.LEFT and _whole_end(before) > _whole_end(part):
                     continue  # what comes next overlaps with the one that reaches further
             self._join(before, part)
             before = part
@@ -209,10 +209,10 @@ class _Walk:
             )
 
 
-def _ends(part: Part) -> int:
-    """The id behind the last record that a segment holds or should hold."""
+def _whole_end(part: Part) -> int:
+    """The id behind the last record of a segment; 0 where its end is torn, which is to be mended first."""
     assert part.survey is not None
-    return part.survey.next_id
+    return part.survey.next_id if part.survey.tail is None else 0
 
 
 def _behind(parts: Sequence[Part]) -> Behind:
