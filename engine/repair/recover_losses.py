@@ -71,7 +71,7 @@ class LossPlanner:
             if not (one.out_of_order and other.out_of_order and one.stop == one.first and other.stop is not None):
                 continue
             whole = replace(one, end=other.end, stop=other.stop)
-            around = Neighbours(record_at(part, one.before), record_at(part, other.end))
+            around = self._around(part, whole)
             if other.length or None in (around.before, around.after):
                 continue
             found = self._prove(whole.first, other.stop, around)

@@ -136,12 +136,12 @@ def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | Non
 
 
 def by_places(found: Survey) -> Survey | None:
-    """The survey if the last ids that are missing are not, and those of the records behind them are wrong, up to the end.
+    """The survey if ids are wrong up to the end, where otherwise some are missing in front, or one stands there twice.
 
-    None where no ids are missing right in front of the last records.
+    None where they are in order.
     """
     loss = found.losses[-1] if found.losses else None
-    if loss is None or loss.stop is None or not loss.out_of_order or loss.length or loss.stop == loss.first:
+    if loss is None or loss.stop is None or not loss.out_of_order or (loss.length and loss.stop != loss.first):
         return None
     tail = replace(loss, end=found.end, stop=None)
     return replace(

@@ -221,10 +221,11 @@ def test_wrong_ids_up_to_the_end_that_rise_like_right_ones(tmp_path: Path, step:
     assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_ids_that_are_one_too_low_in_a_row(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("start", [10, 12, 13, 16, 17])
+@pytest.mark.parametrize("count", [2, 3])
+def test_ids_that_are_one_too_low_in_a_row(tmp_path: Path, start: int, count: int) -> None:
     """They read like one record twice and another missing; the replica's records stand in the same bytes."""
-    files = altered({number: number - 1 for number in range(10, 10 + count)})
+    files = altered({number: number - 1 for number in range(start, start + count)})
     storage, replica = write(tmp_path / "d", files), write(tmp_path / "replica", clean())
     before = stored(storage)
     recovered(storage)
