@@ -6,6 +6,7 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 
 from __future__ import annotations
 
+from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.trial import Slip
 
@@ -165,4 +166,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT)

@@ -189,26 +189,31 @@ def test_a_truncation_to_the_end_of_a_segment_keeps_the_one_that_begins_behind_i
 
 @LAYOUTS
 @pytest.mark.parametrize(
-    ("session", "low", "expected"),
+    ("mark", "session", "low", "expected"),
     [
-        (6, 39, "ConcurrentUpdateError"),
-        (7, 39, ""),
-        (8, 39, ""),
-        (7, 38, "MarkWouldFallError"),
-        (7, 40, ""),
-        (8, 38, "MarkWouldFallError"),
+        (39, 6, 39, "ConcurrentUpdateError"),
+        (39, 7, 39, ""),
+        (39, 8, 39, ""),
+        (10, 8, 38, "MarkWouldFallError"),
+        (10, 8, 39, ""),
+        (50, 8, 49, "MarkWouldFallError"),
+        (50, 8, 50, ""),
+        (50, 8, 51, ""),
     ],
 )
 def test_a_session_is_no_older_and_its_mark_no_lower(
-    tmp_path: Path, layout: Layout, session: int, low: int, expected: str
+    tmp_path: Path, layout: Layout, mark: int, session: int, low: int, expected: str
 ) -> None:
-    build_directory(tmp_path, {0: 40}, layout=layout, session=7, local_low_water_mark=39)
+    """The last transaction is 39; session 7 has the low-water mark `mark`."""
+    build_directory(tmp_path, {0: 40}, layout=layout, session=7, local_low_water_mark=min(mark, 39))
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
+        if mark > 39:
+            partition.set_low_water_mark(7, mark)
         found = outcome(lambda: partition.set_low_water_mark(session, low), ConcurrentUpdateError, MarkWouldFallError)
         assert found == expected
         marks = (partition.session_id, partition.low_water_mark, partition.local_low_water_mark)
-        assert marks == ((7, 39, 39) if expected else (session, low, 39))
+        assert marks == ((7, mark, min(mark, 39)) if expected else (session, low, 39))
 
 
 @pytest.mark.parametrize(("last", "mark", "expected"), [(19, 20, "RefusedError"), (19, 19, ""), (19, 18, "")])
@@ -358,6 +363,8 @@ def test_a_torn_tail_is_cut_only_when_it_is_above_the_mark(
         partition = storage.partition(0)
         assert partition.quarantined != mended
         assert partition.max_transaction_id == 28
+        (tail,) = [one for one in partition.findings if one.code == "torn-tail"]
+        assert (tail.severity == "repairable") == mended
     left = path.read_bytes()
     assert left == (torn[: HEADER_SIZE + sum(one.size for one in records[20:29])] if mended else torn)
 
@@ -372,7 +379,10 @@ def test_a_torn_tail_is_not_cut_where_the_index_proves_that_it_was_durable(
     os.truncate(path, HEADER_SIZE + 1000 * 50 - 1)
     os.truncate(index, entry_position(entries, 0))
     with opened(tmp_path, LARGE) as storage:
-        assert storage.partition(0).quarantined != mended
+        partition = storage.partition(0)
+        assert partition.quarantined != mended
+        (tail,) = [one for one in partition.findings if one.code == "torn-tail"]
+        assert (tail.severity == "repairable") == mended
 
 
 @pytest.mark.parametrize("segments", [1, 2])
