@@ -349,6 +349,18 @@ def test_the_first_entry_of_a_segments_index_is_where_its_records_begin(
     assert path.read_bytes() == whole
 
 
+def test_the_end_of_a_sealed_segment_is_not_called_torn_by_a_crash(tmp_path: Path) -> None:
+    """The segment behind it begins in it, so that its name proves nothing of the end; it was closed and synced all the same."""
+    records = make_records(20)
+    build_directory(tmp_path, {0: [records[:10]]}, local_low_water_mark=-1)
+    write_segment(tmp_path / "0", records[5:20])
+    os.truncate(data_path(tmp_path), data_path(tmp_path).stat().st_size - 1)
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+        (tail,) = [one for one in storage.partition(0).findings if one.code == "torn-tail"]
+        assert tail.severity == "damage"
+
+
 @LAYOUTS
 @pytest.mark.parametrize(("mark", "mended"), [(27, True), (28, True), (29, False)])
 def test_a_torn_tail_is_cut_only_when_it_is_above_the_mark(
