@@ -7,6 +7,8 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 from __future__ import annotations
 
 from tests.mutation.slips_of_inspect import INSPECT
+from tests.mutation.slips_of_nodes import NODES
+from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.trial import Slip
 
@@ -166,4 +168,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES)

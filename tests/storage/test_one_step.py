@@ -445,6 +445,31 @@ def test_an_index_without_data_that_lists_one_transaction_more_than_is_held_prov
         assert (found.severity == "repairable") == sound
 
 
+@pytest.mark.parametrize(("name", "sound"), [(20, True), (21, False), (22, False)])
+def test_a_name_behind_the_end_proves_what_is_in_front_of_it(tmp_path: Path, name: int, sound: bool) -> None:
+    """An index without entries under that name; the last transaction is 19, above the mark."""
+    built(tmp_path, 20)
+    index_path(tmp_path, name).write_bytes(segment_header(0, name).encode())
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined != sound
+        assert ("durable-missing" in codes(partition.findings)) != sound
+    assert index_path(tmp_path, name).exists() != sound
+
+
+@pytest.mark.parametrize(("records", "entries", "sound"), [(999, 1000, True), (1000, 1001, True), (999, 1001, False)])
+def test_an_index_that_leads_behind_a_checkpoint_proves_the_records_in_front_of_it(
+    tmp_path: Path, records: int, entries: int, sound: bool
+) -> None:
+    build_directory(tmp_path, {0: 1001}, per_segment=5000, size=10, local_low_water_mark=-1)
+    os.truncate(data_path(tmp_path), HEADER_SIZE + records * 50)
+    os.truncate(index_path(tmp_path), entry_position(entries, 0))
+    with opened(tmp_path, LARGE) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined != sound
+        assert ("durable-missing" in codes(partition.findings)) != sound
+
+
 @pytest.mark.parametrize(("session", "mark", "sound"), [(-1, -1, True), (0, -1, False), (1, -1, False)])
 def test_a_partition_without_any_file_in_which_a_session_began_is_not_begun_anew(
     tmp_path: Path, session: int, mark: int, sound: bool
