@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.disk import DirectoryLock
 from engine.inspect import record_checks, split_segments
 from engine.inspect import verify as verify_module
 from engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
@@ -350,7 +352,7 @@ def test_a_record_that_is_missing_where_two_parts_meet_is_found(
         assert run(storage, threads=2)[0] == alone
 
 
-@pytest.mark.parametrize("options", [{}, {"sample": 1.0}])
+@pytest.mark.parametrize("options", [{}, {"sample": 0.999}])
 @pytest.mark.parametrize(("damaged", "unlisted"), [(2, 0), (3, 0), (4, 1), (6, 3)])
 def test_damage_beyond_the_list_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], damaged: int, unlisted: int
@@ -455,3 +457,29 @@ def test_a_data_checksum_that_is_wrong_is_told_of_each_record(tmp_path: Path) ->
         patch(storage / "0" / segment_name(0), at(number), bytes(raw))
     findings, _ = run(age(storage))
     assert [(one.code, one.transaction_id) for one in findings] == [("data-checksum", one) for one in (0, 4, 9)]
+
+
+# --- while a node is at work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "first", "long_ago", "expected"),
+    [
+        (True, 20, False, []),
+        (True, 20, True, ["index-missing"]),
+        (False, 20, False, ["index-missing"]),
+        (True, 10, False, ["index-missing"]),
+    ],
+)
+def test_an_index_that_a_truncation_just_removed_is_not_missing(
+    tmp_path: Path, held: bool, first: int, long_ago: bool, expected: list[str]
+) -> None:
+    """Our storage removes the last segment's index before its data file.  Only a holder does that, and not for long."""
+    storage = build(tmp_path)
+    lock = DirectoryLock.acquire(storage, storage / "waltz-storage.ctl") if held else contextlib.nullcontext()
+    with lock:
+        idx(storage, 0, first).unlink()
+        if long_ago:
+            age(storage)
+        findings, _ = run(storage)
+    assert codes(findings) == expected
