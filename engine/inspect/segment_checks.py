@@ -151,7 +151,8 @@ class SegmentCheck:
 
     def watch(self) -> Watch:
         """A watch over both files that compares with how they were when they were opened."""
-        going = self.job.held and self.index_state is None  # a truncation may have removed it: only the directory tells when
+        # a truncation may have removed the index just now: of that only the directory's time tells
+        going = self.job.held and self.index_state is None
         directory = self.job.directory if going else None
         watch = Watch((self.job.data_path, self.job.index_path), self.job.held, self.limits, directory)
         watch.before = (self.data_state, self.index_state)
