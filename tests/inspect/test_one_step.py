@@ -14,11 +14,12 @@ from engine.disk import DirectoryLock
 from engine.inspect import record_checks, split_segments
 from engine.inspect import verify as verify_module
 from engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
+from engine.inspect.outcome import ManifestRequest
 from engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding
 from engine.scan.source import FileSource
 from engine.storage.view import FileState, SegmentView
 from formats.accepted_losses import AcceptedLoss
-from formats.control import Layout
+from formats.control import Layout, decode_control
 from formats.segment import HEADER_SIZE, Record, encode_entries, entry_position, index_name, segment_name
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
@@ -485,3 +486,59 @@ def test_an_index_that_a_truncation_just_removed_is_not_missing(
             age(storage)
         findings, _ = run(storage)
     assert codes(findings) == expected
+
+
+# --- against a manifest ------------------------------------------------------------------------------------------------
+
+
+def against_manifest(storage: Path, manifest: Path) -> list[tuple[str, str]]:
+    findings, _ = run(age(storage), manifest=ManifestRequest(manifest))
+    return [(str(one.code), one.message) for one in findings if one.code.startswith("manifest-")]
+
+
+@pytest.mark.parametrize(
+    "name", [segment_name(0), index_name(0), segment_name(10), segment_name(20), "waltz-storage.ctl"]
+)
+@pytest.mark.parametrize("change", [-1, 0, 1, 2])
+def test_a_file_is_as_long_as_its_manifest_says_and_only_the_last_segment_grows(
+    tmp_path: Path, name: str, change: int
+) -> None:
+    """Not by a byte."""
+    storage, manifest = build(tmp_path / "s"), tmp_path / "s.manifest"
+    assert against_manifest(storage, manifest) == []
+    path = storage / name if name.endswith(".ctl") else storage / "0" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:change] if change < 0 else whole + bytes(change))
+    found = against_manifest(storage, manifest)
+    if change == 0:
+        assert found == []
+    elif change > 0 and name == segment_name(20):
+        assert [code for code, _ in found] == ["manifest-grown"]
+    else:
+        said = f"the file has {len(whole) + change} bytes, the manifest says {len(whole)}"
+        assert found == [("manifest-differs", said)]
+
+
+@pytest.mark.parametrize("field", ["session_id", "low_water_mark", "local_low_water_mark"])
+@pytest.mark.parametrize(("change", "code"), [(-1, "manifest-differs"), (1, "manifest-grown")])
+def test_session_and_marks_rise_since_a_manifest_was_made_and_never_fall(
+    tmp_path: Path, field: str, change: int, code: str
+) -> None:
+    storage, manifest = build(tmp_path / "s"), tmp_path / "s.manifest"
+    assert against_manifest(storage, manifest) == []
+    path = storage / "waltz-storage.ctl"
+    control = decode_control(path.read_bytes())
+    info = control.partitions[0]
+    pair = [replace(one, **{field: getattr(one, field) + change}).sealed() for one in info.structs]
+    path.write_bytes(replace(control, partitions=(replace(info, structs=(pair[0], pair[1])),)).encode())
+    assert [found for found, _ in against_manifest(storage, manifest)] == [code]
+
+
+@pytest.mark.parametrize(
+    ("length", "refuses"), [(-2, True), (-1, True), (0, False), (2**31 - 3, False), (2**31 - 2, True)]
+)
+def test_a_length_for_which_the_release_has_no_array_ends_its_start(tmp_path: Path, length: int, refuses: bool) -> None:
+    """Of the record behind the last good one; any other length is a torn end to it."""
+    storage = build(tmp_path)
+    patch(seg(storage, 0, 20), at(9) + 28, struct.pack(">i", length))
+    assert ("released-refuses" in found(storage, for_released=True)) == refuses

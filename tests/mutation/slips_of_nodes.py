@@ -49,13 +49,6 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/partition_requests.py",
-        "if after < -1 or (",
-        "if after < -2 or (",
-        ("tests/node/test_one_step.py", "tests/node/test_service.py"),
-        "a nonsense id is refused in other words",
-    ),
-    Slip(
-        "engine/node/partition_requests.py",
         "0 < message.max_count <= FEW_RECORDS",
         "0 < message.max_count <= FEW_RECORDS + 1",
         _STEP,

@@ -90,8 +90,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_partition.py",
-        "elif self.expected is not None and part.first < self.expected:",
-        "elif self.expected is not None and part.first < self.expected - 1:",
+        "if before is not None and self.expected is not None and part.first < self.expected:",
+        "if before is not None and self.expected is not None and part.first < self.expected - 1:",
         _STEP,
         "a transaction that stands in two segments is left",
     ),
@@ -171,13 +171,6 @@ REPAIR: tuple[Slip, ...] = (
         "if any(end > start + 1 for (_, end), (start, _)",
         _STEP,
         "two edits of one byte: the kept bytes are not those that were there",
-    ),
-    Slip(
-        "engine/repair/edits.py",
-        "(cut is not None and edit.end > cut)",
-        "(cut is not None and edit.end > cut + 1)",
-        _STEP,
-        "an edit brings a byte back that another one cuts",
     ),
     Slip(
         "engine/repair/edits.py",

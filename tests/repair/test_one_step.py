@@ -258,6 +258,15 @@ def test_a_few_wrong_entries_are_damage_and_many_are_another_index(one: Scene, w
     assert judged(one.root).own == own
 
 
+@pytest.mark.parametrize(("records", "own"), [(1, False), (2, True)])
+def test_an_index_with_a_single_entry_proves_nothing(tmp_path: Path, records: int, own: bool) -> None:
+    """It is alike in every index.  Request ids tell nothing here: none of this partition names it."""
+    made = make_records(50 + records, partition=7)
+    root = build_directory(tmp_path / "s", {0: [made[:50]]}, local_low_water_mark=-1)
+    with_header(write_segment(root / "0", made[50:]), partition=3)
+    assert judged(root).own == own
+
+
 # --- the quarantine ----------------------------------------------------------------------------------------------------
 
 
