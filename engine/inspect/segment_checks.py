@@ -153,7 +153,10 @@ class SegmentCheck:
 
     def watch(self) -> Watch:
         """A watch over both files that compares with how they were when they were opened."""
-        watch = Watch((self.job.data_path, self.job.index_path), self.job.held, self.limits)
+        # a truncation may have removed the index just now: of that only the directory's time tells
+        going = self.job.held and self.index_state is None
+        directory = self.job.directory if going else None
+        watch = Watch((self.job.data_path, self.job.index_path), self.job.held, self.limits, directory)
         watch.before = (self.data_state, self.index_state)
         return watch
 
@@ -316,8 +319,9 @@ class SegmentCheck:
         explained, excess, index_end = 0, None, None
         if scan.tail is not None:
             passing.append(tail_finding(job, scan.tail))
-        if self._index_problem is not None:  # a node makes the index before it writes the first record
-            (findings if self.size > HEADER_SIZE else passing).append(self._index_problem)
+        if self._index_problem is not None:  # a release makes the index first; our truncation removes it first
+            going = self.size <= HEADER_SIZE or (job.held and self.index_state is None)
+            (passing if going else findings).append(self._index_problem)
         if scan.comparison is not None and self.reader is not None:
             passing += self._index_short(scan)
         if scan.comparison is not None and self.reader is not None and not scan.unread_tail:

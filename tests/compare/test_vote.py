@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
@@ -117,7 +117,7 @@ def acknowledged_versions(run: Run, ballots: Sequence[Ballot], replicas: int) ->
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Run], list[Ballot], int]:
+def clusters(draw: st.DrawFn, *, with_marks: bool = False) -> tuple[list[Run], list[Ballot], int]:
     """Up to four replicas of up to five ids, every one with a version, a damaged place or its end."""
     count = draw(st.integers(1, 4))
     replicas = draw(st.integers(count, 5))
@@ -128,7 +128,9 @@ def clusters(draw: st.DrawFn) -> tuple[list[Run], list[Ballot], int]:
         length = draw(st.integers(0, 5)) if present else 0
         column = draw(st.lists(st.sampled_from(["x", "x", "x", "y", "z", None]), min_size=length, max_size=length))
         columns.append(column)
-        ballots.append(Ballot(present, open_end=present and draw(st.booleans())))
+        session = draw(st.none() | st.integers(4, 6)) if with_marks else None
+        mark = draw(st.none() | st.integers(-1, 5)) if with_marks else None
+        ballots.append(Ballot(present, session, mark, open_end=present and draw(st.booleans())))
     runs: list[Run] = []
     for number in range(max(map(len, columns))):
         first: dict[str, int] = {}
@@ -147,6 +149,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Run], list[Ballot], int]:
     return runs, ballots, replicas
 
 
+@settings(deadline=None)
 @given(clusters())
 def test_nothing_that_a_quorum_may_have_held_is_ever_cut_silently(
     case: tuple[list[Run], list[Ballot], int],
@@ -189,7 +192,8 @@ def _nobody_knows(run: Run, ballots: Sequence[Ballot], replicas: int) -> bool:
     return hidden + replicas - len(ballots) >= quorum_of(replicas)
 
 
-@given(clusters(), st.randoms(use_true_random=False))
+@settings(deadline=None)
+@given(clusters() | clusters(with_marks=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_replicas_are_named_changes_nothing(
     case: tuple[list[Run], list[Ballot], int], source: object
 ) -> None:
@@ -210,7 +214,8 @@ def test_the_order_in_which_replicas_are_named_changes_nothing(
     )  # fmt: skip
 
 
-@given(clusters())
+@settings(deadline=None)
+@given(clusters() | clusters(with_marks=True))
 def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], list[Ballot], int]) -> None:
     runs, ballots, replicas = case
     single = [piece for run in runs for piece in run.cut(range(run.first + 1, run.stop))]
@@ -218,6 +223,74 @@ def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], li
     assert (one.verdict, one.clean_to, one.undecided, one.lost) == (
         other.verdict, other.clean_to, other.undecided, other.lost,
     )  # fmt: skip
+
+
+@settings(deadline=None)
+@given(clusters(with_marks=True))
+def test_what_was_acknowledged_and_stands_somewhere_is_never_called_lost_or_cut(
+    case: tuple[list[Run], list[Ballot], int],
+) -> None:
+    """At or below the highest mark, whoever has the record, of whatever session it is."""
+    runs, ballots, replicas = case
+    decision = decide(runs, ballots, replicas)
+    acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
+    assert decision.acknowledged == acknowledged
+    told = [*decision.undecided, *decision.lost]
+    for run in runs:
+        versions = {version for version in run.versions if version >= 0}
+        for number in range(run.first, run.stop):
+            if number > acknowledged:
+                continue
+            assert number <= decision.clean_to or any(first <= number < stop for first, stop in told), (
+                "never cut silently"
+            )
+            if versions:
+                assert not any(first <= number < stop for first, stop in decision.lost)
+            if len(versions) == 1 and number <= decision.clean_to:
+                (kept,) = [one.version for one in decision.kept if one.run.first <= number < one.run.stop]
+                assert kept in versions, "a single intact version is the one that is kept"
+
+
+@pytest.mark.parametrize(
+    ("mark", "clean_to", "verdict"), [(6, 6, Verdict.RECOVERABLE), (7, 7, Verdict.RECOVERABLE), (8, 7, Verdict.LOST)]
+)
+def test_an_acknowledged_record_that_only_an_older_session_holds_is_kept(
+    mark: int, clean_to: int, verdict: Verdict
+) -> None:
+    """Two of three began session 5 with transactions up to 5; the third has 6 and 7 of session 4, and no vote."""
+    ballots = [Ballot(session_id=5, low_water_mark=mark), Ballot(session_id=5), Ballot(session_id=4)]
+    decision = decide(ends(5, 5, 7), ballots, 3)
+    assert decision.voters == (True, True, False)
+    assert (decision.clean_to, decision.verdict) == (clean_to, verdict)
+
+
+@pytest.mark.parametrize(("mark", "clean_to"), [(4, 5), (5, 5), (6, 6), (7, 7)])
+def test_one_copy_is_enough_up_to_the_mark_and_not_one_further(mark: int, clean_to: int) -> None:
+    assert decide(ends(9, 5, 5), [Ballot(low_water_mark=mark)] * 3, 3).clean_to == clean_to
+
+
+@pytest.mark.parametrize(("replicas", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)])
+def test_a_quorum_is_more_than_half(replicas: int, quorum: int) -> None:
+    assert quorum_of(replicas) == quorum
+
+
+@pytest.mark.parametrize(
+    ("damaged", "verdict", "clean_to"), [(0, Verdict.RECOVERABLE, 3), (1, Verdict.RECOVERABLE, 3), (2, Verdict.LOST, 3)]
+)
+def test_damage_that_may_have_been_a_quorums_is_lost_and_less_is_cut(
+    damaged: int, verdict: Verdict, clean_to: int
+) -> None:
+    """Of transaction 4 nobody has an intact copy; three replicas."""
+    versions = (DAMAGED,) * damaged + (ABSENT,) * (3 - damaged)
+    decision = decide([Run(0, 4, (0, 0, 0)), Run(4, 5, versions)], [Ballot()] * 3, 3)
+    assert (decision.verdict, decision.clean_to) == (verdict, clean_to)
+
+
+@pytest.mark.parametrize(
+    ("border", "pieces"), [(2, [(3, 9)]), (3, [(3, 9)]), (4, [(3, 4), (4, 9)]), (8, [(3, 8), (8, 9)]), (9, [(3, 9)])]
+)
+def test_a_run_is_cut_at_what_lies_inside(border: int, pieces: list[tuple[int, int]]) -> None:
+    assert [(one.first, one.stop) for one in Run(3, 9, (0,)).cut([border])] == pieces
 
 
 def test_what_is_acknowledged_is_kept_though_one_copy_is_left() -> None:

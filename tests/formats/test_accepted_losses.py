@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,9 @@ def test_a_line_that_was_taken_out_is_seen() -> None:
         ("partition", True),
         ("from_transaction_id", -1),
         ("from_transaction_id", 526),
+        ("from_transaction_id", 2**63 - 1),
+        ("to_transaction_id", 447),
+        ("to_transaction_id", 2**63 - 1),
         ("to_transaction_id", 2**63),
         ("local_low_water_mark", -2),
         ("reason", None),
@@ -91,6 +95,18 @@ def test_values_that_nobody_writes_are_refused_though_their_checksum_is_right(ke
     raw = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     forged = json.dumps({**body, "crc32": f"{zlib.crc32(raw):08x}"}).encode()
     assert decode_ledger(b"\n".join((head, forged, b""))) == Ledger((), "line 2 is damaged")
+
+
+@pytest.mark.parametrize(("first", "last", "mark"), [(0, 0, -1), (448, 448, 447), (0, 2**63 - 2, 2**63 - 2)])
+def test_the_smallest_and_the_largest_ids_come_back(first: int, last: int, mark: int) -> None:
+    loss = replace(LOSSES[0], first=first, last=last, local_low_water_mark=mark)
+    assert decode_ledger(encode_ledger([loss])) == Ledger((loss,))
+
+
+def test_a_line_too_many_is_seen() -> None:
+    head, first, second, _ = encode_ledger(LOSSES).split(b"\n")
+    found = decode_ledger(b"\n".join((head, first, second, second, b"")))
+    assert found.fault == "it should name 2 losses, and names 3"
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 4096, b"[" * 100_000 + b"\n", b"null\n", b"{}\n", b"\xff\xfe\n"])

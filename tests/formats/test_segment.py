@@ -194,6 +194,15 @@ def test_other_names_are_no_segments(name: str) -> None:
     assert parse_name(name) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "known"), [(2**63 - 2, True), (2**63 - 1, True), (2**63, False), (2**63 + 1, False), (10**19 - 1, False)]
+)
+def test_a_name_goes_as_far_as_an_id_does(first: int, known: bool) -> None:
+    """Nineteen digits have room for more than 64 bits with a sign."""
+    for suffix in (".seg", ".idx"):
+        assert parse_name(f"{first:019d}{suffix}") == ((first, suffix) if known else None)
+
+
 @properties
 @given(st.text(max_size=30))
 def test_parsing_a_name_inverts_making_it_or_refuses(name: str) -> None:

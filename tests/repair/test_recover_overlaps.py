@@ -142,6 +142,16 @@ def test_what_the_other_run_alone_holds_is_not_lost_unasked(tmp_path: Path) -> N
     assert "stands nowhere else" in repair.plan.undecided[0].message
 
 
+@pytest.mark.parametrize(("stop", "decided"), [(19, False), (20, True), (21, True)])
+def test_a_run_that_ends_one_record_earlier_is_not_kept_unasked(tmp_path: Path, stop: int, *, decided: bool) -> None:
+    """The replica has the later run; the earlier one goes on to transaction 19."""
+    path = two_histories(tmp_path / "d", stop)
+    replica = build(tmp_path / "replica", [records(0, 15) + records(15, stop, seed=9)])
+    repair = recovered(path, replica)
+    assert bool(repair.plan.steps) == decided
+    assert not repair.plan.loses_data
+
+
 @pytest.mark.parametrize(("following", "kept"), [(20, 0), (25, 9)])
 def test_the_next_segment_decides(tmp_path: Path, following: int, kept: int) -> None:
     segments = [records(0, 10), records(10, 20), records(15, 25, seed=9), records(following, 30, seed=kept)]

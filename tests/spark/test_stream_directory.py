@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError, NotWaltzError
+from engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
 from engine.findings import Finding
 from engine.inspect.dump import dump_records
 from engine.storage.append import AppendSession, PendingRecord
 from engine.storage.directory import StorageDirectory, StorageOptions
+from formats.control import decode_control
 from formats.segment import Record, index_name, segment_name
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, make_records, write_segment
 from tests.golden import GOLDEN, needs_golden
 from tests.spark.streaming import Query, as_row, damage, findings, ids, open_stream, row_value, segment_path
 
@@ -228,6 +230,38 @@ def test_up_to_the_low_water_mark_nothing_above_it_is_read(tmp_path: Path) -> No
         AppendSession(storage, 0).append([PendingRecord(b"new")])
     query.run()
     assert ids(query.rows) == list(range(90))  # a new session began at 89; what it appended is not behind its mark
+
+
+@pytest.mark.parametrize(("low", "local", "read"), [(41, 60, 42), (60, 41, 42), (41, 41, 42), (41, -1, 0), (-1, 41, 0)])
+def test_only_what_both_marks_promise_is_beyond_recovery(tmp_path: Path, low: int, local: int, read: int) -> None:
+    """Either mark may be the higher one: of a replica that is behind, or that was ahead when the session began."""
+    path = build_directory(tmp_path / "d", {0: 90}, local_low_water_mark=0)
+    control = decode_control((path / "waltz-storage.ctl").read_bytes())
+    info = control.partitions[0]
+    pair = [replace(one, low_water_mark=low, local_low_water_mark=local).sealed() for one in info.structs]
+    changed = replace(control, partitions=(replace(info, structs=(pair[0], pair[1])),))
+    (path / "waltz-storage.ctl").write_bytes(changed.encode())
+    query = Query(path, upTo="low-water-mark")
+    query.run()
+    assert ids(query.rows) == list(range(read))
+
+
+@pytest.mark.parametrize("kind", ["data", "header"])
+def test_a_record_that_was_replaced_under_its_request_id_is_noticed(tmp_path: Path, kind: str) -> None:
+    """The very record that the stream has read last; its id and its request id are the same."""
+    records = make_records(20)
+    path = build_directory(tmp_path / "d", {0: [records]})
+    query = Query(path)
+    query.run()
+    old = records[-1]
+    data = bytes(byte ^ 1 for byte in old.data) or b"x"
+    new = Record.make(
+        old.transaction_id, old.request_id, old.header ^ (kind == "header"), data if kind == "data" else old.data
+    )
+    assert (new.transaction_id, new.request_id) == (old.transaction_id, old.request_id)
+    write_segment(path / "0", [*records[:-1], new, *make_records(1, first=20)])
+    with pytest.raises(StalePlanError, match="transaction 19 is not the one that was read"):
+        query.step()
 
 
 def test_a_row_limit_of_spark_wins_over_the_option_and_all_available_means_all(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidRequestError, StalePlanError
@@ -125,3 +126,18 @@ def test_the_error_about_a_changed_history_names_partition_transaction_and_what_
         assert said in text
         assert "startingTransactions" in text
     assert BEGINNING.end is None
+
+
+@settings(deadline=None)
+@given(ANCHORS, ANCHORS)
+def test_a_record_is_the_same_where_id_request_id_and_checksum_are(one: Anchor, other: Anchor) -> None:
+    """Wherever it stands; each of the three alone makes it another one."""
+    moved = replace(one, segment=other.segment, offset=other.offset, size=other.size)
+    assert one.is_record(moved)
+    assert not one.is_record(replace(moved, transaction_id=one.transaction_id + 1))
+    for changed in (
+        replace(moved, record_checksum=(one.record_checksum or 0) ^ 1),
+        replace(moved, request_id=RequestId(1, 2, 3, 4) if one.request_id is None else None),
+    ):
+        assert not one.is_record(changed)
+        assert not changed.is_record(one)

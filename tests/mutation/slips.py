@@ -1,0 +1,171 @@
+"""A sample of slips, made by hand: each would cost a user data or hide damage, and each must be noticed.
+
+They are steps of one to each side, dropped checks, missing syncs and durable steps in another order, in the rooms that decide
+what is damaged, what is lost and what may be cut.  Whoever moves a judgement moves its slips; whoever adds one adds its own.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.slips_of_inspect import INSPECT
+from tests.mutation.slips_of_nodes import NODES
+from tests.mutation.slips_of_repair import REPAIR
+from tests.mutation.slips_of_storage import STORAGE
+from tests.mutation.trial import Slip
+
+FIRST: tuple[Slip, ...] = (
+    Slip(
+        "engine/node/partition_service.py",
+        "max(partition.session_id, fences.get(partition.number))",
+        "fences.get(partition.number)",
+        ("tests/node/test_one_step.py",),
+        "a directory of a released node, without fences, lets an older session append",
+    ),
+    Slip(
+        "engine/inspect/partition_checks.py",
+        "if mark is not None and last < mark:",
+        "if mark is not None and last < mark - 1:",
+        ("tests/inspect/test_one_step.py",),
+        "verify is clean with exactly one acknowledged transaction lost",
+    ),
+    Slip(
+        "engine/repair/reconcile.py",
+        "first > mark)",
+        "first >= mark)",
+        ("tests/repair/test_one_step.py",),
+        "a plan cuts an acknowledged transaction without permission",
+    ),
+    Slip(
+        "engine/storage/partition.py",
+        "for segment in reversed(dropped):",
+        "for segment in dropped:",
+        ("tests/storage/test_one_step.py",),
+        "a crash within a truncation leaves a gap",
+    ),
+    Slip(
+        "engine/storage/partition.py",
+        "                disk.unlink(path)\n            disk.sync_directory(self.path)",
+        "                disk.unlink(path)",
+        ("tests/storage/test_one_step.py",),
+        "a power loss within a truncation leaves a later segment and takes an earlier one",
+    ),
+    Slip(
+        "engine/storage/partition.py",
+        """            if after < self.local_low_water_mark:
+                self._control.lower_local_low_water_mark(self.number, after)
+            try:
+                self._cut_to(after + 1)
+            except DiskWriteError as error:
+                raise self._fail(error) from None
+""",
+        """            try:
+                self._cut_to(after + 1)
+            except DiskWriteError as error:
+                raise self._fail(error) from None
+            if after < self.local_low_water_mark:
+                self._control.lower_local_low_water_mark(self.number, after)
+""",
+        ("tests/storage/test_one_step.py",),
+        "a crash within a truncation that was permitted quarantines the partition",
+    ),
+    Slip(
+        "engine/storage/segment_recovery.py",
+        "return last is not None and last.end == self.size",
+        "return last is not None",
+        ("tests/storage/test_one_step.py",),
+        "a sealed segment with junk behind it opens for writing without a finding",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "if count < known:",
+        "if count + 1 < known:",
+        ("tests/inspect/test_one_step.py",),
+        "an index that is short by one entry is clean",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "if not whole or scan.first_id != joined.next_id:",
+        "if not whole:",
+        ("tests/inspect/test_one_step.py",),
+        "records that are missing exactly where two parts meet are silent",
+    ),
+    Slip(
+        "engine/inspect/index_checks.py",
+        "if number == reader.begins and stored[0] != HEADER_SIZE:",
+        "if number == reader.begins and stored[0] < HEADER_SIZE:",
+        ("tests/inspect/test_one_step.py",),
+        "a first entry that leads behind the first record is clean to a quick look",
+    ),
+    Slip(
+        "engine/compare/vote.py",
+        "if voter or acknowledged:",
+        "if voter:",
+        ("tests/compare/test_vote.py",),
+        "an acknowledged record that an older session holds is called lost",
+    ),
+    Slip(
+        "engine/storage/batch.py",
+        "if 0 < count <= left and",
+        "if 0 < count <= left + 1 and",
+        ("tests/storage/test_one_step.py",),
+        "a record behind a checkpoint is written before the checkpoint is durable, and a wrong index is believed",
+    ),
+    Slip(
+        "engine/spark/stream_directory.py",
+        "min(current.low_water_mark, current.local_low_water_mark)",
+        "max(current.low_water_mark, current.local_low_water_mark)",
+        ("tests/spark/test_stream_directory.py",),
+        "a stream hands on what recovery may take back",
+    ),
+    Slip(
+        "engine/spark/offsets.py",
+        """        mine = (self.transaction_id, self.request_id, self.record_checksum)
+        return mine == (other.transaction_id, other.request_id, other.record_checksum)""",
+        """        mine = (self.transaction_id, self.request_id)
+        return mine == (other.transaction_id, other.request_id)""",
+        ("tests/spark/test_stream_offsets.py",),
+        "a record that was replaced under its request id goes unnoticed by a stream",
+    ),
+    Slip(
+        "engine/node/hosted_storage.py",
+        "before, service.availability = service.availability, self.storage.availability(number)",
+        "before, service.availability = service.availability, self.storage.availability(numbers[0])",
+        ("tests/node/test_one_step.py",),
+        "a partition gets the availability of another one",
+    ),
+    Slip(
+        "engine/repair/quarantine.py",
+        "        if group.path.is_file():\n",
+        "        if False:\n",
+        ("tests/repair/test_one_step.py",),
+        "what is kept of a file is not what a power loss leaves of it, and undo refuses",
+    ),
+    Slip(
+        "engine/storage/retired.py",
+        """        forget_fence(storage, control.num_partitions, number)
+        forget_partition(storage, number)
+        _delete(directory / name)
+""",
+        """        forget_partition(storage, number)
+        _delete(directory / name)
+        forget_fence(storage, control.num_partitions, number)
+""",
+        ("tests/storage/test_one_step.py",),
+        "a partition that is assigned again after a crash refuses its sessions for good",
+    ),
+    Slip(
+        "formats/segment.py",
+        "int(match[1]) >= 2**63",
+        "int(match[1]) > 2**63",
+        ("tests/formats/test_segment.py",),
+        "a stray name turns a clean verify into damage",
+    ),
+    Slip(
+        "engine/inspect/record_checks.py",
+        "        self.unlisted += other.unlisted\n",
+        "",
+        ("tests/inspect/test_one_step.py",),
+        "damage that is beyond the list is not counted",
+    ),
+)
+
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES)

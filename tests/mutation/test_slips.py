@@ -1,0 +1,65 @@
+"""Every slip of the sample is noticed by the tests that it names; the list itself keeps up with the code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.slips import SLIPS
+from tests.mutation.trial import ROOT, Scratch, Slip
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
+    return Scratch.copied(tmp_path_factory.mktemp("slips") / "copy")
+
+
+def test_every_slip_changes_a_place_that_is_there_once_into_code() -> None:
+    """Where the code moved, the slip moves with it."""
+    lost = []
+    for slip in SLIPS:
+        text = (ROOT / slip.file).read_text()
+        if text.count(slip.old) != 1 or slip.old == slip.new:
+            lost.append(f"{slip.name}: stands there {text.count(slip.old)} times")
+        else:
+            ast.parse(text.replace(slip.old, slip.new), slip.file)
+    assert lost == []
+
+
+def test_no_slip_is_listed_twice_and_each_names_tests_that_are_there() -> None:
+    assert len({(slip.file, slip.old, slip.new) for slip in SLIPS}) == len(SLIPS)
+    for slip in SLIPS:
+        assert slip.harm
+        for test in slip.noticed_by:
+            file, _, name = test.partition("::")
+            text = (ROOT / file).read_text()
+            assert not name or f"def {name}(" in text, test
+
+
+def test_a_scratch_copy_is_as_it_was_behind_a_slip(tmp_path: Path) -> None:
+    copy = Scratch(tmp_path)
+    file = tmp_path / "engine" / "a.py"
+    file.parent.mkdir()
+    file.write_text("a = 1\n")
+    slip = Slip("engine/a.py", "a = 1", "a = 2", (), "none")
+    with copy.slipped(slip):
+        assert file.read_text() == "a = 2\n"
+    assert file.read_text() == "a = 1\n"
+    with pytest.raises(ValueError, match="2 times"), copy.slipped(Slip("engine/a.py", " ", "", (), "none")):
+        pass
+
+
+@pytest.mark.long
+def test_the_tests_that_notice_pass_without_a_slip(scratch: Scratch) -> None:
+    """Otherwise they would notice everything."""
+    named = sorted({test for slip in SLIPS for test in slip.noticed_by})
+    assert scratch.failing(named) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.name)
+def test_a_slip_is_noticed(scratch: Scratch, slip: Slip) -> None:
+    with scratch.slipped(slip):
+        assert scratch.failing(slip.noticed_by), f"{slip.name}: nobody notices: {slip.harm}"
