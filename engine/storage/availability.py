@@ -77,6 +77,19 @@ def save_marks(storage: Path, marks: Mapping[int, Availability]) -> None:
     disk.write_whole(availability_path(storage), encode_marks(marks))
 
 
+def forget_availability(storage: Path, partition: int) -> None:
+    """Drop the mark of a partition whose files are deleted, durably.  Raises DiskError.
+
+    A file that cannot be understood stays as it is: whoever asks for a mark is told.
+    """
+    try:
+        marks = load_marks(storage)
+    except DamageError:
+        return
+    if marks.pop(partition, None) is not None:
+        save_marks(storage, marks)
+
+
 def encode_marks(marks: Mapping[int, Availability]) -> bytes:
     """The file's bytes."""
     entries = {

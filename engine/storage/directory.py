@@ -279,9 +279,6 @@ class StorageDirectory:
             if delete_files:
                 begin_deletion(self.path, number)
                 finish_deletions(self.path, self._control)
-                marks = load_marks(self.path)
-                if marks.pop(number, None) is not None:
-                    save_marks(self.path, marks)
             elif self.layout is Layout.DOCUMENTED:
                 put_aside(self.path, number)
 

@@ -15,6 +15,7 @@ from engine import disk
 from engine.errors import DiskReadError, RefusedError
 from engine.storage.accepted_losses import forget_partition
 from engine.storage.assignment import DELETING, UNASSIGNED, put_aside_path, retired_place
+from engine.storage.availability import forget_availability
 from engine.storage.control_file import OpenControlFile
 from engine.storage.fences import forget_fence
 from engine.storage.view import view_partition
@@ -83,9 +84,11 @@ def begin_deletion(storage: Path, number: int) -> None:
 
 
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
-    """Delete what waits for it, and forget session, marks, fence and accepted losses of those partitions.
+    """Delete what waits for it, and forget session, marks, fence, accepted losses and switches of those partitions.
 
-    `only`: of these, unless None.  Raises DamageError, DiskError.
+    All of that before the files go: with them goes the sign that something is left to do.  `only`: of these, unless None.
+
+    Raises DamageError, DiskError.
     """
     directory = storage / disk.STATE_DIRECTORY / DELETING
     try:
@@ -107,6 +110,7 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
             control.reset(number)
         forget_fence(storage, control.num_partitions, number)
         forget_partition(storage, number)
+        forget_availability(storage, number)
         _delete(directory / name)
 
 

@@ -109,12 +109,14 @@ class Driver:
         self.fences.raise_to(number, session)
         self._done(number, replace(before, fences=wanted))
 
-    def truncate(self, number: int, after: int) -> None:
-        """Keep `after` and below; ids begin with 0."""
+    def truncate(self, number: int, after: int, *, allow_data_loss: bool = False) -> None:
+        """Keep `after` and below; ids begin with 0.  With permission also below the local low-water mark, which then falls."""
         before = self.truth.partitions[number]
-        self._under_way(number, replace(before, least=after + 1))
-        self.storage.partition(number).truncate(after)
-        self._done(number, before.holding(before.possible[: after + 1]))
+        ((session, mark, local),) = before.marks
+        marks = frozenset({(session, mark, min(local, after) if allow_data_loss else local)})
+        self._under_way(number, replace(before, least=after + 1, marks=before.marks | marks, cutting=True))
+        self.storage.partition(number).truncate(after, allow_data_loss=allow_data_loss)
+        self._done(number, replace(before, marks=marks).holding(before.possible[: after + 1]))
 
     def set_low_water_mark(self, number: int, session: int, mark: int) -> None:
         before = self.truth.partitions[number]
@@ -131,7 +133,7 @@ class Driver:
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
         before = self.truth.partitions[number]
-        gone = PartitionTruth(assigned=frozenset({False}), switches=before.switches)
+        gone = PartitionTruth(assigned=frozenset({False}))
         self._under_way(number, replace(before, assigned=frozenset({True, False})))
         self.storage.unassign(number, delete_files=delete_files)
         self._done(number, gone if delete_files else replace(before, assigned=frozenset({False})))

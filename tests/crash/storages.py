@@ -13,6 +13,7 @@ from engine.disk import Change
 from engine.errors import NotWaltzError, WaltzError
 from engine.findings import Code, Finding, Severity
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from engine.storage.assignment import put_aside_path
 from engine.storage.directory import StorageDirectory, StorageOptions
 from engine.storage.fences import SessionFences
 from engine.storage.partition import Partition
@@ -21,7 +22,7 @@ from formats.request_id import RequestId
 from formats.segment import SEGMENT_SUFFIX, Record
 from tests.crash.recorder import LOCK
 from tests.crash.simdisk import Tree
-from tests.crash.truth import PartitionSeen, Seen, Truth, judge, narrowed
+from tests.crash.truth import NO_MARKS, AbsentSeen, PartitionSeen, Seen, Truth, judge, narrowed
 
 SMALL_SEGMENTS = StorageOptions(segment_size_threshold=1500)
 """Some ten records of the builders in a segment, so that a few appends roll over."""
@@ -37,6 +38,23 @@ def look(storage: StorageDirectory) -> dict[int, PartitionSeen]:
             number: _look_at(storage, number, partition, fences.get(number))
             for number, partition in storage.partitions.items()
         }
+
+
+def look_for_others(storage: StorageDirectory) -> dict[int, AbsentSeen]:
+    """What is left of the partitions that are not assigned."""
+    found = {}
+    with SessionFences.open(storage.path, storage.num_partitions) as fences:
+        for number in sorted(set(range(storage.num_partitions)) - storage.partitions.keys()):
+            places = storage.path / str(number), put_aside_path(storage.path, number)
+            current = storage.info(number).current_struct
+            switches = storage.availability(number)
+            found[number] = AbsentSeen(
+                any(place.is_dir() for place in places),
+                NO_MARKS if current is None else current.marks,
+                (switches.readable, switches.writable),
+                fences.get(number),
+            )
+    return found
 
 
 def _look_at(storage: StorageDirectory, number: int, partition: Partition, fence: int) -> PartitionSeen:
@@ -77,7 +95,7 @@ class StorageChecker:
         try:
             self._inspect(path, complaints)
             with StorageDirectory.open(path, options=self.options) as storage:
-                partitions = look(storage)
+                partitions, others = look(storage), look_for_others(storage)
         except NotWaltzError:
             return Seen(absent=True, error=traceback.format_exc(limit=-3))
         except MUST_WORK:
@@ -86,7 +104,7 @@ class StorageChecker:
         for number, seen in partitions.items():
             if seen.quarantined and before.get(number) != after.get(number):
                 complaints.append(f"partition {number}: its quarantined segments were changed")
-        return Seen(partitions, None, tuple(complaints))
+        return Seen(partitions, others, None, tuple(complaints))
 
     def _inspect(self, path: Path, complaints: list[str], opened: Collection[int] | None = None) -> None:
         """Verify never raises (but for a path that holds nothing of Waltz), changes nothing, and is content with what is open.
@@ -134,14 +152,14 @@ class StorageChecker:
         disk.observer = changes.append
         try:
             with StorageDirectory.open(path, options=self.options) as storage:
-                again = look(storage)
+                again, others = look(storage), look_for_others(storage)
         finally:
             disk.observer = None
         changed = [change for change in changes if change.kind not in ("sync", "sync-directory")]
         if changed:
             complaints.append(f"a second open made changes: {[(one.kind, one.path.name) for one in changed]}")
         complaints += [f"a second open changed {line}" for line in before.differences(Tree.read(path, (LOCK,)))]
-        if _without_findings(again) != _without_findings(seen.partitions):
+        if _without_findings(again) != _without_findings(seen.partitions) or others != seen.others:
             complaints.append("a second open shows something else than the first")
 
     def _go_on(self, path: Path, seen: Seen, complaints: list[str]) -> None:

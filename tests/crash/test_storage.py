@@ -100,6 +100,16 @@ def test_checkpoint(layout: Layout, number: int, tmp_path: Path, survive: CrashT
     survive(f"checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
+@LAYOUTS
+def test_entries_of_another_sector_in_front_of_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Entries that no sync covers lie in the sector in front of the one that the batch with the checkpoint writes."""
+    path, truth = built(tmp_path / "s", layout, 920, per_segment=5000, size=0)
+    with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        driver.append(STRADDLING[layout], 25, 0)
+        driver.append(STRADDLING[layout], 57, 0)
+    survive(f"checkpoint, earlier sector, {layout}", recording, StorageChecker(ONE_SEGMENT))
+
+
 @across([33, 30, 29, 10, 9, 0, -1])
 def test_truncate(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
     """Within the last segment, at its first record, to the end of the one before, across several, and to nothing."""
@@ -110,6 +120,16 @@ def test_truncate(layout: Layout, number: int, tmp_path: Path, survive: CrashTes
         driver.append(partition, 2)
         driver.truncate(partition, max(after, 0))
     survive(f"truncate, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@across([33, 20, 9, -1])
+def test_truncate_with_permission(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
+    """Below the mark, within a segment and across several: the mark falls first, or the cut would look like a loss."""
+    path, truth = built(tmp_path / "s", layout, 36, mark=34)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        driver.truncate(STRADDLING[layout], number, allow_data_loss=True)
+        driver.append(STRADDLING[layout], 1)
+    survive(f"truncate with permission, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
 @across([995, 1000, 1003])
@@ -197,6 +217,22 @@ def test_unassign_and_delete_then_assign_again(layout: Layout, tmp_path: Path, s
         driver.assign(number)
         driver.append(number, 2)
     survive(f"unassign, delete, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_what_is_deleted_is_forgotten_as_a_whole(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Fence, marks and switches go with the files: a partition that comes back is a new one, wherever the crash was."""
+    path, truth = built(tmp_path / "s", layout, 3)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.raise_fence(number, 9)
+        driver.set_availability(number, writable=False)
+        driver.set_availability(0, readable=False)
+        driver.unassign(number, delete_files=True)
+        driver.unassign(0, delete_files=False)
+        driver.assign(number)
+        driver.raise_fence(number, 1)
+    survive(f"deleted and forgotten, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
 @LAYOUTS

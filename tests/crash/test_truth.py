@@ -9,7 +9,17 @@ import pytest
 from formats.segment import Record, segment_name
 from tests.builders import make_records
 from tests.crash.simdisk import Tree
-from tests.crash.truth import NO_MARKS, PartitionSeen, PartitionTruth, Seen, Truth, judge, narrowed
+from tests.crash.truth import (
+    FORGOTTEN,
+    NO_MARKS,
+    AbsentSeen,
+    PartitionSeen,
+    PartitionTruth,
+    Seen,
+    Truth,
+    judge,
+    narrowed,
+)
 
 RECORDS = make_records(6)
 NOTHING = Tree({}, frozenset())
@@ -91,6 +101,41 @@ def test_quarantine_is_legitimate_only_when_records_in_flight_were_persisted_out
     failures = judge(IN_FLIGHT, shown(RECORDS[:3], quarantined=True), on_disk(*places))
     assert [line for line in failures if "quarantined" in line] == ([] if legitimate else failures)
     assert bool(failures) is not legitimate
+
+
+def test_while_a_cut_is_under_way_nothing_excuses_a_quarantine() -> None:
+    cutting = IN_FLIGHT.with_partition(0, replace(IN_FLIGHT.partitions[0], cutting=True))
+    disordered = on_disk(0, 1, 2, 4)
+    assert judge(cutting, shown(RECORDS[:3]), disordered) == []
+    assert judge(cutting, shown(RECORDS[:3], quarantined=True), disordered) != []
+    assert judge(IN_FLIGHT, shown(RECORDS[:3], quarantined=True), disordered) == []
+
+
+TAKEN_AWAY = Truth(
+    {0: PartitionTruth(assigned=frozenset({False}), marks=frozenset({(3, 2, 1)}), fences=frozenset({4, 5}))}
+)
+KEPT = AbsentSeen(True, (3, 2, 1), (True, True), 4)
+
+
+@pytest.mark.parametrize(
+    ("other", "fine"),
+    [
+        (KEPT, True),
+        (replace(KEPT, fence=5), True),
+        (replace(KEPT, fence=3), False),
+        (replace(KEPT, fence=6), False),
+        (replace(KEPT, marks=NO_MARKS), False),
+        (replace(KEPT, switches=(False, True)), False),
+        (FORGOTTEN, True),
+        (replace(FORGOTTEN, fence=4), False),
+        (replace(FORGOTTEN, marks=(3, 2, 1)), False),
+        (replace(FORGOTTEN, switches=(True, False)), False),
+    ],
+)
+def test_of_a_partition_that_is_not_assigned_everything_is_left_or_nothing(other: AbsentSeen, fine: bool) -> None:
+    assert (judge(TAKEN_AWAY, Seen(others={0: other}), NOTHING) == []) is fine
+    assert judge(TAKEN_AWAY, Seen(others={1: FORGOTTEN}), NOTHING) == []
+    assert judge(TAKEN_AWAY, Seen(others={1: KEPT}), NOTHING) != []
 
 
 def test_once_seen_nothing_less_is_enough() -> None:

@@ -2,7 +2,8 @@
 
 A `PartitionTruth` says: the records present are a prefix of `possible`, and at least the first `least` of them.  While an
 append is under way, `possible` ends with the records in flight; while a truncation is under way, `least` has fallen and
-`possible` has not; once it is acknowledged, both have.  Marks, assignment, availability and fence are sets of what may be.
+`possible` has not, and `cutting` says so; once it is acknowledged, both have.  Marks, assignment, availability and fence are
+sets of what may be.  Where no file of a partition is left and it is not assigned, everything else of it is forgotten, too.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class PartitionTruth:
     assigned: frozenset[bool] = frozenset({True})
     switches: frozenset[Switches] = frozenset({(True, True)})
     fences: frozenset[int] = frozenset({NO_SESSION})
+    cutting: bool = False
 
     def holding(self, records: Sequence[Record]) -> PartitionTruth:
         """Exactly these records."""
-        return replace(self, possible=tuple(records), least=len(records))
+        return replace(self, possible=tuple(records), least=len(records), cutting=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,20 @@ class PartitionSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentSeen:
+    """A partition that is not assigned; `files`: whether a directory of it is left, in its place or put aside."""
+
+    files: bool
+    marks: Marks
+    switches: Switches
+    fence: int
+
+
+FORGOTTEN = AbsentSeen(False, NO_MARKS, (True, True), NO_SESSION)
+"""A partition that was never here, or of which everything was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A storage directory as it shows itself.
 
@@ -72,6 +88,7 @@ class Seen:
     """
 
     partitions: Mapping[int, PartitionSeen] = field(default_factory=dict)
+    others: Mapping[int, AbsentSeen] = field(default_factory=dict)
     error: str | None = None
     complaints: tuple[str, ...] = ()
     absent: bool = False
@@ -93,6 +110,27 @@ def judge(truth: Truth, seen: Seen, tree: Tree) -> list[str]:
         elif found is not None:
             failures += [f"partition {number}: {line}" for line in judge_partition(number, promised, found, tree)]
     failures += [f"partition {number}: invented" for number in sorted(seen.partitions.keys() - truth.partitions.keys())]
+    for number, other in seen.others.items():
+        promised = truth.partitions.get(number, PartitionTruth())
+        failures += [f"partition {number}, not assigned: {line}" for line in judge_absent(promised, other)]
+    return failures
+
+
+def judge_absent(promised: PartitionTruth, found: AbsentSeen) -> list[str]:
+    """What of a partition that is not assigned is not as promised: as told while it has files, and nothing after them."""
+    if not found.files:
+        return [] if found == FORGOTTEN else [f"its files are gone, and this is left of it: {found}"]
+    return _switches_and_fence(promised, found) + (
+        [] if found.marks in promised.marks else [f"marks {found.marks}, promised {sorted(promised.marks)}"]
+    )
+
+
+def _switches_and_fence(promised: PartitionTruth, found: PartitionSeen | AbsentSeen) -> list[str]:
+    failures = []
+    if found.switches not in promised.switches:
+        failures.append(f"readable, writable {found.switches}, promised {sorted(promised.switches)}")
+    if found.fence not in promised.fences:
+        failures.append(f"session fence {found.fence}, promised {sorted(promised.fences)}")
     return failures
 
 
@@ -116,10 +154,7 @@ def judge_partition(number: int, promised: PartitionTruth, found: PartitionSeen,
         failures.append(f"says its last transaction is {found.max_transaction_id}, but {last} is the last that reads")
     if found.marks not in promised.marks:
         failures.append(f"marks {found.marks}, promised {sorted(promised.marks)}")
-    if found.switches not in promised.switches:
-        failures.append(f"readable, writable {found.switches}, promised {sorted(promised.switches)}")
-    if found.fence not in promised.fences:
-        failures.append(f"session fence {found.fence}, promised {sorted(promised.fences)}")
+    failures += _switches_and_fence(promised, found)
     if found.quarantined and not out_of_order(number, promised, tree):
         failures.append(f"quarantined although its un-synced bytes were not persisted out of order: {found.findings}")
     return failures
@@ -130,8 +165,10 @@ def out_of_order(number: int, promised: PartitionTruth, tree: Tree) -> bool:
 
     This is the only case in which a crash looks like damage to acknowledged data: valid records follow invalid bytes.  An
     engine cannot tell these from a bit flip in records that a client was told about, so it has to keep every byte and refuse
-    writes.
+    writes.  Records that are being removed were whole before, so while a cut is under way nothing excuses a quarantine.
     """
+    if promised.cutting:
+        return False
     contents = [
         data for name, data in tree.files.items() if name.startswith(f"{number}/") and name.endswith(SEGMENT_SUFFIX)
     ]
@@ -147,7 +184,14 @@ def narrowed(truth: Truth, seen: Seen) -> Truth:
     for number, promised in truth.partitions.items():
         found = seen.partitions.get(number)
         if found is None:
-            partitions[number] = replace(promised, assigned=frozenset({False}))
+            other = seen.others.get(number, FORGOTTEN)
+            partitions[number] = replace(
+                promised,
+                assigned=frozenset({False}),
+                marks=frozenset({other.marks}),
+                switches=frozenset({other.switches}),
+                fences=frozenset({other.fence}),
+            )
             continue
         count = len(found.records)
         partitions[number] = replace(
