@@ -115,6 +115,7 @@ class ChunkTask:
             yield from run.orphans(held_ids([*self._before(wanted, limits), *reports]))
             lost = [(loss.first, loss.last + 1) for loss in self.context.accepted]
             yield from run.losses(held_ids([*self._before(lost, limits), *reports]))
+            yield from run.told_strays()
             yield from run.strays()
 
     def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:

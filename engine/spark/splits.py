@@ -160,7 +160,7 @@ def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> I
     """The parts of everything that is wanted, partition by partition, in order."""
     for run in surveyed.runs:
         node = node_of(surveyed.scope, run)
-        findings = tuple(run.begin())
+        findings = (*run.begin(), *run.told_strays())
         if findings:
             yield Notice(node, findings)
         yield from _parts_of(run, node, selection, split_size)

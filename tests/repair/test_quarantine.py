@@ -24,7 +24,7 @@ from engine.errors import (
     RefusedError,
     StalePlanError,
 )
-from engine.repair import journal, quarantine
+from engine.repair import carrying_out, journal, quarantine
 from engine.repair.quarantine import (
     Cut,
     Overwrite,
@@ -244,7 +244,7 @@ def test_a_failure_of_the_system_half_way_is_taken_back_at_once(tree: Path, monk
 
 
 def test_too_little_space_is_refused_before_anything_changes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda path: quarantine.MANIFEST_ALLOWANCE + 99)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: carrying_out.MANIFEST_ALLOWANCE + 99)
     with recording() as changes, pytest.raises(DiskFullError, match="nothing was changed"):
         run(tree, [Cut(tree / "0" / "a.seg", 100)])
     assert changes == []

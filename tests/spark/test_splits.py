@@ -291,10 +291,10 @@ def test_a_file_that_cannot_be_opened_is_one_row_and_the_others_are_read(
     age(storage)
     original = disk.open_for_reading
 
-    def refused(path: Path | str) -> int:
+    def refused(path: Path | str, *, devices: bool = False) -> int:
         if Path(path) == seg(storage, 0, 40):
             raise DiskReadError(path, None, PermissionError(13, "Permission denied"), doing="open")
-        return original(path)
+        return original(path, devices=devices)
 
     monkeypatch.setattr(disk, "open_for_reading", refused)
     rows = read(storage, splitSize=splits, columns="segment,transaction_id,finding")
