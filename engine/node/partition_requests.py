@@ -49,12 +49,12 @@ WRITES = (SetLowWaterMarkRequest, TruncateRequest)
 def access_of(message: StorageMessage) -> Access:
     """What a request needs.  A message that is no request needs what a read needs.
 
-    The first question of a session needs what its writes will need: a released server takes a replica for absent only if this
-    one is refused, and gives up the recovery of all replicas when one fails later.
+    The first question of a session needs what its reads and writes will need: a released server takes a replica for absent only
+    if this one is refused, and gives up the recovery of all replicas when one fails later.
     """
-    if isinstance(message, WRITES) or (isinstance(message, LastSessionInfoRequest) and not message.offline):
-        return Access.WRITE
-    return Access.READ
+    if isinstance(message, LastSessionInfoRequest) and not message.offline:
+        return Access.SESSION
+    return Access.WRITE if isinstance(message, WRITES) else Access.READ
 
 
 def read_by(message: StorageMessage) -> int | None:

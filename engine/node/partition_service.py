@@ -307,7 +307,7 @@ class PartitionService:
     def check(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
         """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
-        if denial is None and access is Access.WRITE:
+        if denial is None and access is not Access.READ:
             outage = standing_outage(self.partition) or self._still_out(offline)
             if outage is not None:  # what made it so was logged when it happened
                 return outage.denial(self.number)

@@ -72,10 +72,11 @@ _STATUS = {
 
 
 class Access(Enum):
-    """What a request needs of the partition."""
+    """What a request needs of the partition: to be read, to be written, or, to begin a session, both."""
 
     READ = "read"
     WRITE = "write"
+    SESSION = "session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def check(state: PartitionState, *, session_id: int, offline: bool, access: Acce
                 f" {session_id}",
             )
         return None
-    if not (state.writable if access is Access.WRITE else state.readable):
+    readable, writable = access is not Access.WRITE, access is not Access.READ
+    if (readable and not state.readable) or (writable and not state.writable):
         return _denied(
             FailureCode.NOT_AVAILABLE, f"read and write for partition={state.number} have been disabled on storage node"
         )

@@ -67,12 +67,12 @@ class Model:
     writable: bool = True
     assigned: bool = True
 
-    def denied(self, message: StorageMessage, write: bool) -> str | None:
+    def denied(self, message: StorageMessage, *, read: bool, write: bool) -> str | None:
         if getattr(message, "offline", False):
             if self.writable:
                 return "online"
             return "session-changed" if message.session_id != self.persisted[0] else None
-        if not (self.writable if write else self.readable):
+        if (read and not self.readable) or (write and not self.writable):
             return "not-available"
         if message.session_id < self.session:
             return "session-changed"
@@ -87,7 +87,9 @@ class Model:
         return expected
 
     def _execute(self, m: StorageMessage) -> Expected:
-        code = self.denied(m, isinstance(m, (AppendRequest, SetLowWaterMarkRequest, TruncateRequest)))
+        write = isinstance(m, (AppendRequest, SetLowWaterMarkRequest, TruncateRequest))
+        first = isinstance(m, LastSessionInfoRequest)  # who begins a session will want both
+        code = self.denied(m, read=not write, write=write or first)
         if code is not None:
             return code, m.sequence
         last = len(self.records) - 1
