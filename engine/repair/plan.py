@@ -157,6 +157,9 @@ def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], source
             names = sorted(os.listdir(directory))
         except FileNotFoundError:
             continue
+        except NotADirectoryError:  # somebody's file of this name, which verify notes: no part of the partition
+            listing += _states(storage, [directory])
+            continue
         except OSError as error:
             raise DiskReadError(directory, None, error, doing="list") from error
         listing += _states(storage, [directory / name for name in names])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import disk
+from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
@@ -327,3 +328,13 @@ def test_a_dry_run_refuses_the_link_that_the_application_would(
     assert (digest(storage), digest(tmp_path / "elsewhere")) == before
     if command != ["truncate", "--partition", "2", "--after", "15"]:
         assert invoke(*command, storage, "--partition", 0, "--yes").status in (0, 5), "the others can be worked on"
+
+
+def test_a_file_in_the_place_of_a_partition_stops_no_repair_of_the_others(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", {1: 60}, layout=Layout.DOCUMENTED, num_partitions=2)
+    (storage / "0").write_text("somebody's")
+    assert invoke("recover", storage, "--yes").status == 0
+    index_of(storage, 1).unlink()
+    assert invoke("recover", storage, "--yes").status == 0
+    assert index_of(storage, 1).exists()
+    assert (storage / "0").read_text() == "somebody's"
