@@ -103,6 +103,11 @@ def test_the_smallest_and_the_largest_ids_come_back(first: int, last: int, mark:
     assert decode_ledger(encode_ledger([loss])) == Ledger((loss,))
 
 
+@pytest.mark.parametrize("more", [b"x", b"{", b"\0"])
+def test_a_line_that_was_only_begun_is_seen(more: bytes) -> None:
+    assert decode_ledger(encode_ledger(LOSSES) + more) == Ledger(LOSSES, "it is cut off")
+
+
 def test_a_line_too_many_is_seen() -> None:
     head, first, second, _ = encode_ledger(LOSSES).split(b"\n")
     found = decode_ledger(b"\n".join((head, first, second, second, b"")))

@@ -71,7 +71,7 @@ FIRST: tuple[Slip, ...] = (
         "engine/storage/segment_recovery.py",
         "return last is not None and last.end == self.size",
         "return last is not None",
-        ("tests/storage/test_one_step.py",),
+        ("tests/storage/test_opening_one_step.py",),
         "a sealed segment with junk behind it opens for writing without a finding",
     ),
     Slip(

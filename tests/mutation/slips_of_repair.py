@@ -180,13 +180,6 @@ REPAIR: tuple[Slip, ...] = (
         "a repair leaves a hole in a file",
     ),
     Slip(
-        "engine/repair/quarantine.py",
-        "    disk.sync_directory(entry.path)\n    entry = replace(entry, state=State.PREPARED",
-        "    entry = replace(entry, state=State.PREPARED",
-        ("tests/crash/test_quarantine.py", "tests/crash/test_mutants.py"),
-        "what a repair kept is gone behind a power loss",
-    ),
-    Slip(
         "engine/repair/since.py",
         "                if other < one\n",
         "                if other < one - 1\n",

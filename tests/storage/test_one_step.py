@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 from engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
-    CorruptRecordError,
     InvalidRequestError,
     MarkWouldFallError,
     RefusedError,
@@ -31,11 +28,11 @@ from engine.storage.segment import CHECKPOINT_INTERVAL
 from engine.storage.strays import hidden, joined
 from formats.accepted_losses import AcceptedLoss, encode_ledger
 from formats.control import Layout, decode_control
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position, segment_name
-from tests.builders import build_directory, make_records, segment_header, write_segment
+from formats.segment import HEADER_SIZE, segment_name
+from tests.builders import build_directory, make_records
 from tests.memory import in_memory
 from tests.repair.trees import Crash, crashing_at, recording
-from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, offset_of, opened
+from tests.storage.support import LAYOUTS, built, opened
 
 
 @pytest.fixture
@@ -298,235 +295,6 @@ def test_data_and_index_are_durable_at_a_checkpoint_before_the_record_behind_it_
         ("write", ".seg"), ("write", ".idx"), ("sync", ".seg"), ("sync", ".idx"),
         ("write", ".seg"), ("write", ".idx"), ("sync", ".seg"),
     ]  # fmt: skip
-
-
-# --- what opening believes and what it cuts --------------------------------------------------------------------------
-
-
-@LAYOUTS
-@pytest.mark.parametrize("change", [-1, 0, 1, 40, 128])
-def test_a_sealed_segment_ends_where_its_last_record_ends(tmp_path: Path, layout: Layout, change: int) -> None:
-    built(tmp_path, 30, layout=layout)
-    path = data_path(tmp_path)
-    size = path.stat().st_size
-    if change < 0:
-        os.truncate(path, size + change)
-    else:
-        path.write_bytes(path.read_bytes() + bytes(change))
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined == bool(change)
-        assert bool(partition.findings) == bool(change)
-    assert path.stat().st_size == size + change, "nothing of a sealed segment is cut"
-
-
-@pytest.mark.parametrize(
-    ("change", "code"), [(-8, "index-short"), (-1, "index-short"), (0, ""), (1, "index-long"), (8, "index-long")]
-)
-def test_a_sealed_segments_index_has_an_entry_for_each_record(tmp_path: Path, change: int, code: str) -> None:
-    built(tmp_path, 30)
-    path = index_path(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) + change] if change < 0 else whole + bytes(change))
-    with opened(tmp_path) as storage:
-        assert codes(storage.partition(0).findings) == ([code] if code else [])
-        assert not storage.partition(0).quarantined
-    assert path.read_bytes() == whole, "the index is made anew from the data"
-
-
-@pytest.mark.parametrize("first", [0, 20])
-@pytest.mark.parametrize("change", [-1, 1])
-def test_the_first_entry_of_a_segments_index_is_where_its_records_begin(
-    tmp_path: Path, first: int, change: int
-) -> None:
-    """Of a sealed segment and of the last one."""
-    built(tmp_path, 30)
-    path = index_path(tmp_path, first)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:HEADER_SIZE] + struct.pack(">q", HEADER_SIZE + change) + whole[HEADER_SIZE + ENTRY_SIZE :])
-    with opened(tmp_path) as storage:
-        assert codes(storage.partition(0).findings) == ["index-entry"]
-    assert path.read_bytes() == whole
-
-
-def test_the_end_of_a_sealed_segment_is_not_called_torn_by_a_crash(tmp_path: Path) -> None:
-    """The segment behind it begins in it, so that its name proves nothing of the end; it was closed and synced all the same."""
-    records = make_records(20)
-    build_directory(tmp_path, {0: [records[:10]]}, local_low_water_mark=-1)
-    write_segment(tmp_path / "0", records[5:20])
-    os.truncate(data_path(tmp_path), data_path(tmp_path).stat().st_size - 1)
-    with opened(tmp_path) as storage:
-        assert storage.partition(0).quarantined
-        (tail,) = [one for one in storage.partition(0).findings if one.code == "torn-tail"]
-        assert tail.severity == "damage"
-
-
-@LAYOUTS
-@pytest.mark.parametrize(("mark", "mended"), [(27, True), (28, True), (29, False)])
-def test_a_torn_tail_is_cut_only_when_it_is_above_the_mark(
-    tmp_path: Path, layout: Layout, mark: int, mended: bool
-) -> None:
-    """The last record, 29, is torn: it may go unless the mark promises it."""
-    records = built(tmp_path, 30, layout=layout, mark=mark)
-    path = data_path(tmp_path, 20)
-    torn = path.read_bytes()[:-1]
-    path.write_bytes(torn)
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != mended
-        assert partition.max_transaction_id == 28
-        (tail,) = [one for one in partition.findings if one.code == "torn-tail"]
-        assert (tail.severity == "repairable") == mended
-    left = path.read_bytes()
-    assert left == (torn[: HEADER_SIZE + sum(one.size for one in records[20:29])] if mended else torn)
-
-
-@pytest.mark.parametrize(("entries", "mended"), [(1000, True), (1001, False), (1002, False)])
-def test_a_torn_tail_is_not_cut_where_the_index_proves_that_it_was_durable(
-    tmp_path: Path, entries: int, mended: bool
-) -> None:
-    """Record 999 is torn: an entry of record 1000 is only written once 999 is durable."""
-    build_directory(tmp_path, {0: 1002}, per_segment=5000, size=10, local_low_water_mark=-1)
-    path, index = data_path(tmp_path), index_path(tmp_path)
-    os.truncate(path, HEADER_SIZE + 1000 * 50 - 1)
-    os.truncate(index, entry_position(entries, 0))
-    with opened(tmp_path, LARGE) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != mended
-        (tail,) = [one for one in partition.findings if one.code == "torn-tail"]
-        assert (tail.severity == "repairable") == mended
-
-
-@pytest.mark.parametrize("segments", [1, 2])
-@pytest.mark.parametrize(("mark", "sound"), [(18, True), (19, True), (20, False)])
-def test_one_transaction_below_the_mark_that_is_missing_quarantines(
-    tmp_path: Path, segments: int, mark: int, sound: bool
-) -> None:
-    build_directory(tmp_path, {0: 20}, per_segment=20 // segments, local_low_water_mark=mark)
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        assert codes(partition.findings) == ([] if sound else ["acknowledged-missing"])
-
-
-@pytest.mark.parametrize(("begins", "code"), [(19, "segment-overlap"), (20, ""), (21, "segment-gap")])
-def test_segments_join_to_the_transaction(tmp_path: Path, begins: int, code: str) -> None:
-    records = make_records(30)
-    build_directory(tmp_path, {0: [records[:20]]}, local_low_water_mark=-1)
-    write_segment(tmp_path / "0", records[begins:])
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined == bool(code)
-        assert code in codes(partition.findings) or not code
-
-
-@pytest.mark.parametrize(("begins", "sound"), [(0, True), (1, False)])
-def test_a_log_begins_with_transaction_0(tmp_path: Path, begins: int, sound: bool) -> None:
-    build_directory(tmp_path, {0: []}, local_low_water_mark=-1)
-    write_segment(tmp_path / "0", make_records(10)[begins:])
-    with opened(tmp_path) as storage:
-        assert storage.partition(0).quarantined != sound
-        assert codes(storage.partition(0).findings) == ([] if sound else ["segment-gap"])
-
-
-@pytest.mark.parametrize(("entries", "sound"), [(0, True), (9, True), (10, True), (11, False)])
-def test_an_index_without_data_that_lists_one_transaction_more_than_is_held_proves_a_loss(
-    tmp_path: Path, entries: int, sound: bool
-) -> None:
-    """The other segment holds transactions 0 to 19, and the index begins at 10."""
-    records = make_records(30)
-    build_directory(tmp_path, {0: [records[:20]]}, local_low_water_mark=-1)
-    header = segment_header(0, 10).encode()
-    index_path(tmp_path, 10).write_bytes(header + struct.pack(f">{entries}q", *range(128, 128 + entries)))
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        (found,) = [one for one in partition.findings if one.code == "index-orphan"]
-        assert (found.severity == "repairable") == sound
-
-
-@pytest.mark.parametrize(("name", "sound"), [(20, True), (21, False), (22, False)])
-def test_a_name_behind_the_end_proves_what_is_in_front_of_it(tmp_path: Path, name: int, sound: bool) -> None:
-    """An index without entries under that name; the last transaction is 19, above the mark."""
-    built(tmp_path, 20)
-    index_path(tmp_path, name).write_bytes(segment_header(0, name).encode())
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        assert ("durable-missing" in codes(partition.findings)) != sound
-    assert index_path(tmp_path, name).exists() != sound
-
-
-@pytest.mark.parametrize(("records", "entries", "sound"), [(999, 1000, True), (1000, 1001, True), (999, 1001, False)])
-def test_an_index_that_leads_behind_a_checkpoint_proves_the_records_in_front_of_it(
-    tmp_path: Path, records: int, entries: int, sound: bool
-) -> None:
-    build_directory(tmp_path, {0: 1001}, per_segment=5000, size=10, local_low_water_mark=-1)
-    os.truncate(data_path(tmp_path), HEADER_SIZE + records * 50)
-    os.truncate(index_path(tmp_path), entry_position(entries, 0))
-    with opened(tmp_path, LARGE) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        assert ("durable-missing" in codes(partition.findings)) != sound
-
-
-@pytest.mark.parametrize(("session", "mark", "sound"), [(-1, -1, True), (0, -1, False), (1, -1, False)])
-def test_a_partition_without_any_file_in_which_a_session_began_is_not_begun_anew(
-    tmp_path: Path, session: int, mark: int, sound: bool
-) -> None:
-    build_directory(tmp_path, {0: []}, session=session, local_low_water_mark=mark)
-    assert not list((tmp_path / "0").iterdir())
-    with opened(tmp_path) as storage:
-        assert storage.partition(0).quarantined != sound
-        assert codes(storage.partition(0).findings) == ([] if sound else ["partition-empty"])
-
-
-@pytest.mark.parametrize(("size", "entries", "sound"), [(127, 0, True), (127, 1, False), (128, 0, True), (0, 0, True)])
-def test_a_data_file_that_ends_inside_its_header_holds_nothing_unless_its_index_has_an_entry(
-    tmp_path: Path, size: int, entries: int, sound: bool
-) -> None:
-    built(tmp_path, 20)
-    header = segment_header(0, 20).encode()
-    data_path(tmp_path, 20).write_bytes(header[:size])
-    index_path(tmp_path, 20).write_bytes(header + struct.pack(f">{entries}q", *[128] * entries))
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        assert codes(partition.findings) == ([] if size == HEADER_SIZE else ["segment-header-short"])
-
-
-@pytest.mark.parametrize(("hiding", "sound"), [(28, True), (29, True), (30, True), (31, False)])
-def test_a_stray_file_that_holds_one_record_more_than_the_segments_stands_in_the_way(
-    tmp_path: Path, hiding: int, sound: bool
-) -> None:
-    """Segments hold 0 to 29; the stray holds 20 to `hiding` - 1."""
-    built(tmp_path, 30)
-    path = write_segment(tmp_path / "0", make_records(40)[20:hiding])  # writes segment 20 again ...
-    path.rename(path.with_name("20.seg"))
-    path.with_suffix(".idx").rename(path.with_name("20.idx"))
-    write_segment(tmp_path / "0", make_records(40)[20:30])
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined != sound
-        assert ("segment-stray" in codes(partition.findings)) != sound
-
-
-@pytest.mark.parametrize(("mark", "first_not_there"), [(11, 15), (14, 15), (15, 16), (24, 25)])
-def test_reading_a_transaction_that_was_lost_is_an_error_and_one_that_never_was_is_not(
-    tmp_path: Path, mark: int, first_not_there: int
-) -> None:
-    """Records 12 to 14 are damaged and nothing follows; the mark tells what was here."""
-    records = built(tmp_path, 15, mark=mark)
-    damage(data_path(tmp_path, 10), offset_of(records[10:], 12) + 9)
-    os.truncate(data_path(tmp_path, 10), offset_of(records[10:], 12) + 30)
-    first_not_there = mark + 1
-    with opened(tmp_path) as storage:
-        partition = storage.partition(0)
-        assert partition.quarantined == (mark >= 12)
-        if partition.quarantined:
-            with pytest.raises(CorruptRecordError):
-                partition.read(mark)
-        assert partition.read(max(first_not_there, 12)) is None
 
 
 # --- deletion ------------------------------------------------------------------------------------------------------
