@@ -102,7 +102,7 @@ def descriptors(storage: StorageDirectory, place: Path) -> int:
     with no_descriptors():
         error = _refused(partition)
         assert "Too many open files" in str(error), error
-        storage.partition(1).append_blocks([encoded_block(group(0)[:1])])
+        storage.partition(1).append_blocks([encoded_block(make_records(1, partition=1, size=400))])
         with contextlib.suppress(DiskReadError):
             storage.partition(1).read_wire(0, 1)
             raise AssertionError("the segment was opened without a descriptor")
