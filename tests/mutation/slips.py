@@ -133,7 +133,7 @@ FIRST: tuple[Slip, ...] = (
         "a partition gets the availability of another one",
     ),
     Slip(
-        "engine/repair/quarantine.py",
+        "engine/repair/carrying_out.py",
         "        if group.path.is_file():\n",
         "        if False:\n",
         ("tests/repair/test_one_step.py",),
@@ -143,9 +143,11 @@ FIRST: tuple[Slip, ...] = (
         "engine/storage/retired.py",
         """        forget_fence(storage, control.num_partitions, number)
         forget_partition(storage, number)
+        forget_availability(storage, number)
         _delete(directory / name)
 """,
         """        forget_partition(storage, number)
+        forget_availability(storage, number)
         _delete(directory / name)
         forget_fence(storage, control.num_partitions, number)
 """,

@@ -111,8 +111,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_overlaps.py",
-        "if ends[kept] >= ends[1 - kept] or behind.first == ends[kept]:",
-        "if ends[kept] >= ends[1 - kept] - 1 or behind.first == ends[kept]:",
+        "if max(ends[kept], joined) >= ends[1 - kept]:",
+        "if max(ends[kept], joined) >= ends[1 - kept] - 1:",
         _OVERLAPS,
         "a record that stands nowhere else goes with the wrong run",
     ),
