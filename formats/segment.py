@@ -67,6 +67,8 @@ HEADER_SIZE = SEGMENT_HEADER.size
 RECORD_OVERHEAD = RECORD_HEADER.size + CHECKSUM.size
 """40: bytes of a record beside its data."""
 ENTRY_SIZE = INDEX_ENTRY.size
+CHECKPOINT_INTERVAL = 1000
+"""Transactions between two syncs of the index (release 0.13.2); ids k*1000 - 1 and below are durable in both files."""
 MAX_DATA_LENGTH = 2**31 - 1
 
 SEGMENT_SUFFIX = ".seg"

@@ -40,6 +40,7 @@ from engine.storage.belonging import beside, named_instead, stranger
 from engine.storage.view import SegmentView, read_segment_header
 from formats.control import ControlFile
 from formats.segment import (
+    CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
@@ -50,8 +51,6 @@ from formats.segment import (
 
 MOMENT_MS = 60_000
 """Milliseconds by which the creation times of a data file and its index may be apart."""
-_BEHIND = 1000
-"""Entries that a crash can leave an index behind its data: both are synced at every thousandth transaction."""
 _STRAYS = 8
 """One wrong entry in so many is a damaged entry, and still an index of this file."""
 
@@ -252,7 +251,8 @@ def _compare(
             said.against.append(
                 f"{differ} of {agree + differ + 1} entries of the index are not where its records begin"
             )
-        elif last - named - entries > _BEHIND:
+        elif last - named - entries > CHECKPOINT_INTERVAL:
+            # a crash leaves an index no further behind its data than that
             said.against.append(f"the index lists {entries} records, and it has {last - named}")
         elif agree:
             said.indexed = True

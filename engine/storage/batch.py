@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import ChecksumMismatchError, InvalidRequestError, OutOfOrderError
-from engine.storage.segment import CHECKPOINT_INTERVAL, BatchPart
+from engine.storage.segment import BatchPart
 from formats.checksums import crc32
-from formats.segment import CHECKSUM, HEADER_SIZE, Record
+from formats.segment import CHECKPOINT_INTERVAL, CHECKSUM, HEADER_SIZE, Record
 
 if TYPE_CHECKING:
     from engine.scan.transcode import EncodedBlock

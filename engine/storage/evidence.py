@@ -24,10 +24,9 @@ from dataclasses import dataclass
 
 from engine.errors import DiskReadError
 from engine.storage import places
-from engine.storage.segment import CHECKPOINT_INTERVAL
 from engine.storage.view import PartitionView, SegmentView, read_segment_header
 from formats.accepted_losses import AcceptedLoss
-from formats.segment import ENTRY_SIZE, HEADER_SIZE
+from formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE
 
 _CHUNK = 8192
 """Entries that are read together where the last one of an index is zero."""

@@ -20,6 +20,7 @@ from engine import disk
 from engine.errors import DamageError, SyncFailedError
 from engine.findings import Code, make_finding
 from formats.segment import (
+    CHECKPOINT_INTERVAL,
     FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,
@@ -28,9 +29,6 @@ from formats.segment import (
     index_name,
     segment_name,
 )
-
-CHECKPOINT_INTERVAL = 1000
-"""Transactions between two syncs of the index (release 0.13.2); ids k*1000 - 1 and below are durable in both files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from engine.regular import special_kind
 from engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from engine.scan.scanner import read_record_at, summarise_records
 from engine.scan.source import FileSource, read_bytes
-from engine.storage.segment import CHECKPOINT_INTERVAL, Run, SegmentExtent
+from engine.storage.segment import Run, SegmentExtent
 from engine.storage.view import SegmentView, read_segment_header
 from formats.segment import (
+    CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,

@@ -146,8 +146,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         _PROVENANCE,
-        "elif last - named - entries > _BEHIND:",
-        "elif last - named - entries > _BEHIND + 1:",
+        "elif last - named - entries > CHECKPOINT_INTERVAL:",
+        "elif last - named - entries > CHECKPOINT_INTERVAL + 1:",
         _STEP,
         "the index of another file speaks for this one",
     ),

@@ -24,11 +24,10 @@ from engine.storage.assignment import assigned_here, is_hosted
 from engine.storage.batch import Batch, BatchPart, parts_of
 from engine.storage.directory import StorageDirectory, StorageOptions
 from engine.storage.fences import SessionFences
-from engine.storage.segment import CHECKPOINT_INTERVAL
 from engine.storage.strays import hidden, joined
 from formats.accepted_losses import AcceptedLoss, encode_ledger
 from formats.control import Layout, decode_control
-from formats.segment import HEADER_SIZE, segment_name
+from formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, segment_name
 from tests.builders import build_directory, make_records
 from tests.memory import in_memory
 from tests.repair.trees import Crash, crashing_at, recording
