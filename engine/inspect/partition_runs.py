@@ -159,7 +159,11 @@ class PartitionRun:
             yield from loss_findings(self._context, held)
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
-        """Whether the segments are still those that were checked; later ones do not count."""
+        """Whether the segments are still those that were checked, and every file that proves something is still there.
+
+        Segments that were begun since do not count, nor does what was appended to the last one: unless a file has a later
+        name already, which proves where that segment ends, so that it must stand as it was checked.
+        """
         again = self._view_again()
         if again is None or any(report.gone for report in reports):
             return False
@@ -167,10 +171,13 @@ class PartitionRun:
         names = [segment.first_transaction_id for segment in _up_to(again, latest).data_segments]
         if names != [segment.first_transaction_id for segment in view.data_segments]:
             return False
+        later = {one.first_transaction_id for one in view.segments if one.first_transaction_id > latest}
+        if not later <= {one.first_transaction_id for one in again.segments}:
+            return False
         return all(
             report.states == (None, None) or states(report.job.data_path, report.job.index_path) == report.states
             for report in reports
-            if not report.job.last
+            if later or not report.job.last
         )
 
     def _view_again(self) -> PartitionView | None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.disk import DirectoryLock
 from engine.inspect.dump import DumpedRecord, dump_index, dump_records
+from engine.inspect.limits import Limits
+from engine.inspect.partition_runs import runs
+from engine.inspect.segment_checks import check_segment
 from engine.inspect.status import storage_status
+from engine.inspect.targets import look_around, plan
 from engine.inspect.verify import VerifyOptions, verify
 from formats.segment import HEADER_SIZE, encode_entries, encode_records
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, make_records, segment_header
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 
 WRITER = Path(__file__).with_name("live_writer.py")
@@ -194,3 +198,74 @@ def test_a_segment_that_is_cut_and_written_anew_while_it_is_read_is_not_damaged(
         patch(path, HEADER_SIZE, again)
         dumped += items
         assert [one for one in dumped if not isinstance(one, DumpedRecord)] == []
+
+
+class Once:
+    """Progress that does something at its first call: after the names of the directory were read, before any file is."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def start(self, what: str, total: int) -> None:
+        action, self.action = self.action, None
+        if action is not None:
+            action()
+
+    def advance(self, amount: int) -> None:
+        pass
+
+
+def begun(storage: Path) -> Path:
+    """Partition 0 with transactions 0 to 39 and the index of the segment to come, whose data file is not made yet."""
+    index = idx(storage, 0, 40)
+    index.write_bytes(segment_header(0, 40).encode())
+    return age(storage)
+
+
+def truncate(storage: Path, left: int) -> None:
+    """As the release does it: the later index goes, then index and data file of the last segment are cut."""
+    idx(storage, 0, 40).unlink(missing_ok=True)
+    cut(idx(storage, 0, 20), HEADER_SIZE + 8 * (left - 20))
+    cut(seg(storage, 0, 20), HEADER_SIZE + 70 * (left - 20))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_name_that_went_with_a_truncation_proves_nothing(tmp_path: Path, held: bool) -> None:
+    """Between the look at the names and the reading of the segment in front of the last name the partition was cut."""
+    storage = begun(build_directory(tmp_path / "s", {0: 40}, per_segment=20, size=30, local_low_water_mark=10))
+    with contextlib.ExitStack() as stack:
+        if held:
+            stack.enter_context(DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"))
+        once = Once(lambda: truncate(storage, 35))
+        *findings, _ = verify([storage], VerifyOptions(threads=1), once)
+        assert once.action is None
+        assert findings == []
+
+
+def test_a_segment_that_was_cut_and_filled_again_in_front_of_a_later_name_is_read_again(tmp_path: Path) -> None:
+    """The name is there at both looks, and the segment was short only when it was read."""
+    storage = begun(build_directory(tmp_path / "s", {0: 40}, per_segment=20, size=30, local_low_water_mark=10))
+    whole = seg(storage, 0, 20).read_bytes(), idx(storage, 0, 20).read_bytes()
+    (scope,), limits = plan([storage], None), Limits()
+    (run_of_0,) = runs(scope, look_around(scope, None), limits, None)
+    truncate(storage, 35)
+    age(storage)
+    for job in run_of_0.jobs:
+        assert list(run_of_0.add(check_segment(job, VerifyOptions(), limits))) == []
+    seg(storage, 0, 20).write_bytes(whole[0])
+    idx(storage, 0, 20).write_bytes(whole[1])
+    begun(storage)
+    found = run_of_0.finish(lambda job: check_segment(job, VerifyOptions(), limits))
+    assert [one.code for one in found] == ["index-orphan"], "the roll-over that was aged, and no loss"
+
+
+def test_a_later_name_proves_a_loss_in_a_directory_that_is_held(tmp_path: Path) -> None:
+    storage = begun(build_directory(tmp_path / "s", {0: 40}, per_segment=20, size=30, local_low_water_mark=10))
+    cut(idx(storage, 0, 20), HEADER_SIZE + 8 * 19)
+    cut(seg(storage, 0, 20), HEADER_SIZE + 70 * 19)
+    age(storage)
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+        *findings, _ = verify([storage], VerifyOptions(threads=1))
+    assert [(one.code, one.transaction_id) for one in findings if one.code != "index-orphan"] == [
+        ("durable-missing", 39)
+    ]
