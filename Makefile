@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
+# The tests start thousands of processes: without bytecode each of them would compile the whole program anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-long interop bench lint types man schemas clean
 .DEFAULT_GOAL := test

@@ -34,9 +34,12 @@ class Measured:
 
 
 def environment() -> dict[str, str]:
-    """The environment in which a command of this project runs, installed or not."""
+    """The environment in which a command of this project runs, installed or not.
+
+    Bytecode is kept, as it is for an installed program: else every process would compile all its modules anew.
+    """
     path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def measure(*words: str, repeat: int = 1, cores: Sequence[int] | None = None) -> Measured:

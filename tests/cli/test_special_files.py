@@ -134,8 +134,9 @@ def test_no_command_waits_for_a_fifo_or_replaces_it(
     invoke(*words, given="a line\n")
     assert not opened.is_set()
     assert stat.S_ISFIFO(os.lstat(path).st_mode)
-    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # lets the writer go
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer go, also if it has not come to its open yet
     writer.join()
+    os.close(reader)
 
 
 @pytest.mark.parametrize("place", [SEGMENT, INDEX])

@@ -115,7 +115,7 @@ MANUAL = Manual(
 def run(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="DIR", help="Storage directories, one of each node.", show_default=False),
+        typer.Argument(metavar="DIR...", help="Storage directories, one of each node.", show_default=False),
     ],
     replicas: Annotated[
         int | None,

@@ -71,7 +71,9 @@ MANUAL = Manual(
 
 
 def run(
-    directories: Annotated[list[str], typer.Argument(metavar="DIR", help="Directories to make.", show_default=False)],
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIR...", help="Directories to make.", show_default=False)
+    ],
     partitions: Annotated[
         int,
         typer.Option(

@@ -107,7 +107,7 @@ MANUAL = Manual(
 @with_engine
 def run(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Files, devices or directories.", show_default=False)
+        list[str], typer.Argument(metavar="SOURCE...", help="Files, devices or directories.", show_default=False)
     ],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to write.", show_default=False)],
     key: Annotated[

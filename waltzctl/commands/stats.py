@@ -116,7 +116,7 @@ MANUAL = Manual(
 def run(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="Storage or partition directories, or files.", show_default=False),
+        typer.Argument(metavar="PATH...", help="Storage or partition directories, or files.", show_default=False),
     ],
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10_000, help="Name so many clients.")] = 10,
     bucket: Annotated[

@@ -172,7 +172,7 @@ def run(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH", help="Storage or partition directories, files, or waltz://HOST:PORT.", show_default=False
+            metavar="PATH...", help="Storage or partition directories, files, or waltz://HOST:PORT.", show_default=False
         ),
     ],
     quick: Annotated[
