@@ -17,7 +17,8 @@ from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from engine.repair.survey import Loss, by_ids, by_places
 from engine.scan.columns import RecordView
-from engine.scan.scanner import ORDER_WINDOW, read_record_at
+from engine.scan.order import ORDER_WINDOW
+from engine.scan.scanner import read_record_at
 from engine.storage.evidence import Evidence
 from engine.storage.view import FileState
 from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
@@ -44,9 +45,11 @@ class LossPlanner:
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self._last_record(part), None)
-            if self._held(part, head) or (
-                self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal)
-            ):
+            if self._held(part, head):
+                part.survey = rest
+            elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
+                part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
+            elif self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
         if self.replicas:
@@ -208,7 +211,7 @@ class LossPlanner:
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
         if tail is not None and part is not None:
-            if self.ground.allow_data_loss and not tail.unread:
+            if self.ground.allow_data_loss and not tail.kept:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
                 self.ground.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
@@ -261,7 +264,7 @@ class LossPlanner:
     ) -> None:
         """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
         ground, acknowledged = self.ground, proven.mark
-        if ground.allow_data_loss and (tail is None or not tail.unread):
+        if ground.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
             ground.lower_mark(first - 1)
@@ -293,6 +296,12 @@ class LossPlanner:
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
         elif tail.unread:
             self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
+        elif tail.either:
+            said = (
+                f"transaction {tail.first} is expected, and records whose ids go on one by one from a lower one stand there: some"
+                " are repeats, or all these ids are wrong; an intact replica tells, or truncate gives them up"
+            )
+            self.leave_tail(part, tail, said)
         elif tail.out_of_order and not ground.allow_data_loss:
             said = (
                 f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"
