@@ -17,7 +17,7 @@ from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from engine.repair.survey import Loss, by_ids, by_places
 from engine.repair.witnesses import Witnesses, record_at
-from engine.scan.scanner import ORDER_WINDOW
+from engine.scan.order import ORDER_WINDOW
 from engine.storage.evidence import Evidence
 from engine.storage.view import FileState
 from formats.segment import index_name, segment_name
@@ -25,15 +25,11 @@ from formats.segment import index_name, segment_name
 
 @dataclass(slots=True)
 class LossPlanner:
-    """Decides about losses; adds steps, findings and changed contents to the ground.
-
-    `seen`: the id behind the highest one that a record has here, be it the wrong one; up to there a replica is asked.
-    """
+    """Decides about losses; adds steps, findings and changed contents to the ground."""
 
     ground: Ground
     replicas: Sequence[Replica]
     witnesses: Witnesses = field(init=False)
-    seen: int = 0
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.ground)
@@ -49,13 +45,14 @@ class LossPlanner:
         if found is None or content is None:
             return
         rest, tail = by_ids(content, found, ceiling), found.tail
-        self.seen = max(self.seen, (rest or found).next_id)
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)
-            if self._held(part, head) or (
-                self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal)
-            ):
+            if self._held(part, head):
+                part.survey = rest
+            elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
+                part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
+            elif self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
         if self.replicas:
@@ -197,7 +194,7 @@ class LossPlanner:
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
         if tail is not None and part is not None:
-            if self.ground.allow_data_loss and not tail.unread:
+            if self.ground.allow_data_loss and not tail.kept:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
                 self.ground.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
@@ -229,13 +226,10 @@ class LossPlanner:
             wanted, required = limit if whole else min(wanted, limit), min(required, limit)
             wanted, required = max(wanted, proven.mark), max(required, proven.mark)
         why = ""
-        seen = self.seen if limit is None else 0
-        if part is not None and tail is not None and seen > first and self._whole_tail(part, tail) is not None:
-            seen = 0  # all that stands there comes back in its own bytes
-        if max(wanted, seen) > first:
+        if wanted > first:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
-            ends = {wanted} if whole else {one for one in (seen, listed, wanted, required, proven.mark) if one > first}
+            ends = {wanted} if whole else {one for one in (listed, wanted, required, proven.mark) if one > first}
             for stop in sorted(ends, reverse=True):
                 found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
@@ -258,7 +252,7 @@ class LossPlanner:
     ) -> None:
         """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
         ground, acknowledged = self.ground, proven.mark
-        if ground.allow_data_loss and (tail is None or not tail.unread):
+        if ground.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
             ground.lower_mark(first - 1)
@@ -290,6 +284,12 @@ class LossPlanner:
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
         elif tail.unread:
             self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
+        elif tail.either:
+            said = (
+                f"transaction {tail.first} is expected, and records whose ids go on one by one from a lower one stand there: some"
+                " are repeats, or all these ids are wrong; an intact replica tells, or truncate gives them up"
+            )
+            self.leave_tail(part, tail, said)
         elif tail.out_of_order and not ground.allow_data_loss:
             said = (
                 f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"

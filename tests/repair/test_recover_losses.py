@@ -124,10 +124,49 @@ def written_wrong(scene: Scene, number: int) -> None:
     """A record whose own checksum is right, and that of its data is not."""
     good = scene.records[number]
     bad = Record(number, good.request_id, good.header, good.data, good.data_checksum ^ 1, 0)
-    bad = replace(bad, record_checksum=crc32(bad.encode()[:-4]))
+    bad = replace(bad, record_checksum=sealed(bad))
     path, start = scene.home(number), scene.offset(number)
     data = path.read_bytes()
     path.write_bytes(data[:start] + bad.encode() + data[start + good.size :])
+
+
+def other_data(scene: Scene, number: int) -> bytes:
+    """A record with other data behind the checksum of what was sent; its own checksum is right."""
+    good = scene.records[number]
+    assert any(good.data)
+    bad = Record(number, good.request_id, good.header, bytes(len(good.data)), good.data_checksum, 0)
+    return Record(number, bad.request_id, bad.header, bad.data, bad.data_checksum, sealed(bad)).encode()
+
+
+@pytest.mark.parametrize("beside", ["here", "there", "both"])
+def test_what_stands_beside_a_record_with_other_data_comes_back_all_the_same(scene: Scene, beside: str) -> None:
+    """Such a record proves its place by what stands in front of its data."""
+    bad = other_data(scene, 60)
+    roots = {"here": [scene.root], "there": [scene.replica], "both": [scene.root, scene.replica]}[beside]
+    for root in roots:
+        path = root / "0" / segment_name(50)
+        data = path.read_bytes()
+        path.write_bytes(data[: scene.offset(60)] + bad + data[scene.offset(61) :])
+    scene.flip(59)
+    scene.flip(61)
+    repair, result = recover(scene, scene.replica)
+    assert {59, 61} <= {step.from_transaction_id for step in repair.plan.steps if step.action == "restore-record"}
+    assert result.exit_status_name == ("damage-remains" if beside == "both" else "clean")
+
+
+def test_a_record_with_other_data_does_not_make_a_segment_somebody_elses(scene: Scene) -> None:
+    """The replica bears out a damaged header though one record's data differs."""
+    path = scene.seg(50)
+    data = path.read_bytes()
+    head = data[:12] + bytes([data[12] ^ 1]) + data[13:128]
+    path.write_bytes(head + data[128 : scene.offset(60)] + other_data(scene, 60) + data[scene.offset(61) :])
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def sealed(record: Record) -> int:
+    return crc32(record.encode()[:-4])
 
 
 @pytest.mark.parametrize(
