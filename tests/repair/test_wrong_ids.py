@@ -232,3 +232,14 @@ def test_ids_that_are_one_too_low_in_a_row(tmp_path: Path, start: int, count: in
     assert stored(storage) == before
     _, result = recovered(storage, replica)
     assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
+
+
+def test_ids_that_are_one_too_low_up_to_the_end_are_not_taken_for_a_repeat(tmp_path: Path) -> None:
+    """Given up or not, the records stay where they are, and verify names them: nothing here tells which it is."""
+    files = altered({number: number - 1 for number in range(17, LAST + 1)})
+    storage = write(tmp_path / "d", files)
+    before = snapshot(storage)
+    recovered(storage, loss=True)
+    assert snapshot(storage) == before
+    findings, _ = look(storage)
+    assert [(one.code, one.transaction_id) for one in findings] == [("record-order", 17)]
