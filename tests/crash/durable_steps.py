@@ -78,7 +78,7 @@ class Trial:
         self._try_recording(recording, None)
         if recoveries and self._something_left():
             for nested, simulated in self._recoveries(recording):
-                self._try_recording(nested, simulated)
+                self._try_recording(nested, simulated, _at_stake(simulated))
                 if not self._something_left():
                     break
         return self.tried
@@ -122,7 +122,9 @@ class Trial:
     def _something_left(self) -> bool:
         return self._only is None or any(self._wanted(site) for site in self._only)
 
-    def _try_recording(self, recording: Recording[Any], simulated: SimulatedDisk | None) -> None:
+    def _try_recording(
+        self, recording: Recording[Any], simulated: SimulatedDisk | None, at_stake: tuple[str, ...] = ()
+    ) -> None:
         changes = recording.changes
         places = [place for place, one in enumerate(changes) if id(one) in recording.sites]
         omitted = [place for place in places if self._wanted(recording.sites[id(changes[place])])]
@@ -149,7 +151,7 @@ class Trial:
             if swap is None or not self._wanted(pair):
                 continue
             events, start = swap
-            shape = pair, tuple((one.kind, one.path.suffix) for one in changes[start : second + 1])
+            shape = pair, at_stake, tuple((one.kind, one.path.suffix) for one in changes[start : second + 1])
             self._pair_shapes[shape] = self._pair_shapes.get(shape, 0) + 1
             if self._pair_shapes[shape] > 2:
                 continue
@@ -292,8 +294,6 @@ def _swapped(
     They belong to different acknowledged operations when something is promised between them.
     """
     one, other = changes[first], changes[second]
-    if (one.kind, one.path) == (other.kind, other.path):
-        return None
     begin = max((place for place in range(first) if changes[place].kind in SYNCS), default=-1) + 1
     places = {id(event): number for number, event in enumerate(recording.events)}
     start, stop = places[id(changes[begin])], places[id(other)]
@@ -301,8 +301,9 @@ def _swapped(
     if any(isinstance(event, Promise) for event in window[window.index(one) :]):
         return None
     before = changes[begin:first]
-    early = [change for change in before if _covered(change, other)]
-    late = [change for change in before if not _covered(change, other)]
+    same = (one.kind, one.path) == (other.kind, other.path)
+    early = [] if same else [change for change in before if _covered(change, other)]
+    late = [change for change in before if same or not _covered(change, other)]
     promises = [event for event in window if isinstance(event, Promise)]
     mixed = [*early, *changes[first + 1 : second], other, *late, one]
     return [*recording.events[:start], *promises, *mixed, *recording.events[stop + 1 :]], begin

@@ -3,7 +3,7 @@
 ``syncs``: for each place that syncs (`tests.crash.sites`) a verdict.  *needed*: without it a crash of `workload` breaks a
 promise.  *kept*: no crash of any workload breaks one, and it stays for the `reason` given.  *untried*: no workload comes there,
 for the `reason` given.  ``pairs``: two that follow each other; *ordered*: the other way round a crash of `workload` breaks a
-promise; *free*: none does.  ``removed``: syncs that were found needless and taken out, with the reason.
+promise; *free*: none does, for the `reason` given.  ``removed``: syncs that were found needless and taken out, with the reason.
 """
 
 from __future__ import annotations
@@ -57,5 +57,22 @@ class Table:
             name = ARROW.join(pair)
             if message is not None:
                 self.pairs[name] = {"verdict": "ordered", "workload": workload}
-            else:
-                self.pairs.setdefault(name, {"verdict": "free"})
+            elif self.pairs.get(name, {}).get("verdict") != "ordered":
+                self.pairs[name] = {"verdict": "free", "reason": why_free(*pair)}
+
+
+_SETTLING = ("settle_", "StorageDirectory.open ", "_open_file ")
+_DERIVED = ("_index", "mend ", "create_segment ")
+
+
+def why_free(first: str, second: str) -> str:
+    """The reason for which two steps that broke no promise the other way round may well do that."""
+    if first == second:
+        return "one for each file or directory of several, in any order"
+    if all(any(word in one for word in _SETTLING) for one in (first, second)):
+        return "both make durable what an earlier process left, before anything of it is shown"
+    if any(word in one for one in (first, second) for word in _DERIVED):
+        return "an index is derived, and a new segment is empty: what is missing of either is made again"
+    if "journal.py record " in first + second:
+        return "the journal's line only counts with the manifest that follows it"
+    return "neither is promised, nor acted upon, before both are durable"
