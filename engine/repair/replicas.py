@@ -1,9 +1,9 @@
 """Other replicas of a partition as a source of records: only read, and believed only with proof.
 
 A run of records is taken from a replica when its cluster key, partition and ids are right, both checksums of every record
-agree, and the records that stand on either side of the loss here are byte for byte the same there.  Of a record whose data does
-not agree with the checksum that came with it the data tells nothing: what stands in front of both is compared.  When two
-replicas can both prove a run and their bytes differ, nothing is taken from either.
+agree, and the nearest intact records on either side of the loss here are the same there (one that is not next to the loss may be
+missing there).  Of a record whose data does not agree with the checksum that came with it the data tells nothing: what stands in
+front of both is compared.  When two replicas can both prove a run and their bytes differ, nothing is taken from either.
 """
 
 from __future__ import annotations
@@ -43,11 +43,19 @@ _CLAIM = RECORD_HEADER.offset_of("data_checksum")
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The records here on either side of a loss, whole; None where there is none to compare."""
+class Witness:
+    """An intact record here that a replica is compared with: its id, and all its bytes."""
 
-    before: bytes | None
-    after: bytes | None
+    transaction_id: int
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The nearest intact records here on either side of a loss; None where there is none."""
+
+    before: Witness | None
+    after: Witness | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +297,12 @@ def find_proven(
         try:
             runs = replica.runs(partition, first, stop)
             why = None if runs is not None else "does not hold all of these records intact"
-            for what, number, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
-                if why is None and here is not None and not same_record(here, replica.record(partition, number)):
-                    why = f"has another record {number} {what} the loss, or none"
+            for what, next_to, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
+                if why is not None or here is None:
+                    continue
+                theirs = replica.record(partition, here.transaction_id)
+                if not same_record(here.record, theirs) and (theirs is not None or here.transaction_id == next_to):
+                    why = f"has another record {here.transaction_id} {what} the loss, or none"
         except DiskReadError as error:
             runs, why = None, f"cannot be read: {error}"
         if runs is None or why is not None:

@@ -24,6 +24,7 @@ from engine.repair.survey import begins_at, open_hint, survey
 from engine.scan.columns import Damage
 from engine.scan.scanner import summarise_records
 from engine.storage.view import (
+    FileState,
     SegmentView,
     TargetKind,
     check_partitions,
@@ -87,7 +88,7 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     _check_marks(draft, view.control, partition, after, last, allow_data_loss=allow_data_loss)
     kept = _kept(data, after, target.storage / str(partition))
     for segment in reversed(segments):
-        if kept is None or segment.first_transaction_id > kept.first_transaction_id:
+        if segment.first_transaction_id > (0 if kept is None else kept.first_transaction_id):
             _remove(draft, segment, after)
     if kept is None:
         _begin_anew(draft, view.control, partition)
@@ -178,11 +179,15 @@ def _remove(draft: Draft, segment: SegmentView, after: int) -> None:
 
 
 def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
+    """One empty segment at 0; an index that stands there without its data file is replaced."""
     header = SegmentHeader(FORMAT_VERSION, control.header.created, control.header.cluster_key, partition, 0).encode()
     for name in (segment_name(0), index_name(0)):
         path = draft.storage / str(partition) / name
         action = "create-segment" if name == segment_name(0) else "create-index"
-        draft.step(action, path, partition, "a partition has at least one segment", offset=0, length=HEADER_SIZE)
+        reason = "a partition has at least one segment"
+        if (there := FileState.of(path)) is not None:
+            action, reason = "rebuild-index", f"{there.size} bytes, of a data file that is gone"
+        draft.step(action, path, partition, reason, offset=0, length=HEADER_SIZE)
         draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import RefusedError
+from engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
 from engine.findings import Finding
 from engine.inspect.outcome import VerifyOptions, VerifySummary
 from engine.inspect.verify import verify
@@ -18,6 +18,8 @@ from engine.repair.apply import apply
 from engine.repair.rebuild_index import plan_rebuild_index
 from engine.repair.recover import plan_recover
 from engine.repair.truncate import plan_truncate
+from engine.storage.append import PendingRecord, append_lines
+from engine.storage.directory import StorageDirectory
 from formats.request_id import RequestId
 from formats.segment import HEADER_SIZE, Record, SegmentHeader, index_name, segment_name
 from tests.builders import build_directory, make_records
@@ -298,6 +300,27 @@ def test_records_of_another_partition_behind_an_own_header(
     assert "segment-partition" in [one.code for one in plan_rebuild_index(path).plan.undecided]
     with pytest.raises(RefusedError, match=FIRST):
         plan_truncate(path, partition=1, after=4, allow_data_loss=True)
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["own-index", "with-index"])
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_partition_with_records_of_another_one_opens_quarantined(tmp_path: Path, first: int, *, index: bool) -> None:
+    """Sealed or last: none of them is served as its own, no id is given away over them, and nothing is mended around them."""
+    path = build(tmp_path / "d")
+    body_of(path, 2, 1, first, index=index)
+    index_before = (path / "1" / index_name(first)).read_bytes()
+    with pytest.raises(PartitionQuarantinedError) as refused:
+        append_lines(path, partition=1, records=[PendingRecord(b"x")])
+    assert ("segment-partition", first) in [(one.code, one.segment) for one in refused.value.findings]
+    assert (path / "1" / index_name(first)).read_bytes() == index_before
+    with StorageDirectory.open(path) as storage:
+        partition = storage.partition(1)
+        assert partition.quarantined
+        kept = partition.read_range(10 - first, 10)
+        assert [one.request_id.partition for one in kept] == [1] * 10
+        with pytest.raises(CorruptRecordError):
+            partition.read(first)
+        assert not storage.partition(2).quarantined
 
 
 def test_an_overlap_with_a_stranger_keeps_the_own_segment(tmp_path: Path) -> None:
