@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine import disk
-from engine.disk import Change
 from tests.crash.durable_table import Table
 from tests.crash.harness import Checker, _moved, scratch_directory
 from tests.crash.recorder import SYNCS, Moment, Promise, Recording, observing
 from tests.crash.simdisk import Loss, Node, SimulatedDisk, Tree
 from tests.crash.sites import calling_site
 from tests.crash.workloads import WORKLOADS
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change
 
 LOSS = Loss(torn_positions=1, random_states=2)
 WRITES = ("write", "truncate", "rename", "unlink", "mkdir", "rmdir", "create")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formats.control import Layout
+from waltzctl.formats.control import Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 ONE_LAYOUT = pytest.mark.parametrize(

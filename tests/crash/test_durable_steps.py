@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.disk import WritableFile
 from tests.crash.durable_steps import Trial, measure
 from tests.crash.durable_table import ARROW, Table
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.crash.sites import all_sites, calls_in
 from tests.crash.workloads import WORKLOADS
+from waltzctl.engine import disk
+from waltzctl.engine.disk import WritableFile
 
 TABLE = Table.load()
 TODAY = 3

@@ -13,17 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.disk import TEMPORARY_SUFFIX
-from engine.inspect.outcome import ManifestRequest
-from engine.inspect.verify import VerifyOptions, verify
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.repair.salvage import salvage
-from engine.repair.salvage_control_file import salvage_control_file
-from engine.storage.directory import StorageDirectory
-from formats.control import CONTROL_FILE_NAME, Layout
-from formats.segment import HEADER_SIZE, index_name
 from tests.builders import build_directory, make_records
 from tests.crash import (
     test_group_commit,
@@ -42,6 +31,17 @@ from tests.crash.repairs import RepairChecker, record_undo
 from tests.crash.simdisk import Tree
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
+from waltzctl.engine.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.salvage import salvage
+from waltzctl.engine.repair.salvage_control_file import salvage_control_file
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.formats.segment import HEADER_SIZE, index_name
 
 Recorded = tuple[Recording[Any], Checker[Any, Any]]
 RELEASED, DOCUMENTED = Layout.RELEASED, Layout.DOCUMENTED
@@ -72,8 +72,8 @@ def _reopened(path: Path) -> Recorded:
 
 def _deleted_with_losses(path: Path) -> Recorded:
     """Two partitions with accepted losses are deleted: the ledger is written anew, and then goes."""
-    from engine.storage.accepted_losses import ledger_path
-    from formats.accepted_losses import AcceptedLoss, encode_ledger
+    from waltzctl.engine.storage.accepted_losses import ledger_path
+    from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 
     storage, truth = built(path / "s", RELEASED, 3)
     numbers = (STRADDLING[RELEASED], 0)
