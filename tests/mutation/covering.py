@@ -20,6 +20,8 @@ import pytest
 
 _ANSWER = "MUTATION_COVERING"
 _TEST = "MUTATION_TEST"
+_IMPORT = ""
+"""Stands for the test where a line ran outside of any."""
 JAVA = frozenset({"spark", "spark_session"})
 """Fixtures that start a Java process, which a mutant would have to wait for."""
 
@@ -36,12 +38,25 @@ class Reach:
     sources: dict[str, str] = field(default_factory=dict)
 
     def tests(self, file: str, line: int, text: str) -> list[str]:
-        """The tests that reach a line of the file as it is now, quickest first."""
-        known = self.lines.get(file, {})
+        """The tests that reach a line of the file as it is now, quickest first.
+
+        What runs while a module is imported is reached by all: first come the tests that reach anything else of the file.
+        """
+        found = self.at(file, line, text)
+        if found != [_IMPORT]:
+            return sorted((test for test in found if test), key=self._took)
+        near = {test for tests in self.lines[file].values() for test in tests if test}
+        return [*sorted(near, key=self._took), *sorted(self.seconds.keys() - near, key=self._took)]
+
+    def at(self, file: str, line: int, text: str) -> list[str]:
+        """What was recorded for a line of the file as it is now."""
         recorded = self.sources.get(file, text)
         if recorded != text:
             line = _line_before(recorded.splitlines(), text.splitlines(), line)
-        return sorted(known.get(line, ()), key=lambda test: self.seconds.get(test, 0.0))
+        return self.lines.get(file, {}).get(line, [])
+
+    def _took(self, test: str) -> float:
+        return self.seconds.get(test, 0.0)
 
     def add(self, other: Reach) -> None:
         """Take over what was recorded elsewhere of the same sources."""
@@ -182,7 +197,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     for file in sorted(data.measured_files()):
         lines = {}
         for line, contexts in data.contexts_by_lineno(file).items():
-            tests = sorted(test for test in contexts if test in reach.seconds)
+            tests = sorted(test for test in contexts if test in reach.seconds or test == _IMPORT)
             if tests:
                 lines[line] = tests
         if Path(file).is_relative_to(root):

@@ -172,7 +172,7 @@ def _joined(old: Reach, new: Reach, kept: dict[str, str]) -> Reach:
         new.sources.setdefault(file, source)
         lines = new.lines.setdefault(file, {})
         for line in range(1, len(source.splitlines()) + 1) if text != source else old.lines.get(file, {}):
-            tests = [test for test in old.tests(file, line, source) if test.partition("::")[0] in kept]
+            tests = [test for test in old.at(file, line, source) if not test or test.partition("::")[0] in kept]
             if tests:
                 lines[line] = sorted({*lines.get(line, ()), *tests})
     new.seconds = {
@@ -182,9 +182,9 @@ def _joined(old: Reach, new: Reach, kept: dict[str, str]) -> Reach:
     return new
 
 
-def chosen(name: str, seed: int, sample: int | None) -> tuple[list[Mutant], int]:
+def chosen(name: str, seed: int, sample: int | None, only: Sequence[str] = ()) -> tuple[list[Mutant], int]:
     """The mutants of a room to try, and how many equivalent ones the sample had."""
-    sources = {file: (ROOT / file).read_bytes() for file in ROOMS[name].files(ROOT)}
+    sources = {file: (ROOT / file).read_bytes() for file in ROOMS[name].files(ROOT) if not only or file in only}
     mutants = sampled((mutant for file, source in sources.items() for mutant in mutants_of(file, source)), seed)
     drawn: list[Mutant] = []
     for mutant in mutants:
@@ -214,7 +214,7 @@ def measure(name: str, options: argparse.Namespace) -> Score:
     """The score of a room; every mutant is printed as it is tried."""
     work, seed, jobs = options.work, options.seed, options.jobs
     reach = _reach(name, work, jobs, options.again)
-    mutants, equivalent = chosen(name, seed, options.sample)
+    mutants, equivalent = chosen(name, seed, options.sample, options.file)
     score = Score(equivalent=equivalent)
     begun = time.monotonic()
     print(f"{name}: {len(mutants)} mutants", flush=True)
@@ -239,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when a room has less than `--target`."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.measure", description=__doc__)
     parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="one room (again for more); all without")
+    parser.add_argument("--file", action="append", default=[], help="of the room only this file (again for more)")
     parser.add_argument("--sample", type=int, help="mutants of each room; every one without, which takes hours")
     parser.add_argument("--seed", type=int, default=1, help="which ones (%(default)s)")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes (%(default)s)")
