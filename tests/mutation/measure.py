@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.mutation.covering import Reach, record
-from tests.mutation.equivalent import EQUIVALENT
+from tests.mutation.equivalent import why_equivalent
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.server import Answer, Server
 from tests.mutation.trial import ROOT, Scratch
@@ -202,8 +202,7 @@ def chosen(name: str, seed: int, sample: int | None, only: Sequence[str] = ()) -
             break
         if compiles(mutant, sources[mutant.file]):
             drawn.append(mutant)
-    equivalent = {one.key for one in EQUIVALENT}
-    left = [mutant for mutant in drawn if mutant.key not in equivalent]
+    left = [mutant for mutant in drawn if not why_equivalent(mutant)]
     return left, len(drawn) - len(left)
 
 
