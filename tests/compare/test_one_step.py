@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.compare import ranges
-from engine.compare.outcome import State
-from engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
-from formats.control import decode_control
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 from tests.builders import build_directory
 from tests.compare.clusters import (
     COUNT,
@@ -26,6 +21,11 @@ from tests.compare.clusters import (
     segments,
     states,
 )
+from waltzctl.engine.compare import ranges
+from waltzctl.engine.compare.outcome import State
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from waltzctl.formats.control import decode_control
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 LAST = COUNT - 1
 

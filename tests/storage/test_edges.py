@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import PartitionQuarantinedError
-from engine.scan.source import FileSource
-from engine.storage import places
-from engine.storage.belonging import _head, _not_indexed
-from engine.storage.control_file import OpenControlFile
-from engine.storage.strays import judge_stray
-from engine.storage.view import view_partition
-from formats.control import Layout, decode_control
-from formats.segment import HEADER_SIZE, encode_entries
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import LAYOUTS, built, damage, index_path, opened
+from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.belonging import _head, _not_indexed
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.strays import judge_stray
+from waltzctl.engine.storage.view import view_partition
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
 OTHER_KEY = uuid.UUID(int=KEY.int ^ 1)
 
