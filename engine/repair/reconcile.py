@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.findings import Code
-from engine.repair.edits import Remove
-from engine.repair.recover_parts import Ground, Part, offsets
-from engine.repair.survey import Loss
-from formats.segment import HEADER_SIZE
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.edits import Remove
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.survey import Loss
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engine.findings import Code, Severity
-from engine.repair.content import Content, Literal, Piece
-from engine.repair.recover_parts import Ground, Part
-from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
-from engine.repair.survey import Loss, by_ids, by_places
-from engine.scan.columns import RecordView
-from engine.scan.scanner import ORDER_WINDOW, read_record_at
-from engine.storage.evidence import Evidence
-from engine.storage.view import FileState
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
+from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.repair.content import Content, Literal, Piece
+from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
+from waltzctl.engine.repair.survey import Loss, by_ids, by_places
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import ORDER_WINDOW, read_record_at
+from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.view import FileState
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
 
 
 @dataclass(slots=True)

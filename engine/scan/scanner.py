@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from engine.scan import kernels
-from engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
-from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
-from engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
-from engine.scan.resync import IndexHint, Resynchroniser
-from engine.scan.source import ByteSource, read_bytes
-from engine.scan.walk import RecordWalk, following
-from formats.checksums import crc32
-from formats.segment import CHECKSUM, HEADER_SIZE
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
+from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
+from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
+from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.walk import RecordWalk, following
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
 DEFAULT_MAX_RECORD = 256 << 20
 """Bound for a record's data length, in bytes."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from engine import disk
-from engine.disk import Change
 from tests.crash.simdisk import SimulatedDisk, Tree
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change
 
 LOCK = f"{disk.STATE_DIRECTORY}/lock"
 """The lock file: bookkeeping that the observer does not see, and of which nothing depends on the bytes."""

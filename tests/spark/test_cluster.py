@@ -55,8 +55,8 @@ _DATA_SOURCE = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from engine.spark import shipping
-from engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark import shipping
+from waltzctl.engine.spark.source import WaltzDataSource
 
 builder = SparkSession.builder.master(sys.argv[1])
 spark = builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()
@@ -67,9 +67,9 @@ print("COUNT", frame.where("finding is null").count())
 
 
 def where(batches):
-    import engine, pyarrow
+    import pyarrow, waltzctl.engine
     for batch in batches:
-        yield pyarrow.RecordBatch.from_pydict({"code": [engine.__file__]})
+        yield pyarrow.RecordBatch.from_pydict({"code": [waltzctl.engine.__file__]})
 
 
 code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
