@@ -193,6 +193,14 @@ class RangeScan:
         self._add_damage(replace(whole, cause=cause, proof="budget"))
 
     @property
+    def order_end(self) -> Damage | None:
+        """The records up to the end whose ids are not the next, which the index may list as well; None where there are none."""
+        last = self.damages[-1] if self.damages else None
+        if last is None or last.cause is not DamageCause.RECORD_ORDER or last.next_transaction_id is not None:
+            return None
+        return last if last.end == self.position else None
+
+    @property
     def sound(self) -> bool:
         """Whether nothing in the data was wrong."""
         return not (self.damages or self.unreadable or self.tail or self.bad_data)

@@ -210,6 +210,7 @@ class SegmentCheck:
             index=None if self.reader is None else self.reader.source,
             data=data,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.job.following,
         )
 
     def parts(self, part: int) -> list[tuple[RangeScan, int]]:
@@ -326,7 +327,8 @@ class SegmentCheck:
             passing += self._index_short(scan)
         if scan.comparison is not None and self.reader is not None and not scan.unread_tail:
             explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
-            excess = self._index_excess(scan, explained)
+            listed = explained or scan.comparison.explained_by_tail(scan.order_end, self.size, scan.next_id)
+            excess = self._index_excess(scan, listed)
             index_end = self.begins + self.reader.count()
         if scan.comparison is not None:
             if scan.comparison.wrong.count:

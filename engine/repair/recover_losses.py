@@ -8,7 +8,7 @@ beginning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from waltzctl.engine.findings import Code, Severity
@@ -16,11 +16,11 @@ from waltzctl.engine.repair.content import Content, Literal, Piece
 from waltzctl.engine.repair.recover_parts import Ground, Part
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from waltzctl.engine.repair.survey import Loss, by_ids, by_places
-from waltzctl.engine.scan.columns import RecordView
-from waltzctl.engine.scan.scanner import ORDER_WINDOW, read_record_at
+from waltzctl.engine.repair.witnesses import Witnesses, record_at
+from waltzctl.engine.scan.order import ORDER_WINDOW
 from waltzctl.engine.storage.evidence import Evidence
 from waltzctl.engine.storage.view import FileState
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
+from waltzctl.formats.segment import index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -29,6 +29,10 @@ class LossPlanner:
 
     ground: Ground
     replicas: Sequence[Replica]
+    witnesses: Witnesses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.witnesses = Witnesses(self.ground)
 
     def settle(self, part: Part) -> None:
         """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
@@ -37,16 +41,18 @@ class LossPlanner:
         under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
         allowed is that of the ids in front: the records stay.
         """
-        found, content, ceiling = part.survey, part.original, self.ground.around.following(part.first)
+        found, content = part.survey, part.original
         if found is None or content is None:
             return
-        rest, tail = by_ids(content, found, ceiling), found.tail
+        rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
-            here = Neighbours(self._last_record(part), None)
-            if self._held(part, head) or (
-                self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal)
-            ):
+            here = Neighbours(self.witnesses.before(part, tail.first), None)
+            if self._held(part, head):
+                part.survey = rest
+            elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
+                part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
+            elif self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
         if self.replicas:
@@ -71,7 +77,7 @@ class LossPlanner:
             if not (one.out_of_order and other.out_of_order and one.stop == one.first and other.stop is not None):
                 continue
             whole = replace(one, end=other.end, stop=other.stop)
-            around = self._around(part, whole)
+            around = self.witnesses.around(part, whole)
             if other.length or None in (around.before, around.after):
                 continue
             found = self._prove(whole.first, other.stop, around)
@@ -99,7 +105,7 @@ class LossPlanner:
         elif loss.stop == loss.first:
             found = Refusal("no transaction is missing there")
         else:
-            found = self._prove(loss.first, loss.stop, self._around(part, loss))
+            found = self._prove(loss.first, loss.stop, self.witnesses.around(part, loss))
         if isinstance(found, Proven):
             self._restored(part, loss, found)
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
@@ -109,26 +115,6 @@ class LossPlanner:
             self._split(part, loss)
         else:
             self._undecided(part, loss, found.why)
-
-    def _around(self, part: Part, loss: Loss) -> Neighbours:
-        """The records on either side of a loss, in this segment or, at its ends, in the ones next to it."""
-        before, after = record_at(part, loss.before), record_at(part, loss.end)
-        if loss.offset == HEADER_SIZE:
-            before = self._last_record(self._joined(part, behind=False))
-        if part.original is not None and loss.end == part.original.size():
-            following = self._joined(part, behind=True)
-            after = None if following is None else self._first_record(following)
-        return Neighbours(before, after)
-
-    def _joined(self, part: Part, *, behind: bool) -> Part | None:
-        """The segment that ends where this one begins, or begins where this one ends; None where there is none."""
-        for other in self.ground.parts:
-            first, second = (part, other) if behind else (other, part)
-            if other is not part and first.survey is not None and second.survey is not None:
-                empty = first.survey.next_id == first.first
-                if first.survey.next_id == second.first and first.survey.tail is None and not empty:
-                    return other
-        return None
 
     def _restored(self, part: Part, loss: Loss, found: Proven) -> None:
         assert loss.stop is not None
@@ -202,13 +188,13 @@ class LossPlanner:
         """
         stop = following.first
         tail = None if part is None or part.survey is None else part.survey.tail
-        neighbours = Neighbours(self._last_record(part), self._first_record(following))
+        neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
         found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
         if isinstance(found, Proven):
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
         if tail is not None and part is not None:
-            if self.ground.allow_data_loss and not tail.unread:
+            if self.ground.allow_data_loss and not tail.kept:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
                 self.ground.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
@@ -241,13 +227,18 @@ class LossPlanner:
             wanted, required = max(wanted, proven.mark), max(required, proven.mark)
         why = ""
         if wanted > first:
-            before = Neighbours(self._last_record(part), None)
+            before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
             ends = {wanted} if whole else {one for one in (listed, wanted, required, proven.mark) if one > first}
             for stop in sorted(ends, reverse=True):
                 found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
-                    self._restore_behind(part, found, _why_restored(proven, mark))
+                    said = (
+                        _why_restored(proven, mark)
+                        if stop <= max(wanted, listed)
+                        else f"a record here has id {stop - 1}"
+                    )
+                    self._restore_behind(part, found, said)
                     return found.runs[-1].stop
                 why = why or found.why
         if required > first or (whole and wanted > first):
@@ -261,7 +252,7 @@ class LossPlanner:
     ) -> None:
         """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
         ground, acknowledged = self.ground, proven.mark
-        if ground.allow_data_loss and (tail is None or not tail.unread):
+        if ground.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
             ground.lower_mark(first - 1)
@@ -293,6 +284,12 @@ class LossPlanner:
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
         elif tail.unread:
             self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
+        elif tail.either:
+            said = (
+                f"transaction {tail.first} is expected, and records whose ids go on one by one from a lower one stand there: some"
+                " are repeats, or all these ids are wrong; an intact replica tells, or truncate gives them up"
+            )
+            self.leave_tail(part, tail, said)
         elif tail.out_of_order and not ground.allow_data_loss:
             said = (
                 f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"
@@ -326,7 +323,7 @@ class LossPlanner:
 
     def _whole_tail(self, part: Part, tail: Loss) -> Proven | None:
         """The last record or records from a replica, when they were written here in full and only their bits changed."""
-        neighbours = Neighbours(self._last_record(part), None)
+        neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
         if not self.replicas or neighbours.before is None:
             return None
         for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
@@ -367,30 +364,8 @@ class LossPlanner:
             )  # fmt: skip
             target.content = target.content.spliced(target.content.size(), target.content.size(), (run.span,))
 
-    def _last_record(self, part: Part | None) -> bytes | None:
-        if part is None or part.survey is None:
-            return None
-        tail = part.survey.tail
-        if part.survey.next_id == part.first:  # nothing stands in it: the segment in front has the last record
-            return self._last_record(self._joined(part, behind=False))
-        return record_at(part, tail.before if tail is not None else part.survey.last)
-
-    @staticmethod
-    def _first_record(part: Part) -> bytes | None:
-        found = part.survey
-        damaged = found is None or any(loss.offset == HEADER_SIZE for loss in found.losses)
-        return None if damaged else record_at(part, HEADER_SIZE)
-
 
 def _why_restored(proven: Evidence, mark: int | None) -> str:
     if proven.next_id > proven.required:
         return "given up before"
     return "lost tail" if mark is None else proven.said_by()
-
-
-def record_at(part: Part, offset: int | None) -> bytes | None:
-    """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
-    if offset is None or part.original is None:
-        return None
-    found = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
-    return bytes(found.record) if isinstance(found, RecordView) else None

@@ -186,7 +186,7 @@ class _Walk:
         tail = before.survey.tail
         assert tail is not None
         assert before.content is not None
-        if tail.unread or tail.doubtful:
+        if tail.kept or tail.doubtful:
             return
         ground = self.ground
         if tail.out_of_order:

@@ -1,8 +1,9 @@
 """Other replicas of a partition as a source of records: only read, and believed only with proof.
 
 A run of records is taken from a replica when its cluster key, partition and ids are right, both checksums of every record
-agree, and the records that stand on either side of the loss here are byte for byte the same there.  When two replicas can both
-prove a run and their bytes differ, nothing is taken from either.
+agree, and the nearest intact records on either side of the loss here are the same there (one that is not next to the loss may be
+missing there).  Of a record whose data does not agree with the checksum that came with it the data tells nothing: what stands in
+front of both is compared.  When two replicas can both prove a run and their bytes differ, nothing is taken from either.
 """
 
 from __future__ import annotations
@@ -22,26 +23,39 @@ from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import FileSource, read_bytes
 from waltzctl.engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
+    CHECKSUM,
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,
     MAX_DATA_LENGTH,
+    RECORD_HEADER,
     entry_position,
 )
 
 _COMPARED = 256
 """Records of a run that are compared one by one where a replica does not hold all of them."""
+_CLAIM = RECORD_HEADER.offset_of("data_checksum")
+"""Where in a record its client's checksum of the data stands: behind id, request id, header and length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """An intact record here that a replica is compared with: its id, and all its bytes."""
+
+    transaction_id: int
+    record: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The records here on either side of a loss, whole; None where there is none to compare."""
+    """The nearest intact records here on either side of a loss; None where there is none."""
 
-    before: bytes | None
-    after: bytes | None
+    before: Witness | None
+    after: Witness | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +141,7 @@ class Replica:
         return segments[place], segments[place + 1].first if place + 1 < len(segments) else None
 
     def record(self, partition: int, transaction_id: int) -> bytes | None:
-        """One record's bytes when both of its checksums are right, else None.  Raises DiskReadError."""
+        """One record's bytes when its own checksum is right, whatever its data's says; else None.  Raises DiskReadError."""
         held = self._holding(partition, transaction_id)
         if held is None:
             return None
@@ -136,10 +150,12 @@ class Replica:
             if offset is None:
                 return None
             found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
-        return bytes(found.record) if isinstance(found, RecordView) and found.data_ok else None
+        return bytes(found.record) if isinstance(found, RecordView) else None
 
     def compare(self, partition: int, content: Content, begins: int) -> Agreement:
         """Compare the intact records of a data file that begins with the id `begins` with those under the same ids here.
+
+        Where data does not agree with its checksum on one side, only what stands in front of both is compared.
 
         Raises DiskReadError.
         """
@@ -148,7 +164,7 @@ class Replica:
             if isinstance(item, Damage):
                 continue
             first, stop = item.first_transaction_id, item.first_transaction_id + len(item)
-            runs = self.runs(partition, first, stop)
+            runs = None if item.data_damaged else self.runs(partition, first, stop)
             if runs is not None:
                 theirs = Content("", tuple(run.span for run in runs))
                 equal = theirs.size() == item.end - item.start and all(
@@ -163,7 +179,7 @@ class Replica:
                     if record is not None:
                         start = int(item.offset[place])
                         found = Agreement.EQUAL
-                        equal &= record == content.read(start, ends[place] - start)
+                        equal &= same_record(content.read(start, ends[place] - start), record)
             if not equal:
                 return Agreement.DIFFERS
             found = found if runs is None else Agreement.EQUAL
@@ -253,6 +269,22 @@ def open_replicas(paths: Iterable[Path], storage: Path, control: ControlFile) ->
     return tuple(replicas)
 
 
+def same_record(here: bytes, there: bytes | None) -> bool:
+    """Whether two whole records, under the same id here and on a replica (None: it has none), are one and the same.
+
+    Where the data of one does not agree with its checksum, one of the two was changed, and only what stands in front of them
+    (id, request id, header and length) can tell.
+    """
+    if there is None or here == there:
+        return there is not None
+    return here[:_CLAIM] == there[:_CLAIM] and not (_data_agrees(here) and _data_agrees(there))
+
+
+def _data_agrees(record: bytes) -> bool:
+    (claimed,) = CHECKSUM.struct.unpack(record[_CLAIM : RECORD_HEADER.size])
+    return bool(crc32(record[RECORD_HEADER.size : -CHECKSUM.size]) == claimed)
+
+
 def find_proven(
     replicas: Sequence[Replica], partition: int, first: int, stop: int, neighbours: Neighbours
 ) -> Proven | Refusal:
@@ -265,9 +297,12 @@ def find_proven(
         try:
             runs = replica.runs(partition, first, stop)
             why = None if runs is not None else "does not hold all of these records intact"
-            for what, number, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
-                if why is None and here is not None and replica.record(partition, number) != here:
-                    why = f"has another record {number} {what} the loss, or none"
+            for what, next_to, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
+                if why is not None or here is None:
+                    continue
+                theirs = replica.record(partition, here.transaction_id)
+                if not same_record(here.record, theirs) and (theirs is not None or here.transaction_id == next_to):
+                    why = f"has another record {here.transaction_id} {what} the loss, or none"
         except DiskReadError as error:
             runs, why = None, f"cannot be read: {error}"
         if runs is None or why is not None:

@@ -12,7 +12,8 @@ from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, RecordView
-from waltzctl.engine.scan.scanner import SKIPPED_ALLOWANCE, read_record_at, summarise_records
+from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import ByteSource, FileSource
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
@@ -27,7 +28,8 @@ class Loss:
     `stop` None: nothing believable follows (the end of the file).  `before` is the offset of the intact record of `first` - 1
     that ends at `offset`.  `record_ok`: the record is intact, but its data does not agree with the data's checksum.
     `doubtful`: it looks like a record cut off by the end of the file, but there are records inside; they may be its data, or
-    its length may be what is damaged.
+    its length may be what is damaged.  `either`: records with right checksums whose ids, or what stands in front of them, are
+    wrong; nothing tells which.
     """
 
     cause: Code
@@ -39,6 +41,12 @@ class Loss:
     unread: bool = False
     record_ok: bool = False
     doubtful: bool = False
+    either: bool = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing of it may be cut, as there may be records that are of use."""
+        return self.unread or self.either
 
     @property
     def length(self) -> int:

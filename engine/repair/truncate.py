@@ -24,6 +24,7 @@ from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.storage.view import (
+    FileState,
     SegmentView,
     TargetKind,
     check_partitions,
@@ -87,12 +88,13 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     _check_marks(draft, view.control, partition, after, last, allow_data_loss=allow_data_loss)
     kept = _kept(data, after, target.storage / str(partition))
     for segment in reversed(segments):
-        if kept is None or segment.first_transaction_id > kept.first_transaction_id:
+        if segment.first_transaction_id > (0 if kept is None else kept.first_transaction_id):
             _remove(draft, segment, after)
     if kept is None:
         _begin_anew(draft, view.control, partition)
     else:
-        _cut(draft, kept, after, last)
+        behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)
+        _cut(draft, kept, after, last, min(behind, default=None))
     lower_mark(draft, view.control_path, view.control.partitions[partition], after)
     return draft.finish()
 
@@ -112,7 +114,8 @@ def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str
 
 def _last(data: list[SegmentView]) -> int:
     """The last transaction that can be read, -1 when there is none."""
-    for segment in reversed(data):
+    behind: list[int | None] = [*(segment.first_transaction_id for segment in data[1:]), None]
+    for segment, ceiling in reversed(list(zip(data, behind, strict=False))):
         header = read_segment_header(segment.data)
         if header is None or segment.data is None:
             continue
@@ -120,7 +123,7 @@ def _last(data: list[SegmentView]) -> int:
         begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
         hint = open_hint(segment.index_path)
         try:
-            found = survey(content, begins, hint)
+            found = survey(content, begins, hint, ceiling=ceiling)
         finally:
             if hint is not None:
                 hint.close()
@@ -176,15 +179,20 @@ def _remove(draft: Draft, segment: SegmentView, after: int) -> None:
 
 
 def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
+    """One empty segment at 0; an index that stands there without its data file is replaced."""
     header = SegmentHeader(FORMAT_VERSION, control.header.created, control.header.cluster_key, partition, 0).encode()
     for name in (segment_name(0), index_name(0)):
         path = draft.storage / str(partition) / name
         action = "create-segment" if name == segment_name(0) else "create-index"
-        draft.step(action, path, partition, "a partition has at least one segment", offset=0, length=HEADER_SIZE)
+        reason = "a partition has at least one segment"
+        if (there := FileState.of(path)) is not None:
+            action, reason = "rebuild-index", f"{there.size} bytes, of a data file that is gone"
+        draft.step(action, path, partition, reason, offset=0, length=HEADER_SIZE)
         draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
 
 
-def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
+def _cut(draft: Draft, segment: SegmentView, after: int, last: int, ceiling: int | None) -> None:
+    """`ceiling`: the id with which the next segment begins, None where there is none."""
     assert segment.data is not None
     size = segment.data.size
     header = read_segment_header(segment.data)
@@ -192,7 +200,7 @@ def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
         raise RefusedError(f"{segment.data.path}: shorter than its header", advice="recover it first")
     content = Content.of_file(segment.data.path, size)
     begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
-    offset = _offset_behind(content, begins, after, segment)
+    offset = _offset_behind(content, begins, after, segment, ceiling)
     if offset < size:
         reason = f"transaction {after} becomes the last one"
         ids = (after + 1, last)
@@ -208,11 +216,14 @@ def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
         draft.edits.append(Cut(segment.index.path, end))
 
 
-def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView) -> int:
+def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView, ceiling: int | None) -> int:
     """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
     hint = open_hint(segment.index_path)
     try:
-        for item in summarise_records(content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH):
+        items = summarise_records(
+            content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
+        )
+        for item in items:
             if isinstance(item, Damage):
                 if item.transaction_id == after + 1:
                     return item.offset

@@ -12,17 +12,16 @@ with the file's size and `max_record`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
-from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
+from waltzctl.engine.scan.order import OrderJudge
+from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Probe
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.engine.scan.source import ByteSource, read_bytes
-from waltzctl.engine.scan.walk import RecordWalk, following
+from waltzctl.engine.scan.walk import RecordWalk
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
@@ -35,11 +34,6 @@ BUDGET_PER_BYTE = 64
 """What all searches of one scan may cost, in bytes of checksum: so much, and so much for each byte of the walk."""
 FIRST_READ = 4096
 """Bytes read at first for a single record."""
-SKIPPED_ALLOWANCE = 1_000_000
-"""Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""
-ORDER_WINDOW = 16
-"""Steps over records with wrong ids until it is said that the sequence does not go on behind them."""
-
 _T = TypeVar("_T")
 
 _CAUSES = {Status.LENGTH: DamageCause.RECORD_LENGTH, Status.CHECKSUM: DamageCause.RECORD_CHECKSUM}
@@ -89,23 +83,6 @@ def summarise_records(
         source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False
     )
     return scan.run(scan.walk.take_run)
-
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """Records with right checksums whose ids fit nowhere: `passed` of them, the last one ends at `end`.
-
-    `offsets`: where they begin, if they are told one by one and nothing follows them.  `resumed`: the id with which the
-    sequence goes on at `end`, None where it does not.  `behind`: the record at `end`, None where it was not looked at.
-    `ones`: those that were looked at one by one.
-    """
-
-    end: int
-    passed: int
-    offsets: list[int]
-    resumed: int | None
-    behind: Found | None
-    ones: tuple[Found, ...] = ()
 
 
 class _Scan:
@@ -188,106 +165,10 @@ class _Scan:
         return self._damage(cause, offset, found.offset, expected, found.expected, found.proof), found.expected
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
-        """A right record with an id that is not the next, and where the sequence goes on.
-
-        Either its id is wrong, or ids are missing in front of it.  Records pass as long as their ids fit nowhere, until one
-        stands where the sequence has it: as many places behind as records were passed (their ids are wrong), or with the very
-        id that was expected (they do not belong there).  Where none does, ids that rise one by one are right, and those in
-        front of them are missing.  So are they in front of any larger id, unless the index, or the segment that follows, says
-        that the sequence does not go so far.
-        """
-        search, cause = self.search, DamageCause.RECORD_ORDER
-        probe, stop = search.probe, self.walk.stop
-        found = probe.check(offset)
-        if found is None:  # the file changed under the scan
-            return self._damage(cause, offset, min(offset + OVERHEAD, stop), expected, None, "end"), expected
-        run = self._pass_over(found, expected)
-        if run.resumed is not None:
-            return self._damage(cause, offset, run.end, expected, run.resumed, "length"), run.resumed
-        rising = self._rising(run.ones, expected)
-        if rising is not None:
-            jump = rising.transaction_id
-            return self._damage(cause, offset, rising.offset, expected, jump, "length"), jump
-        for head in (found, run.behind):
-            if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):
-                jump = head.transaction_id
-                return self._damage(cause, offset, head.offset, expected, jump, "length"), jump
-        proven = search.by_index(offset, expected)
-        if proven is not None:
-            following_id = proven.transaction_id
-            return self._damage(cause, offset, proven.offset, expected, following_id, "index"), following_id
-        end = run.end
-        if end < stop and (resumption := search.find(end, expected + run.passed)) is not None:
-            end = resumption.offset
-            if resumption.expected >= expected:
-                return self._damage(cause, offset, end, expected, resumption.expected, "chain"), resumption.expected
-        return self._damage(cause, offset, end, expected, None, "end"), expected
-
-    def _pass_over(self, found: Found, expected: int) -> _Passed:
-        """Pass over records from `found` on until one stands where the sequence has it."""
-        search, probe, stop = self.search, self.search.probe, self.walk.stop
-        ones: list[Found] = []
-        passed, here, end = 0, found, found.end
-        lower: tuple[int, int] | None = None
-        strangers: _Passed | None = None
-        for _ in range(ORDER_WINDOW):
-            ones.append(here)
-            end, count = here.end, 1
-            if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice
-                end, last_id, _ = search.follow(here, stop, expected - here.transaction_id)
-                count = last_id - here.transaction_id + 1
-            passed += count
-            if passed == count and here.transaction_id < expected:
-                lower = end, count
-            behind = probe.check(end) if end < stop else None
-            if behind is None:
-                break
-            if behind.transaction_id == expected + passed:
-                return _Passed(end, passed, [], behind.transaction_id, behind)
-            if behind.transaction_id == expected and strangers is None:
-                strangers = _Passed(end, passed, [], expected, behind)
-                after = probe.check(behind.end) if behind.end < stop else None
-                if after is None or after.transaction_id == following(expected):
-                    return strangers
-            here = behind
-        if strangers is not None:
-            return strangers
-        if lower is not None:  # only these are surely not in their place
-            end, passed = lower
-            return _Passed(end, passed, [], None, probe.check(end) if end < stop else None, tuple(ones))
-        offsets = [one.offset for one in ones] if end == stop else []
-        return _Passed(end, passed, offsets, None, None, tuple(ones))
-
-    def _rising(self, ones: tuple[Found, ...], expected: int) -> Found | None:
-        """The record with which larger ids begin that rise up to two neighbours, where the sequence can go on there.
-
-        Two that follow one another were not both given the wrong id, and what rises in front of them stands in its order.
-        """
-        head: Found | None = None
-        for one, behind in reversed(list(pairwise(ones))):
-            if one.transaction_id <= expected or self._out_of_reach(expected, one):
-                continue
-            neighbours = following(one.transaction_id) == behind.transaction_id
-            if neighbours or (head is behind and one.transaction_id < behind.transaction_id):
-                head = one
-        return head
-
-    def _out_of_reach(self, expected: int, head: Found) -> bool:
-        """Whether the next segment begins in front of `head`, or so many ids are between that they never fitted."""
-        if head.transaction_id - expected > self.walk.stop // OVERHEAD + SKIPPED_ALLOWANCE:
-            return True
-        return self._ceiling is not None and expected <= self._ceiling <= head.transaction_id
-
-    def _beyond(self, run: _Passed, expected: int, head: Found) -> bool:
-        """Whether the sequence cannot go on with `head`, the larger id of a record that `run` passed over or stopped at.
-
-        It does not where the index, to its very end, has these records in the places of the ids that were expected either.
-        """
-        if self._out_of_reach(expected, head):
-            return True
-        if not run.offsets or run.behind is not None:
-            return False
-        return self.search.indexed(expected, len(run.offsets) + 1) == run.offsets
+        """A right record with an id that is not the next, and where the sequence goes on."""
+        found = OrderJudge(self.search, self.walk.stop, self._ceiling).judge(offset, expected)
+        damage = self._damage(DamageCause.RECORD_ORDER, offset, found.end, expected, found.next_id, found.proof)
+        return damage, expected if found.next_id is None else found.next_id
 
     def _damage(
         self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str

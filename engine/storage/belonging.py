@@ -9,7 +9,7 @@ records of a segment are another partition's where all of them name that one, an
 - the *other partition's directory*, where the same record stands under the same id;
 - the segment's own *index*, whose entries are not where these records begin.
 
-Verify asks here of every segment, and whoever repairs before it touches one.
+Verify and the opening of a partition ask here of every segment, and whoever repairs before it touches one.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 What a crash may leave is mended: a torn tail above the local low-water mark, an empty or short data file behind the last
 segment, an index that lags behind, is missing or is stale.  Everything else *quarantines* the partition: damage at or below
-the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, a missing first
-segment, records that are gone though the mark, an index or a segment's name proves that they were here
-(`engine.storage.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
+the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, another partition's records
+behind one that does not, a missing first segment, records that are gone though the mark, an index or a segment's name proves that
+they were here (`engine.storage.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
 checksums agree can still be read.
 
 Bytes of data files that are cut off, and indexes that are replaced, are kept in the quarantine of the storage directory

@@ -2,7 +2,8 @@
 
 A sealed segment is checked cheaply: both headers, the index's length against the first id of the next segment, and the last
 record, which must end where the file ends.  Anything odd leads to a scan of the whole segment.  The last segment is scanned
-from its last checkpoint that proves itself, else from its header.
+from its last checkpoint that proves itself, else from its header.  Of every segment the first record says whose records these are
+(`engine.storage.belonging`).
 
 A checkpoint is a transaction k*1000 - 1: index and data up to it are synced before transaction k*1000 is written, by us and by
 the release.  So the checkpoint is proven by the record behind it, which itself no sync need cover.  (Release 0.13.2 starts at
@@ -27,6 +28,7 @@ from waltzctl.engine.regular import special_kind
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import FileSource, read_bytes
+from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.storage.segment import Run, SegmentExtent
 from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.segment import (
@@ -149,6 +151,9 @@ def examine_segment(view: SegmentView, place: Place, *, next_first: int | None, 
         else:
             notes.add(Code.INDEX_HEADER, view.index_path, "the index's header disagrees with the data file's")
     with FileSource(view.data_path) as data:
+        if not faults and (why := stranger(view, data, place.partition, place.cluster_key)) is not None:
+            notes.add(Code.SEGMENT_PARTITION, view.data_path, f"its header is right, but {why}", offset=HEADER_SIZE)
+            return SegmentState(view, None, tuple(notes.found), trusted=False)
         index = FileSource(view.index_path) if index_fits else None
         try:
             examination = _Examination(view, place, notes, data, index, next_first, durable_to)
@@ -253,6 +258,7 @@ class _Examination:
             start=start,
             index=self.index,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.next_first,
         )
         for part in parts:
             if isinstance(part, RecordRun):

@@ -11,6 +11,7 @@ from tests.blocks import encoded_block
 from tests.builders import build_directory, make_records
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.truth import PartitionTruth, Truth
+from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout
@@ -63,6 +64,11 @@ class Driver:
         self.close()
         self.storage = StorageDirectory.open(self._path, options=self._options)
         self.fences = SessionFences.open(self._path, self.storage.num_partitions)
+
+    def reopen_partition(self, number: int) -> None:
+        """Close one partition and open it again, as a failed sync asks for: nothing new is promised."""
+        self.storage.partition(number)._failed = SyncFailedError(self._path, None, OSError("as if"), doing="sync")
+        self.storage.reopen(number)
 
     def _under_way(self, number: int, truth: PartitionTruth) -> None:
         self._recorder.promise(self.truth.with_partition(number, truth), settled=False)

@@ -16,17 +16,21 @@ from waltzctl.engine.disk import Change
 from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.fence import NO_SESSION
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import SEGMENT_SUFFIX, Record
 
 SMALL_SEGMENTS = StorageOptions(segment_size_threshold=1500)
 """Some ten records of the builders in a segment, so that a few appends roll over."""
 HARMLESS = (Code.CONTROL_STRUCT_CHECKSUM,)
+NEW = PartitionSeen((), NO_MARKS, -1, False, (True, True), (), NO_SESSION)
+"""A partition that was just assigned for the first time."""
 MUST_WORK = (WaltzError, OSError, ValueError, AssertionError, KeyError, IndexError, TypeError, AttributeError)
 """What an opening that fails may raise; anything else is not caught, and ends the test with its own traceback."""
 
@@ -82,10 +86,14 @@ def _sampled(count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class StorageChecker:
-    """Opens the storage directory `name` below the root ("" for the root itself)."""
+    """Opens the storage directory `name` below the root ("" for the root itself).
+
+    `assign_again`: whether what was deleted is also assigned again after the crash, and must be a new partition then.
+    """
 
     options: StorageOptions = SMALL_SEGMENTS
     name: str = ""
+    assign_again: bool = False
 
     def recover(self, root: Path) -> Seen:
         """Inspect without touching, then open read-write as a node does."""
@@ -100,6 +108,12 @@ class StorageChecker:
             return Seen(absent=True, error=traceback.format_exc(limit=-3))
         except MUST_WORK:
             return Seen(error=traceback.format_exc(limit=-6), absent=not (path / CONTROL_FILE_NAME).exists())
+        losses = {loss.partition for loss in read_ledger(path).losses}
+        complaints += [
+            f"partition {number}: its files are gone, and its accepted losses are not"
+            for number, other in others.items()
+            if not other.files and number in losses
+        ]
         after = segments(path)
         for number, seen in partitions.items():
             if seen.quarantined and before.get(number) != after.get(number):
@@ -142,6 +156,8 @@ class StorageChecker:
             self._second_opening(path, seen, complaints)
             self._inspect(path, complaints, [number for number, one in seen.partitions.items() if not one.quarantined])
             self._go_on(path, seen, complaints)
+            if self.assign_again:
+                self._assign_again(path, [number for number, one in seen.others.items() if not one.files], complaints)
         except MUST_WORK:
             complaints.append(traceback.format_exc(limit=-6))
         return replace(seen, complaints=tuple(complaints))
@@ -175,6 +191,18 @@ class StorageChecker:
             for number, following in usable.items():
                 if storage.partition(number).read(following) != _next_record(number, following):
                     complaints.append(f"partition {number}: a record appended after the recovery is not there")
+
+    def _assign_again(self, path: Path, numbers: Collection[int], complaints: list[str]) -> None:
+        """Nothing of a deleted partition comes back with it: it is empty, open for all, and takes any session."""
+        with StorageDirectory.open(path, options=self.options) as storage:
+            for number in numbers:
+                storage.assign(number)
+            found = look(storage)
+        with SessionFences.open(path, storage.num_partitions) as fences:
+            for number in numbers:
+                if found[number] != NEW:
+                    complaints.append(f"partition {number}: assigned again after its deletion it is {found[number]}")
+                fences.raise_to(number, 0)
 
     def judge(self, truth: Truth, seen: Seen, state: Tree) -> list[str]:
         """See `tests.crash.truth.judge`."""

@@ -232,7 +232,7 @@ def test_what_is_deleted_is_forgotten_as_a_whole(layout: Layout, tmp_path: Path,
         driver.unassign(0, delete_files=False)
         driver.assign(number)
         driver.raise_fence(number, 1)
-    survive(f"deleted and forgotten, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+    survive(f"deleted and forgotten, {layout}", recording, StorageChecker(SMALL_SEGMENTS, assign_again=True))
 
 
 @LAYOUTS

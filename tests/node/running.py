@@ -139,13 +139,13 @@ class Peer:
             await self.writer.wait_closed()
 
 
-def record(transaction_id: int, data: bytes = b"abc") -> WireRecord:
-    return WireRecord.make(transaction_id, RequestId(1, 2, 0, transaction_id), 5, data)
+def record(transaction_id: int, data: bytes = b"abc", *, partition: int = 0) -> WireRecord:
+    return WireRecord.make(transaction_id, RequestId(1, 2, partition, transaction_id), 5, data)
 
 
 def append(transaction_id: int, *, session_id: int = 7, count: int = 1, partition: int = 0) -> AppendRequest:
     """An append of `count` records; its sequence number is its first id."""
-    records = tuple(record(transaction_id + step) for step in range(count))
+    records = tuple(record(transaction_id + step, partition=partition) for step in range(count))
     return AppendRequest(session_id, transaction_id, partition, records)
 
 

@@ -14,7 +14,7 @@ from tests.builders import build_directory, make_records
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.scenes import flip
 from tests.repair.trees import snapshot
-from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
@@ -22,6 +22,8 @@ from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, index_name, segment_name
 
@@ -298,6 +300,27 @@ def test_records_of_another_partition_behind_an_own_header(
     assert "segment-partition" in [one.code for one in plan_rebuild_index(path).plan.undecided]
     with pytest.raises(RefusedError, match=FIRST):
         plan_truncate(path, partition=1, after=4, allow_data_loss=True)
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["own-index", "with-index"])
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_partition_with_records_of_another_one_opens_quarantined(tmp_path: Path, first: int, *, index: bool) -> None:
+    """Sealed or last: none of them is served as its own, no id is given away over them, and nothing is mended around them."""
+    path = build(tmp_path / "d")
+    body_of(path, 2, 1, first, index=index)
+    index_before = (path / "1" / index_name(first)).read_bytes()
+    with pytest.raises(PartitionQuarantinedError) as refused:
+        append_lines(path, partition=1, records=[PendingRecord(b"x")])
+    assert ("segment-partition", first) in [(one.code, one.segment) for one in refused.value.findings]
+    assert (path / "1" / index_name(first)).read_bytes() == index_before
+    with StorageDirectory.open(path) as storage:
+        partition = storage.partition(1)
+        assert partition.quarantined
+        kept = partition.read_range(10 - first, 10)
+        assert [one.request_id.partition for one in kept] == [1] * 10
+        with pytest.raises(CorruptRecordError):
+            partition.read(first)
+        assert not storage.partition(2).quarantined
 
 
 def test_an_overlap_with_a_stranger_keeps_the_own_segment(tmp_path: Path) -> None:

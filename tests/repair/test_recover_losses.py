@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.scenes import (
+    COUNT,
     MARK,
     Scene,
     actions,
@@ -26,6 +28,7 @@ from tests.repair.scenes import (
 from tests.repair.trees import snapshot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, index_name, segment_name
 
@@ -109,15 +112,7 @@ def test_records_cut_out_of_the_middle_come_back(scene: Scene) -> None:
 
 def test_data_that_is_not_what_was_sent_comes_back_and_is_never_split_off(scene: Scene) -> None:
     """The record's own checksum is right, the data's is not: the writer wrote it so."""
-    good = scene.records[60]
-    bad = Record.make(60, good.request_id, good.header, good.data)
-    bad = Record(60, bad.request_id, bad.header, bytes(len(bad.data)), bad.data_checksum, 0)
-    bad = Record(60, bad.request_id, bad.header, bad.data, bad.data_checksum, sealed(bad))
-    path = scene.seg(50)
-    data = path.read_bytes()
-    path.write_bytes(data[: scene.offset(60)] + bad.encode() + data[scene.offset(61) :])
-    if good.data == bad.data:
-        pytest.skip("the record has no data")
+    written_wrong(scene, 60)
     repair, _ = recover(scene, loss=True)
     assert (actions(repair), undecided(repair)) == ([], ["data-checksum"])
     _, result = recover(scene, scene.replica)
@@ -125,10 +120,86 @@ def test_data_that_is_not_what_was_sent_comes_back_and_is_never_split_off(scene:
     assert same_bytes(scene)
 
 
-def sealed(record: Record) -> int:
-    from waltzctl.formats.checksums import crc32
+def written_wrong(scene: Scene, number: int) -> None:
+    """A record whose own checksum is right, and that of its data is not."""
+    good = scene.records[number]
+    bad = Record(number, good.request_id, good.header, good.data, good.data_checksum ^ 1, 0)
+    bad = replace(bad, record_checksum=sealed(bad))
+    path, start = scene.home(number), scene.offset(number)
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + bad.encode() + data[start + good.size :])
 
+
+def other_data(scene: Scene, number: int) -> bytes:
+    """A record with other data behind the checksum of what was sent; its own checksum is right."""
+    good = scene.records[number]
+    assert any(good.data)
+    bad = Record(number, good.request_id, good.header, bytes(len(good.data)), good.data_checksum, 0)
+    return Record(number, bad.request_id, bad.header, bad.data, bad.data_checksum, sealed(bad)).encode()
+
+
+@pytest.mark.parametrize("beside", ["here", "there", "both"])
+def test_what_stands_beside_a_record_with_other_data_comes_back_all_the_same(scene: Scene, beside: str) -> None:
+    """Such a record proves its place by what stands in front of its data."""
+    bad = other_data(scene, 60)
+    roots = {"here": [scene.root], "there": [scene.replica], "both": [scene.root, scene.replica]}[beside]
+    for root in roots:
+        path = root / "0" / segment_name(50)
+        data = path.read_bytes()
+        path.write_bytes(data[: scene.offset(60)] + bad + data[scene.offset(61) :])
+    scene.flip(59)
+    scene.flip(61)
+    repair, result = recover(scene, scene.replica)
+    assert {59, 61} <= {step.from_transaction_id for step in repair.plan.steps if step.action == "restore-record"}
+    assert result.exit_status_name == ("damage-remains" if beside == "both" else "clean")
+
+
+def test_a_record_with_other_data_does_not_make_a_segment_somebody_elses(scene: Scene) -> None:
+    """The replica bears out a damaged header though one record's data differs."""
+    path = scene.seg(50)
+    data = path.read_bytes()
+    head = data[:12] + bytes([data[12] ^ 1]) + data[13:128]
+    path.write_bytes(head + data[128 : scene.offset(60)] + other_data(scene, 60) + data[scene.offset(61) :])
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def sealed(record: Record) -> int:
     return crc32(record.encode()[:-4])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "lost"),
+    [([59], 60), ([61], 60), ([58, 59, 61], 60), ([49], 50), ([50], 49), ([98, 99], 100), ([0], 1), ([129], 128)],
+)
+def test_a_record_that_is_wrong_itself_is_no_witness_of_the_one_beside_it(
+    tmp_path: Path, wrong: list[int], lost: int
+) -> None:
+    """The nearest one that is right is: a replica that has another one there proves nothing."""
+    scene = make_scene(tmp_path / "scene")
+    for number in wrong:
+        written_wrong(scene, number)
+    scene.flip(lost)
+    nearest = [next(n for n in range(lost, COUNT) if n not in (lost, *wrong))] if max(wrong) > lost < 127 else []
+    nearest += [next(n for n in range(lost, -1, -1) if n not in (lost, *wrong))] if min(wrong) < lost > 1 else []
+    for number in nearest:
+        shutil.copytree(scene.replica, tmp_path / str(number))
+        forge(tmp_path / str(number), scene, number)
+        repair = plan_recover(scene.root, replicas=[tmp_path / str(number)])
+        assert lost not in [step.from_transaction_id for step in repair.plan.steps], number
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+def forge(root: Path, scene: Scene, number: int) -> None:
+    """Another record of the same size under an id."""
+    old, start = scene.records[number], scene.offset(number)
+    forged = Record.make(number, RequestId(9, 9, 9, 9), old.header, old.data)
+    path = root / "0" / scene.home(number).name
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + forged.encode() + data[start + old.size :])
 
 
 def test_a_torn_end_above_the_mark_is_cut_and_costs_nothing(scene: Scene) -> None:
@@ -265,11 +336,7 @@ def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(
 
 
 def test_two_replicas_that_disagree_give_nothing(scene: Scene) -> None:
-    old = scene.records[60]
-    forged = Record.make(60, RequestId(9, 9, 9, 9), old.header, old.data)
-    path = scene.other / "0" / segment_name(50)
-    data = path.read_bytes()
-    path.write_bytes(data[: scene.offset(60)] + forged.encode() + data[scene.offset(61) :])
+    forge(scene.other, scene, 60)
     scene.flip(60)
     for order in ((scene.replica, scene.other), (scene.other, scene.replica)):
         repair = plan_recover(scene.root, replicas=order)
@@ -279,11 +346,7 @@ def test_two_replicas_that_disagree_give_nothing(scene: Scene) -> None:
 
 @pytest.mark.parametrize("neighbour", [59, 61])
 def test_a_replica_whose_neighbours_differ_proves_nothing(scene: Scene, neighbour: int) -> None:
-    old = scene.records[neighbour]
-    forged = Record.make(neighbour, RequestId(9, 9, 9, 9), old.header, old.data)
-    path = scene.replica / "0" / segment_name(50)
-    data = path.read_bytes()
-    path.write_bytes(data[: scene.offset(neighbour)] + forged.encode() + data[scene.offset(neighbour + 1) :])
+    forge(scene.replica, scene, neighbour)
     scene.flip(60)
     repair = plan_recover(scene.root, replicas=[scene.replica])
     assert actions(repair) == []
@@ -294,11 +357,7 @@ def test_a_replica_whose_neighbours_differ_proves_nothing(scene: Scene, neighbou
 
 @pytest.mark.parametrize(("lost", "neighbour"), [(50, 49), (99, 100), (100, 99)])
 def test_neighbours_count_across_the_bounds_of_segments(scene: Scene, lost: int, neighbour: int) -> None:
-    old = scene.records[neighbour]
-    forged = Record.make(neighbour, RequestId(9, 9, 9, 9), old.header, old.data)
-    path = scene.replica / "0" / scene.home(neighbour).name
-    data = path.read_bytes()
-    path.write_bytes(data[: scene.offset(neighbour)] + forged.encode() + data[scene.offset(neighbour) + old.size :])
+    forge(scene.replica, scene, neighbour)
     scene.flip(lost)
     assert "restore-record" not in actions(plan_recover(scene.root, replicas=[scene.replica]))
     _, result = recover(scene, scene.other)

@@ -156,6 +156,19 @@ def test_everything_goes_and_one_empty_segment_stays(scene: Scene) -> None:
         plan_truncate(scene.root, partition=0, after=20, allow_data_loss=True)
 
 
+def test_an_index_without_its_data_file_gives_way_to_an_empty_segment(scene: Scene) -> None:
+    scene.seg(0).unlink()
+    damaged = snapshot(scene.root)
+    repair = plan_truncate(scene.root, partition=0, after=-1, allow_data_loss=True)
+    assert actions(repair)[-3:-1] == ["create-segment", "rebuild-index"]
+    result = apply(repair, arguments=[])
+    assert sorted(path.name for path in (scene.root / "0").iterdir()) == [scene.idx(0).name, scene.seg(0).name]
+    assert scene.idx(0).read_bytes() == scene.seg(0).read_bytes() == segment_header(0, 0).encode()
+    assert codes(scene.root) == set()
+    undo(scene.root, result.undo_id)
+    assert snapshot(scene.root) == damaged
+
+
 def test_an_index_that_is_wrong_is_cut_all_the_same(scene: Scene) -> None:
     flip(scene.idx(100), 140, 0x20)
     apply(plan_truncate(scene.root, partition=0, after=120), arguments=[])

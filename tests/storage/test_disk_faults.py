@@ -102,8 +102,8 @@ SYNCS = ("fdatasync", "fsync")
 GROUP = 12
 
 
-def blocks(following: int) -> list:
-    records = make_records(GROUP, first=following, seed=following)
+def blocks(following: int, partition: int = 0) -> list:
+    records = make_records(GROUP, first=following, partition=partition, seed=following)
     return [encoded_block(records[:5], 2), encoded_block(records[5:])]
 
 
@@ -148,7 +148,7 @@ def test_a_failed_sync_ends_the_partition_and_nothing_else(
             with pytest.raises(SyncFailedError):
                 write()
         assert partition.read_wire(0, 10**6).data == records_until(acknowledged)
-        storage.partition(1).append_blocks(blocks(0))
+        storage.partition(1).append_blocks(blocks(0, 1))
         changes: list[tuple[str, str]] = []
         with monkeypatch.context() as patch:
             patch.setattr(disk, "observer", lambda change: changes.append((change.kind, change.path.name)))
@@ -211,7 +211,7 @@ def test_a_disk_that_can_no_longer_be_changed_at_all(
         with pytest.raises(DiskWriteError):
             partition.append_blocks(blocks(acknowledged))
         assert partition.read_wire(0, 10**6).data == records_until(acknowledged)
-        storage.partition(1).append_blocks(blocks(0))
+        storage.partition(1).append_blocks(blocks(0, 1))
     with opened(tmp_path, SMALL) as storage:
         partition = storage.partition(0)
         assert not partition.quarantined

@@ -20,8 +20,10 @@ from tests.trust.injuries import REGISTER, Injury
 from tests.trust.reader import read_directory
 from tests.trust.scene import NotHereError, Scene, draw_scene, plant
 
+SCENES = 1000
+"""Scenes that are drawn before it is given up to find a place for an injury: the rarest finds one in every sixteenth."""
 TRIES = 60
-"""Scenes, and further injuries, that are drawn before it is given up to find a place for one."""
+"""Further injuries that are drawn for each that may strike."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def draw(seed: int, only: Sequence[str] = ()) -> Damaged:
     pool = list(REGISTER.values())
     count = rng.choices((0, 1, 2, 3), (2, 40, 38, 20))[0]
     wanted = [REGISTER[name] for name in only] or ([pool[seed % len(pool)]] if count else [])
-    for _ in range(TRIES):
+    for _ in range(SCENES):
         damaged = _struck(seed, rng, draw_scene(rng), wanted, 0 if only else count - 1)
         if damaged is not None:
             return damaged

@@ -19,7 +19,8 @@ been here:
 - in front of the first id in the name of any data or index file, as the log begins with 0 and has no holes;
 - those of an index whose data file is gone or shorter than its header: its writer had as many records;
 - of an index with data: ids below the last multiple of 1000 in front of its last entry, where index and data were synced;
-- in front of an intact record in place.
+- in front of an intact record in place, where its id rises with those of most others in its file, and lies in front of the next
+  data file's: what stands in both is for that one to prove.
 
 What is proven and not in place is **lost**.
 """
@@ -30,6 +31,7 @@ import os
 import stat
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -339,6 +341,22 @@ def _proofs(members: tuple[Member, ...], mark: Mark, number: int) -> dict[str, i
             lonely = beside is None or beside.size < HEADER.size
             proofs[f"entries of {one.path}"] = end if lonely else (end - 1) // CHECKPOINT * CHECKPOINT
         if one.suffix == ".seg" and not one.foreign:
-            own = [record.transaction_id + 1 for record in one.records if record.partition == number]
-            proofs[f"records of {one.path}"] = max(own, default=0)
+            behind = min((other for other in data if other is not None and other > one.first), default=MOST_ID)
+            own = [
+                record.transaction_id
+                for record in one.records
+                if record.partition == number and record.transaction_id < behind
+            ]
+            proofs[f"records of {one.path}"] = highest_in_order(own) + 1
     return proofs
+
+
+def highest_in_order(numbers: Iterable[int]) -> int:
+    """The last of the longest rising row among ids in the order of the file, -1 of none; of several such rows the lowest.
+
+    A record with a wrong id that is far too large proves nothing of the ids in front of it.
+    """
+    ends: list[int] = []  # of the rising rows of each length the lowest end
+    for one in numbers:
+        ends[bisect_left(ends, one) : bisect_left(ends, one) + 1] = [one]
+    return ends[-1] if ends else -1

@@ -209,13 +209,15 @@ def _append(scene: Scene, root: Path, before: Before, number: int, what: str) ->
     tree = read_tree(root)
     said = called("append", root, "--partition", number, "--format", "ndjson", given=LINE + b"\n")
     yield from sound_answer(said)
+    if scene.undone is not None and "was interrupted; it was taken back first" in said.err:
+        tree = scene.undone  # an interrupted repair comes first, whatever partition it was of
     given = [
         one["first_transaction_id"] for one in said.only("append-result") if one["first_transaction_id"] is not None
     ]
     floor = before.floor(number)
     if given and given[0] < floor:
         yield f"{what}: partition {number} gives id {given[0]} away, and transactions up to {floor - 1} have been there"
-    changed = differences(tree, read_tree(root))
+    changed = _differ(tree, read_tree(root))
     if said.status != ExitStatus.CLEAN and not given and changed:
         yield f"{what}: refused ({said.status}) for partition {number}, and changed {changed}"
     elsewhere = [

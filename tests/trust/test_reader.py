@@ -49,7 +49,7 @@ def test_it_imports_nothing_of_the_programs_under_test() -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a relative import"
             imported.add(node.module or "")
-    assert imported == {"__future__", "collections.abc", "dataclasses", "os", "stat", "struct", "zlib"}
+    assert imported == {"__future__", "bisect", "collections.abc", "dataclasses", "os", "stat", "struct", "zlib"}
     assert imported - {"__future__"} <= {f"{name}" for name in sys.stdlib_module_names} | {"collections.abc"}
     assert "importlib" not in source
     assert "__import__" not in source
@@ -201,3 +201,18 @@ def test_the_reader_finds_every_record_of_sound_directories(tmp_path: Path) -> N
                 assert {number: set(forms) for number, forms in here.items()} == {
                     number: {record} for number, record in enumerate(log.records)
                 }
+
+
+@pytest.mark.parametrize(
+    ("ids", "proven"),
+    [((0, 1, 2, 3), 4), ((0, 1, 102, 3), 4), ((0, 1, 2, 0), 3), ((0, 1, 12), 13), ((8, 9, 10), 10), ((), 0)],
+)
+def test_a_record_out_of_order_or_beyond_the_next_file_proves_nothing(
+    tmp_path: Path, ids: tuple[int, ...], proven: int
+) -> None:
+    """In front of a file of the name 10 where ids below it are meant."""
+    files = tree(mark=-1, cuts=(0, 10) if 10 in ids else (0,))
+    body = [Transaction(n, (1, 1, 0, n), 0, b"data").encode() for n in ids]
+    files[layout.name(0, 0)] = content(files, layout.name(0, 0))[:128] + b"".join(body)
+    found = read_directory(plant(files, tmp_path / "d")).partitions[0].by
+    assert found["records of 0/0000000000000000000.seg"] == proven

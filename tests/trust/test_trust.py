@@ -18,6 +18,12 @@ from tests.trust.running import SHARED_MEMORY
 
 DIRECTORIES, PART = 300, 50
 MANY, MANY_PART = 20_000, 250
+BROKE: tuple[tuple[int, tuple[str, ...]], ...] = (
+    *((seed, ()) for seed in (2067, 2255, 2349, 2443, 2609, 5169, 5420, 6180, 7049, 7198, 7293, 7313, 7331, 7497)),
+    *((seed, ()) for seed in (10102, 10631, 12385)),
+    (9, ("data checksum", "wrong id, right checksums")),
+)
+"""Seeds of directories that broke a rule once, with their injuries where these were chosen: always tried, with every rule."""
 
 
 @pytest.fixture
@@ -34,6 +40,13 @@ def holds(name: str, seeds: range, place: Path) -> None:
         if found := broken(damaged, RULES[name], place):
             lines += [str(damaged), *(f"    {one}" for one in found)]
     assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(("seed", "only"), BROKE, ids=lambda one: str(one) if isinstance(one, int) else "-".join(one))
+def test_what_broke_a_rule_once_holds(seed: int, only: tuple[str, ...], place: Path) -> None:
+    damaged = draw(seed, only)
+    lines = [f"    {name}: {one}" for name, rule in RULES.items() for one in broken(damaged, rule, place)]
+    assert not lines, "\n".join([str(damaged), *lines])
 
 
 def shown(seeds: object) -> str | None:

@@ -1,0 +1,122 @@
+"""What stands around a loss: the nearest intact records in front of it and behind it, which a replica must not contradict.
+
+The record next to a loss may be damaged itself, stand in another segment, or be outvoted.  Then the nearest one that is neither
+damaged nor outvoted is the witness, under its own id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.replicas import Neighbours, Witness
+from waltzctl.engine.repair.survey import Loss, Survey
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+
+Row = tuple[Loss, Loss]
+"""The first and the last of some losses without an intact record between them."""
+
+
+@dataclass(slots=True)
+class Witnesses:
+    """Finds the witnesses of a partition's losses.  Reads records; its functions raise DiskReadError."""
+
+    ground: Ground
+    _rows: dict[int, tuple[Survey, dict[int, Row]]] = field(default_factory=dict)
+
+    def around(self, part: Part, loss: Loss) -> Neighbours:
+        """The nearest ones on both sides of a loss with intact records behind it."""
+        assert loss.stop is not None
+        return Neighbours(self._in_front(part, loss), self._at(part, loss.end, loss.stop, loss.stop))
+
+    def before(self, part: Part | None, first: int) -> Witness | None:
+        """The nearest one at the end of a segment, in front of its torn end and of transaction `first`, or in those in front."""
+        while part is not None:
+            found = part.survey
+            if found is not None:
+                loss = found.losses[-1] if found.losses and found.losses[-1].end >= found.end else None
+                if loss is not None:
+                    return _below(self._in_front(part, loss), first)
+                if found.next_id > found.begins:
+                    return _below(_witness(part, found.last, found.next_id - 1), first)
+            part = self._neighbour(part, behind=False)
+        return None
+
+    def behind(self, part: Part | None, stop: int) -> Witness | None:
+        """The nearest one at the beginning of a segment, or of those behind it, from transaction `stop` on."""
+        while part is not None:
+            found = part.survey
+            if found is not None and (found.records or found.losses):
+                return self._at(part, HEADER_SIZE, found.begins, stop)
+            part = self._neighbour(part, behind=True)
+        return None
+
+    def _in_front(self, part: Part, loss: Loss) -> Witness | None:
+        first = (self._row(part, loss.offset) or (loss, loss))[0]
+        if first.offset == HEADER_SIZE:
+            return self.before(self._neighbour(part, behind=False), first.first)
+        return _witness(part, first.before, first.first - 1)
+
+    def _at(self, part: Part, offset: int, number: int, least: int) -> Witness | None:
+        """The record at an offset, where `number` is expected, or the nearest one behind it, with an id of at least `least`."""
+        assert part.survey is not None
+        last = self._row(part, offset)
+        if last is not None:
+            offset, stop = last[1].end, last[1].stop
+            if stop is None:
+                return self.behind(self._neighbour(part, behind=True), max(least, number))
+            number = stop
+        if offset >= part.survey.end:
+            return self.behind(self._neighbour(part, behind=True), max(least, number))
+        found = _witness(part, offset, number)
+        return found if found is not None and found.transaction_id >= least else None
+
+    def _neighbour(self, part: Part, *, behind: bool) -> Part | None:
+        """The next segment of which something was read."""
+        near = [
+            one
+            for one in self.ground.parts
+            if one.survey is not None and (one.first > part.first if behind else one.first < part.first)
+        ]
+        return (min if behind else max)(near, key=lambda one: one.first, default=None)
+
+    def _row(self, part: Part, offset: int) -> Row | None:
+        """The row of the loss at an offset, if there is one."""
+        found = part.survey
+        assert found is not None
+        known = self._rows.get(part.first)
+        if known is None or known[0] is not found:
+            known = self._rows[part.first] = found, _rows(found.losses)
+        return known[1].get(offset)
+
+
+def _rows(losses: Sequence[Loss]) -> dict[int, Row]:
+    """The row of each loss, by its offset."""
+    rows: dict[int, Row] = {}
+    start = 0
+    for place, loss in enumerate(losses):
+        if place + 1 == len(losses) or loss.end != losses[place + 1].offset:
+            row = losses[start], loss
+            rows.update((one.offset, row) for one in losses[start : place + 1])
+            start = place + 1
+    return rows
+
+
+def _below(found: Witness | None, first: int) -> Witness | None:
+    return found if found is not None and found.transaction_id < first else None
+
+
+def _witness(part: Part, offset: int | None, number: int) -> Witness | None:
+    record = record_at(part, offset)
+    return None if record is None else Witness(number, record)
+
+
+def record_at(part: Part, offset: int | None) -> bytes | None:
+    """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
+    if offset is None or part.original is None:
+        return None
+    found = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+    return bytes(found.record) if isinstance(found, RecordView) else None

@@ -1,0 +1,90 @@
+"""Records with right checksums whose ids are not the next: what the records behind them, the next segment and the index tell."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from tests.builders import make_records, segment_header
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.source import BytesSource
+from waltzctl.formats.segment import Record
+
+RECORDS = make_records(12)
+
+
+def renumbered(ids: Sequence[int]) -> list[bytes]:
+    """Twelve records, the ones at these places under these ids, with right checksums."""
+    return [
+        Record.make(number, one.request_id, one.header, one.data).encode()
+        for number, one in zip(ids, RECORDS, strict=True)
+    ]
+
+
+def judged(
+    records: Sequence[bytes], *, ceiling: int | None = None, indexed: bool = False
+) -> list[tuple[int, int, int]]:
+    """Where the sequence breaks: the id that is expected, the bytes that yield none, and the id behind them (-1: none).
+
+    `indexed`: with an index that has an entry for each record, in the order of the file.
+    """
+    header = segment_header(0, 0).encode()
+    entries, place = [], len(header)
+    for one in records:
+        entries.append(place)
+        place += len(one)
+    index = BytesSource(header + struct.pack(f">{len(entries)}q", *entries)) if indexed else None
+    source = BytesSource(header + b"".join(records))
+    found = []
+    for item in scan_records(source, first_transaction_id=0, ceiling=ceiling, index=index):
+        if isinstance(item, Damage):
+            assert item.cause is DamageCause.RECORD_ORDER
+            behind = -1 if item.next_transaction_id is None else item.next_transaction_id
+            found.append((item.transaction_id, item.length, behind))
+        else:
+            assert isinstance(item, RecordBatch)
+    return found
+
+
+def size(first: int, stop: int) -> int:
+    return sum(one.size for one in RECORDS[first:stop])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_row_that_is_shifted_down_ends_where_the_sequence_has_what_follows(step: int, *, indexed: bool) -> None:
+    """It reads like a repeat and a gap, which make up for one another to the record."""
+    ids = [n - step if 4 <= n < 9 else n for n in range(12)]
+    assert judged(renumbered(ids), indexed=indexed) == [(4, size(4, 9), 9)]
+
+
+@pytest.mark.parametrize("step", [-2, -1, 1, 2])
+def test_a_row_that_is_shifted_up_to_the_end_is_told_by_the_next_segment(step: int) -> None:
+    ids = [n + step if n >= 7 else n for n in range(12)]
+    assert judged(renumbered(ids), ceiling=12) == [(7, size(7, 12), -1)]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_ids_that_lead_to_the_next_segment_by_themselves_are_right(lost: int) -> None:
+    ids = [n + lost if n >= 7 else n for n in range(12)]
+    assert judged(renumbered(ids), ceiling=12 + lost) == [(7, 0, 7 + lost)]
+    lower = [n - lost if n >= 7 else n for n in range(12)]
+    assert judged(renumbered(lower), ceiling=12 - lost) == [(7, size(7, 7 + lost), 7)]
+
+
+def test_a_piece_that_is_byte_for_byte_the_one_in_front_of_it_is_a_repeat() -> None:
+    records = renumbered(range(12))
+    assert judged([*records[:7], *records[4:]], indexed=True) == [(7, size(4, 7), 7)]
+    repeated_and_lost = [*records[:7], *records[6:9], *records[10:]]
+    assert judged(repeated_and_lost) == [(7, size(6, 7), 7), (9, 0, 10)]
+
+
+def test_an_index_made_from_what_stands_there_leaves_it_open_at_the_end() -> None:
+    """Another form of record 8, or all ids from there on are wrong: nothing in this file tells."""
+    ids = [n - 1 if n >= 9 else n for n in range(12)]
+    assert judged(renumbered(ids), indexed=True) == [(9, size(9, 12), -1)]
+    assert judged(renumbered(ids)) == [(9, size(9, 10), 9)]
+    assert judged(renumbered(ids), indexed=True, ceiling=11) == [(9, size(9, 10), 9)]
