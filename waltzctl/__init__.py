@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "AdminClient": "engine.client.admin_client",
-    "Code": "engine.findings",
-    "DumpedRecord": "engine.inspect.dump_records",
-    "Finding": "engine.findings",
-    "Partition": "engine.storage.partition",
-    "Record": "formats.segment",
-    "RequestId": "formats.request_id",
-    "Severity": "engine.findings",
-    "StorageClient": "engine.client.storage_client",
-    "StorageDirectory": "engine.storage.directory",
-    "StorageOptions": "engine.storage.options",
-    "StorageStatus": "engine.inspect.status",
-    "TlsOptions": "engine.tls",
-    "VerifyOptions": "engine.inspect.outcome",
-    "VerifySummary": "engine.inspect.outcome",
-    "WaltzDataSource": "engine.spark.source",
-    "WaltzError": "engine.errors",
-    "WireRecord": "formats.wire.records",
-    "client_context": "engine.tls",
-    "dump_records": "engine.inspect.dump_records",
-    "open_storage": "engine.storage.directory",
-    "storage_status": "engine.inspect.status",
-    "verify": "engine.inspect.verify",
-    "write_archive": "engine.spark.shipping",
+    "AdminClient": "waltzctl.engine.client.admin_client",
+    "Code": "waltzctl.engine.findings",
+    "DumpedRecord": "waltzctl.engine.inspect.dump_records",
+    "Finding": "waltzctl.engine.findings",
+    "Partition": "waltzctl.engine.storage.partition",
+    "Record": "waltzctl.formats.segment",
+    "RequestId": "waltzctl.formats.request_id",
+    "Severity": "waltzctl.engine.findings",
+    "StorageClient": "waltzctl.engine.client.storage_client",
+    "StorageDirectory": "waltzctl.engine.storage.directory",
+    "StorageOptions": "waltzctl.engine.storage.options",
+    "StorageStatus": "waltzctl.engine.inspect.status",
+    "TlsOptions": "waltzctl.engine.tls",
+    "VerifyOptions": "waltzctl.engine.inspect.outcome",
+    "VerifySummary": "waltzctl.engine.inspect.outcome",
+    "WaltzDataSource": "waltzctl.engine.spark.source",
+    "WaltzError": "waltzctl.engine.errors",
+    "WireRecord": "waltzctl.formats.wire.records",
+    "client_context": "waltzctl.engine.tls",
+    "dump_records": "waltzctl.engine.inspect.dump_records",
+    "open_storage": "waltzctl.engine.storage.directory",
+    "storage_status": "waltzctl.engine.inspect.status",
+    "verify": "waltzctl.engine.inspect.verify",
+    "write_archive": "waltzctl.engine.spark.shipping",
 }
 """Where each public name is made."""
 
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name at its first use: the command line must not pay for what a command does not need."""
     if name not in _MODULES:
         raise AttributeError(f"module 'waltzctl' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"waltzctl.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

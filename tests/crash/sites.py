@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-import engine
+import waltzctl.engine
 
-ENGINE = Path(engine.__file__).parent
+ENGINE = Path(waltzctl.engine.__file__).parent
 COMPOSED: dict[str, tuple[str, ...]] = {
     "write_whole": ("/file", "/directory"),
     "replacing": ("/file", "/directory"),
