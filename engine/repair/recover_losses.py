@@ -15,6 +15,7 @@ from engine.findings import Code, Severity
 from engine.repair.content import Content, Literal, Piece
 from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
+from engine.repair.rivals import Rivals
 from engine.repair.survey import Loss, by_ids, by_places
 from engine.repair.witnesses import Witnesses, record_at
 from engine.scan.order import ORDER_WINDOW
@@ -30,9 +31,11 @@ class LossPlanner:
     ground: Ground
     replicas: Sequence[Replica]
     witnesses: Witnesses = field(init=False)
+    rivals: Rivals = field(init=False)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.ground)
+        self.rivals = Rivals(self.ground, self.replicas)
 
     def settle(self, part: Part) -> None:
         """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
@@ -111,6 +114,8 @@ class LossPlanner:
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
             part.shifted |= len(found) != loss.end - loss.offset
             part.content = part.content.spliced(loss.offset, loss.end, spans)
+        elif self.replicas and self.rivals.superfluous(part, loss):
+            self._remove_bytes(part, loss, "a repeat, or a replica holds another record under its id")
         elif self.ground.allow_data_loss and not loss.record_ok and not loss.unread:
             self._split(part, loss)
         else:
@@ -139,12 +144,8 @@ class LossPlanner:
         assert loss.stop is not None
         length = loss.end - loss.offset
         if loss.stop == loss.first:
-            ground.draft.step(
-                "remove-bytes", part.data_path, ground.partition, "records out of order; no transaction is missing there",
-                offset=loss.offset, length=length, loses_data=True,
-            )  # fmt: skip
-            part.content = content.spliced(loss.offset, loss.end, ())
-            part.shifted = True
+            self.rivals.dispute(part, loss)
+            self._remove_bytes(part, loss, "records out of order; no transaction is missing there")
             return
         path = ground.directory / segment_name(loss.stop)
         if ground.taken(loss.stop) or FileState.of(path) is not None:
@@ -165,6 +166,15 @@ class LossPlanner:
         behind.shifted = True
         ground.put(behind)
         part.content = content.spliced(loss.offset, content.size(), ())
+
+    def _remove_bytes(self, part: Part, loss: Loss, why: str) -> None:
+        assert part.content is not None
+        self.ground.draft.step(
+            "remove-bytes", part.data_path, self.ground.partition, why,
+            offset=loss.offset, length=loss.length, loses_data=True,
+        )  # fmt: skip
+        part.content = part.content.spliced(loss.offset, loss.end, ())
+        part.shifted = True
 
     def _undecided(self, part: Part, loss: Loss, why: str) -> None:
         assert loss.stop is not None
@@ -282,6 +292,8 @@ class LossPlanner:
             self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
             assert part.content is not None
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
+        elif self.replicas and self.rivals.superfluous(part, tail):
+            self.cut_tail(part, tail, "repeats, or a replica holds other records under their ids", loses=True)
         elif tail.unread:
             self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
         elif tail.either:
@@ -338,6 +350,8 @@ class LossPlanner:
         """Cut what stands behind the last record that is in its place."""
         assert part.content is not None
         what = "the end is out of order" if tail.out_of_order else "the end is torn"
+        if loses and not self.rivals.superfluous(part, tail):
+            self.rivals.dispute(part, tail)
         self.ground.draft.step(
             "cut-torn-tail", part.data_path, self.ground.partition, f"{what}; {why}",
             ids=(tail.first, tail.first), offset=tail.offset, length=tail.end - tail.offset, loses_data=loses,
