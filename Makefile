@@ -7,7 +7,7 @@ JOBS   ?= auto
 # The tests start thousands of processes: without bytecode each of them would compile the whole program anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long interop bench lint types man schemas clean
+.PHONY: demo test test-long mutants interop bench lint types man schemas clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -24,6 +24,13 @@ test: $(STAMP)        ## the whole default test run, a few minutes on two cores
 
 test-long: $(STAMP)   ## the thorough variants as well: more crash states, mutated inputs, live runs and kills
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long
+
+# Every mutant takes many hours.  A sample: make mutants SAMPLE=50 SEED=3 ROOMS="repair storage"
+SAMPLE ?=
+SEED   ?= 1
+ROOMS  ?=
+mutants: $(STAMP)     ## how many small changes of the code its tests notice, room by room; hours, or a sample: SAMPLE=50
+	$(BIN)/python -m tests.mutation.measure --seed $(SEED) $(if $(SAMPLE),--sample $(SAMPLE)) $(ROOMS:%=--room %)
 
 interop: $(STAMP)     ## the released Waltz and ours, mixed, on the loopback; takes the release from WALTZ_CLASSPATH
 ifeq ($(strip $(WALTZ_CLASSPATH)),)

@@ -880,7 +880,18 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "command": STRING,
             "arguments": listed(STRING),
             "created": {"type": "string", "description": "RFC 3339 in UTC."},
-            "state": {"enum": ["preparing", "prepared", "applied", "undoing", "undone", "rolled-back", "pruned"]},
+            "state": {
+                "enum": [
+                    "preparing",
+                    "prepared",
+                    "applied",
+                    "rolling-back",
+                    "undoing",
+                    "undone",
+                    "rolled-back",
+                    "pruned",
+                ]
+            },
             "plan_hash": STRING,
             "quarantine": PATH,
             "files": listed(STRING),

@@ -268,9 +268,6 @@ class Reading:
         following = damage.next_transaction_id
         if damage.cause is DamageCause.TORN_TAIL:
             return (yield from self.torn(scanned, damage, low))
-        if following is None and damage.proof != "budget":
-            self.findings.append(damage_finding(scanned.job, damage))
-            return None
         jump = damage.transaction_id + scanned.size // RECORD_OVERHEAD + _SKIPPED
         if following is None or following > jump:
             self.findings.append(damage_finding(scanned.job, damage))
@@ -340,6 +337,7 @@ class _Scanned:
             index=None if self.reader is None else self.reader.source,
             data=True,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.segment.stop,
         )
 
     def look_behind(self, tail: Damage) -> tuple[tuple[int, int] | None, bool]:

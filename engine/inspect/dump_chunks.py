@@ -142,6 +142,7 @@ class SegmentReader(SegmentCheck):
                 stop=self.size,
                 index=index,
                 max_record=MAX_DATA_LENGTH,
+                ceiling=self.job.following,
             )
             for run in scan:
                 if isinstance(run, Damage):

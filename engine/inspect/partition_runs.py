@@ -154,8 +154,8 @@ class PartitionRun:
         return evidence(self._partition.view, self._context.local_low_water_mark)
 
     def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
-        """Losses that were accepted and are not over; of one that was taken away on purpose nothing is expected."""
-        if self._context.assigned is not False:
+        """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected."""
+        if self._context.assigned is not False or self.present:
             yield from loss_findings(self._context, held)
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:

@@ -210,6 +210,7 @@ class SegmentCheck:
             index=None if self.reader is None else self.reader.source,
             data=data,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.job.following,
         )
 
     def parts(self, part: int) -> list[tuple[RangeScan, int]]:

@@ -28,6 +28,7 @@ from engine.repair.manifest import (
     write_entry,
 )
 from engine.repair.restore import read_chunks, same_contents, stamp
+from engine.storage.retired import move_partition
 from engine.storage.view import FileState
 
 MANIFEST_ALLOWANCE = 64 << 10
@@ -195,7 +196,7 @@ def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
     files = {entry.storage / file.path: file for file in entry.files}
     for edit in edits:
         if isinstance(edit, MoveDirectory):
-            disk.move_directory(edit.path, edit.target)
+            move_partition(entry.storage, edit.path, edit.target)
             continue
         file = files.get(edit.path)
         if file is None:

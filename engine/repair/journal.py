@@ -52,8 +52,8 @@ def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | No
         file = disk.WritableFile.open(path)
     except FileNotFoundError:
         file = disk.WritableFile.create(path)
-        disk.sync_directory(path.parent)
     with file:
+        disk.sync_directory(path.parent)  # always: whoever made it may have died before this
         size = file.size()
         torn = size > 0 and file.read_at(size - 1, 1) != b"\n"
         file.write_at(size, b"\n" + data if torn else data)

@@ -51,8 +51,8 @@ class State(enum.StrEnum):
     """Where a repair stands.
 
     PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
-    this finds an interrupted repair and rolls it back.  UNDOING: an undo was interrupted; the same.  The others are final;
-    PRUNED: the repair stands, and what it kept was given up.
+    this finds an interrupted repair and rolls it back.  ROLLING_BACK: that was begun, and UNDOING: an undo was; who finds one of
+    the two goes on with it.  The others are final; PRUNED: the repair stands, and what it kept was given up.
     """
 
     PREPARING = "preparing"
@@ -60,6 +60,7 @@ class State(enum.StrEnum):
     APPLIED = "applied"
     UNDOING = "undoing"
     UNDONE = "undone"
+    ROLLING_BACK = "rolling-back"
     ROLLED_BACK = "rolled-back"
     PRUNED = "pruned"
 
@@ -71,7 +72,7 @@ class State(enum.StrEnum):
         return f"this repair was taken back already ({self.value})"
 
 
-INTERRUPTED = (State.PREPARED, State.UNDOING)
+INTERRUPTED = (State.PREPARED, State.ROLLING_BACK, State.UNDOING)
 
 
 @dataclass(frozen=True, slots=True)

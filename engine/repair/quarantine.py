@@ -6,7 +6,7 @@
    away and the new files are written and synced there, and read again.  The storage's own files are as they were.
 2. *prepared*: the manifest names everything, with SHA-256 before and after.  Now the edits are made, in order: cut,
    overwrite, or move the old file into the entry and the new one into its place.  At every instant the old bytes are
-   either still in place or durably kept.
+   either still in place or durably kept.  A roll-back from here says *rolling-back* before the first file goes the other way.
 3. an audit line in the journal.
 4. *applied*.
 
@@ -49,7 +49,17 @@ from engine.repair.manifest import (
     unusable,
     write_entry,
 )
-from engine.repair.restore import Way, move_back, put_back, remove_made_directories, same_contents, stamp_as, ways_back
+from engine.repair.restore import (
+    Way,
+    move_back,
+    put_back,
+    remove_made_directories,
+    same_contents,
+    settle_interrupted,
+    stamp_as,
+    ways_back,
+)
+from engine.storage.retired import settle_places
 from formats.adapters import format_time
 from formats.control import CONTROL_FILE_NAME
 
@@ -222,7 +232,9 @@ def _discard(path: Path) -> None:
 
 def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
     """Restore every file of an entry, then mark it."""
-    disk.sync_directory(entry.path)  # that it is being taken back must be known before the first file says so
+    if entry.state is State.PREPARED:  # from now on files go the other way, which whoever goes on has to know
+        entry = replace(entry, state=State.ROLLING_BACK)
+        write_entry(entry)
     for file, way in reversed(ways):
         put_back(entry, file, way)
     for move in reversed(entry.moves):
@@ -264,8 +276,13 @@ def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
     """Take back every interrupted repair, latest first, and clear away entries under which nothing was changed.
 
     The caller holds the DirectoryLock.  May itself be interrupted and repeated; without anything to do it changes nothing.
-    Raises DamageError when a file was changed by somebody else since (nothing of that repair is changed then), DiskError.
+    A move in whose midst a process died is made durable first.  Raises DamageError when a file was changed by somebody else since
+    (nothing of that repair is changed then), DiskError.
     """
+    left = interrupted(storage)
+    settle_interrupted(left)
+    if not left:
+        settle_places(storage)
     for path in _entry_directories(storage):
         found = read_entry(path)
         if found is None or found.state is State.PREPARING:
@@ -275,7 +292,7 @@ def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
             if found.state is not State.APPLIED:
                 _drop_copies(found)
     taken = []
-    for entry in reversed(interrupted(storage)):
+    for entry in reversed(left):
         final = State.UNDONE if entry.state is State.UNDOING else State.ROLLED_BACK
         taken.append(_take_back(entry, final, ways_back(entry)))
     return tuple(reversed(taken))

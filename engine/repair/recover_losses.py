@@ -44,10 +44,10 @@ class LossPlanner:
         under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
         allowed is that of the ids in front: the records stay.
         """
-        found, content, ceiling = part.survey, part.original, self.ground.around.following(part.first)
+        found, content = part.survey, part.original
         if found is None or content is None:
             return
-        rest, tail = by_ids(content, found, ceiling), found.tail
+        rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)

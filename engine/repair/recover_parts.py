@@ -27,6 +27,7 @@ class Part:
 
     `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
     they stood, so that the present index is no hint any more.  `keeps_index`: the index proves a loss, and stays as it is.
+    `ceiling`: the id with which the next data file begins, None where there is none.
     """
 
     first: int
@@ -40,6 +41,7 @@ class Part:
     survey: Survey | None = None
     shifted: bool = False
     keeps_index: bool = False
+    ceiling: int | None = None
 
     @property
     def short(self) -> bool:
@@ -200,9 +202,9 @@ def _open(ground: Ground, part: Part, view: SegmentView) -> None:
             offset=0, length=HEADER_SIZE,
         )  # fmt: skip
         content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
-    hint = open_hint(part.index_path)
+    hint, part.ceiling = open_hint(part.index_path), ground.around.following(part.first)
     try:
-        part.survey = survey(content, part.first, hint, ceiling=ground.around.following(part.first))
+        part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
     finally:
         if hint is not None:
             hint.close()
@@ -246,7 +248,11 @@ def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
     hint = open_hint(part.index_path)
     try:
         for item in summarise_records(
-            part.original, first_transaction_id=part.first, index=hint, max_record=MAX_DATA_LENGTH
+            part.original,
+            first_transaction_id=part.first,
+            index=hint,
+            max_record=MAX_DATA_LENGTH,
+            ceiling=part.ceiling,
         ):
             if isinstance(item, Damage):
                 found.setdefault(item.transaction_id, item.offset)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine import disk
 from engine.errors import DamageError
 from engine.findings import Code, make_finding
-from engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, locate
+from engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
+from engine.storage.retired import move_partition, settle_places
 from engine.storage.view import FileState
 
 CHUNK = 1 << 20
@@ -179,17 +180,32 @@ def move_back(entry: QuarantineEntry, move: KeptMove) -> None:
     """Bring a directory back, durably, where that is not done; it may be repeated."""
     source, target = entry.storage / move.path, entry.storage / move.target
     if moved_back(entry, move):
-        disk.move_directory(target, source)
-        return
-    for directory in (source.parent, target.parent):
-        if directory.is_dir():  # a process that died may have moved it without getting as far as the syncs
-            disk.sync_directory(directory)
+        move_partition(entry.storage, target, source)
+
+
+def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
+    """Make durable the one rename in whose midst a process may have died, where the file or directory went to first.
+
+    On the way into an entry that is its directory, on the way back it is the file's.  Raises DiskWriteError.
+    """
+    for entry in entries:
+        if entry.state is State.PREPARED:
+            disk.sync_directory(entry.path)
+    if entries:
+        settle_places(entries[0].storage)
+    for entry in entries:
+        if entry.state is not State.PREPARED:
+            for parent in sorted({(entry.storage / file.path).parent for file in entry.files if not file.in_place}):
+                if parent.is_dir():
+                    disk.sync_directory(parent)
+            disk.sync_directory(entry.path)
 
 
 def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
     """Bring one file back, durably.  Raises DiskWriteError; it may be repeated after that.
 
-    A file that needs nothing is synced all the same: a process that died may have put it back without getting that far.
+    A file whose bytes are right is synced all the same: a process that died may have put them back without getting that far.
+    (Names: see `settle_interrupted`.)
     """
     path = entry.storage / file.path
     if way is Way.MOVE:
@@ -219,9 +235,6 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
     elif file.in_place:
         with disk.WritableFile.open(path) as target:
             target.sync()
-    elif path.parent.is_dir():
-        disk.sync_directory(path.parent)
-        disk.sync_directory(entry.path)
     if file.in_place and file.before is not None:  # a file that was moved has kept its time
         _put_time_back(path, file.before)
 

@@ -93,7 +93,8 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
     if kept is None:
         _begin_anew(draft, view.control, partition)
     else:
-        _cut(draft, kept, after, last)
+        behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)
+        _cut(draft, kept, after, last, min(behind, default=None))
     lower_mark(draft, view.control_path, view.control.partitions[partition], after)
     return draft.finish()
 
@@ -113,7 +114,8 @@ def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str
 
 def _last(data: list[SegmentView]) -> int:
     """The last transaction that can be read, -1 when there is none."""
-    for segment in reversed(data):
+    behind: list[int | None] = [*(segment.first_transaction_id for segment in data[1:]), None]
+    for segment, ceiling in reversed(list(zip(data, behind, strict=False))):
         header = read_segment_header(segment.data)
         if header is None or segment.data is None:
             continue
@@ -121,7 +123,7 @@ def _last(data: list[SegmentView]) -> int:
         begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
         hint = open_hint(segment.index_path)
         try:
-            found = survey(content, begins, hint)
+            found = survey(content, begins, hint, ceiling=ceiling)
         finally:
             if hint is not None:
                 hint.close()
@@ -189,7 +191,8 @@ def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
         draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
 
 
-def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
+def _cut(draft: Draft, segment: SegmentView, after: int, last: int, ceiling: int | None) -> None:
+    """`ceiling`: the id with which the next segment begins, None where there is none."""
     assert segment.data is not None
     size = segment.data.size
     header = read_segment_header(segment.data)
@@ -197,7 +200,7 @@ def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
         raise RefusedError(f"{segment.data.path}: shorter than its header", advice="recover it first")
     content = Content.of_file(segment.data.path, size)
     begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
-    offset = _offset_behind(content, begins, after, segment)
+    offset = _offset_behind(content, begins, after, segment, ceiling)
     if offset < size:
         reason = f"transaction {after} becomes the last one"
         ids = (after + 1, last)
@@ -213,11 +216,14 @@ def _cut(draft: Draft, segment: SegmentView, after: int, last: int) -> None:
         draft.edits.append(Cut(segment.index.path, end))
 
 
-def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView) -> int:
+def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView, ceiling: int | None) -> int:
     """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
     hint = open_hint(segment.index_path)
     try:
-        for item in summarise_records(content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH):
+        items = summarise_records(
+            content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
+        )
+        for item in items:
             if isinstance(item, Damage):
                 if item.transaction_id == after + 1:
                     return item.offset

@@ -34,7 +34,7 @@ from engine.errors import (
 from engine.findings import Code, Finding, Severity, make_finding
 from engine.regular import special_kind
 from engine.storage.assignment import is_hosted, put_aside_path
-from engine.storage.availability import Availability, availability_path, combine, load_marks, save_marks
+from engine.storage.availability import Availability, combine, load_marks, save_marks
 from engine.storage.control_file import OpenControlFile
 from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
 from engine.storage.options import StorageOptions
@@ -52,7 +52,6 @@ from engine.storage.retired import (
     check_put_aside,
     finish_deletions,
     put_aside,
-    retired_directories,
     take_from_aside,
 )
 from engine.storage.segment import create_segment
@@ -131,7 +130,8 @@ class StorageDirectory:
             raise _no_control_file(path, control_path)
         lock = disk.DirectoryLock.acquire(path, control_path)
         try:
-            _settle(path, control_path)
+            with disk.WritableFile.open(control_path) as file:
+                file.sync()  # a process that died may have left in the system's memory what is about to be read
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
             control = OpenControlFile.open(
                 control_path, expected_key=expected_key, expected_partitions=expected_partitions
@@ -430,21 +430,6 @@ class StorageDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _settle(path: Path, control_path: Path) -> None:
-    """Make durable what is about to be read: after a crash of the process alone it may be in the system's memory only.
-
-    Otherwise a directory that was opened, and shown to somebody, could be another one after a power loss.
-    """
-    state = path / disk.STATE_DIRECTORY
-    for file_path in (control_path, availability_path(path)):
-        if file_path.is_file():
-            with disk.WritableFile.open(file_path) as file:
-                file.sync()
-    for directory in (path, state, *retired_directories(path)):
-        if directory.is_dir():
-            disk.sync_directory(directory)
 
 
 def _no_control_file(path: Path, control_path: Path) -> NotWaltzError | DamageError:

@@ -258,6 +258,7 @@ class _Examination:
             start=start,
             index=self.index,
             max_record=MAX_DATA_LENGTH,
+            ceiling=self.next_first,
         )
         for part in parts:
             if isinstance(part, RecordRun):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from engine import disk
 from tests.conftest import COUNTS
-from tests.crash.harness import DEFAULT, LONG, Checker, Report, try_crashes
+from tests.crash.harness import DEFAULT, LONG, Checker, Effort, Report, try_crashes
 from tests.crash.recorder import Recording
 
-CrashTest = Callable[[str, Recording[Any], "Checker[Any, Any]"], Report]
+
+class CrashTest(Protocol):
+    """See `survive`."""
+
+    def __call__(
+        self, workload: str, recording: Recording[Any], checker: Checker[Any, Any], effort: Effort | None = None, /
+    ) -> Report: ...
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +36,15 @@ def survive(
 ) -> CrashTest:
     """``survive(workload, recording, checker)`` fails unless every crash of the workload leaves what was promised.
 
+    With an `effort` that one is made instead of the run's.
+
     The states in which it did not are left below the test's temporary directory, for somebody to look at.
     """
 
-    def run(workload: str, recording: Recording[Any], checker: Checker[Any, Any]) -> Report:
-        effort = LONG if request.config.getoption("--long") else DEFAULT
+    def run(
+        workload: str, recording: Recording[Any], checker: Checker[Any, Any], effort: Effort | None = None, /
+    ) -> Report:
+        effort = effort or (LONG if request.config.getoption("--long") else DEFAULT)
         report = try_crashes(workload, recording, checker, effort)
         record_property(COUNTS, [report.workload, report.moments, report.generated, report.states, report.judged])
         lines = []

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from engine.errors import SyncFailedError
 from engine.storage.directory import StorageDirectory, StorageOptions
 from engine.storage.fences import SessionFences
 from formats.control import Layout
@@ -63,6 +64,11 @@ class Driver:
         self.close()
         self.storage = StorageDirectory.open(self._path, options=self._options)
         self.fences = SessionFences.open(self._path, self.storage.num_partitions)
+
+    def reopen_partition(self, number: int) -> None:
+        """Close one partition and open it again, as a failed sync asks for: nothing new is promised."""
+        self.storage.partition(number)._failed = SyncFailedError(self._path, None, OSError("as if"), doing="sync")
+        self.storage.reopen(number)
 
     def _under_way(self, number: int, truth: PartitionTruth) -> None:
         self._recorder.promise(self.truth.with_partition(number, truth), settled=False)

@@ -13,6 +13,8 @@ import copy
 import random
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -79,15 +81,18 @@ class Effort:
     """How far a run goes.
 
     `recoveries`: how many states' recoveries are crashed as well (spread by chance; None: all); `failures`: stop after so many.
+    `deaths`: the process alone dies, and only then, within the recovery, may the power fail.
     """
 
     loss: Loss
     recoveries: int | None
     recovery_loss: Loss
     failures: int = 5
+    deaths: bool = False
 
 
 DEFAULT = Effort(Loss(torn_positions=4, random_states=3), 5, Loss(torn_positions=1, random_states=1))
+DEATHS = Effort(Loss(torn_positions=1, random_states=0), None, Loss(torn_positions=1, random_states=0), deaths=True)
 LONG = Effort(Loss(torn_positions=0, random_states=12), 60, Loss(torn_positions=3, random_states=3))
 
 
@@ -131,6 +136,8 @@ class Harness(Generic[T, S]):
             for model, state in simulated.crashes(loss, self._rng):
                 if len(self.report.failures) >= self._effort.failures:
                     return
+                if self._effort.deaths and keep_recoveries and model != "kept":
+                    break
                 self.report.generated += 1
                 self._try(moment, prefix + model, state, scratch, simulated if keep_recoveries else None)
 
@@ -203,10 +210,17 @@ def _moved(changes: list[Change], source: Path, target: Path) -> list[Change]:
     ]
 
 
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """An empty directory, in shared memory where there is some."""
+    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="waltzctl-crash-", dir=place, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
+
+
 def try_crashes(
     workload: str, recording: Recording[T], checker: Checker[T, S], effort: Effort = DEFAULT, seed: int = 0
 ) -> Report:
     """Every crash of a recorded workload, in shared memory where there is some."""
-    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="waltzctl-crash-", dir=place, ignore_cleanup_errors=True) as scratch:
-        return Harness(workload, checker, effort, seed).run(recording, Path(scratch))
+    with scratch_directory() as scratch:
+        return Harness(workload, checker, effort, seed).run(recording, scratch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -11,7 +11,9 @@ from typing import Generic, TypeVar
 from engine import disk
 from engine.disk import Change
 from tests.crash.simdisk import SimulatedDisk, Tree
+from tests.crash.sites import calling_site
 
+SYNCS = ("sync", "sync-directory")
 LOCK = f"{disk.STATE_DIRECTORY}/lock"
 """The lock file: bookkeeping that the observer does not see, and of which nothing depends on the bytes."""
 
@@ -40,11 +42,15 @@ class Moment(Generic[T]):
 
 @dataclass(slots=True)
 class Recording(Generic[T]):
-    """A directory tree as it was, and the changes and promises that followed."""
+    """A directory tree as it was, and the changes and promises that followed.
+
+    `sites`: for the `id` of each change that is a sync, where in the engine it was called.
+    """
 
     root: Path
     before: Tree
     events: list[Event[T]] = field(default_factory=list)
+    sites: dict[int, str] = field(default_factory=dict)
 
     @property
     def changes(self) -> list[Change]:
@@ -91,6 +97,9 @@ class Recorder(Generic[T]):
 
     def _observe(self, change: Change) -> None:
         self.recording.events.append(change)
+        if change.kind in SYNCS:
+            with suppress(LookupError):
+                self.recording.sites[id(change)] = calling_site(change.kind == "sync-directory")
 
     @contextmanager
     def listening(self) -> Iterator[Recorder[T]]:

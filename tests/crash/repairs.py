@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from engine import disk
 from engine.disk import Change, DirectoryLock
 from engine.errors import WaltzError
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from engine.repair.journal import journal_path
 from engine.repair.manifest import UNASSIGNED, State
 from engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
 from engine.storage.directory import StorageDirectory
@@ -71,6 +74,15 @@ def _roll_back(storage: Path) -> list[Change]:
     return changes
 
 
+def _journal(storage: Path) -> list[dict[str, str]]:
+    """The lines of the audit journal that are whole; a crash may tear one, which is ended and written again."""
+    found = []
+    for line in journal_path(storage).read_bytes().split(b"\n") if journal_path(storage).exists() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
 class RepairChecker:
     """Rolls back, and proves that what is outside of our state is byte for byte what was before or after the repair."""
 
@@ -86,8 +98,14 @@ class RepairChecker:
             return RepairSeen(complaints=(traceback.format_exc(),))
         found = outside_state(Tree.read(root, (LOCK,)))
         applied = sum(entry.state is State.APPLIED for entry in list_entries(root))
-        complaints = (f"{left} of {waiting} interrupted repairs are left after the roll-back",) if left else ()
-        return RepairSeen(found, applied, None, complaints)
+        complaints = [f"{left} of {waiting} interrupted repairs are left after the roll-back"] if left else []
+        told = {(line["entry"], line["event"]) for line in _journal(root)}
+        complaints += [
+            f"{entry.id} is {entry.state}, and the journal does not say so"
+            for entry in list_entries(root)
+            if (entry.id, entry.state.value) not in told
+        ]
+        return RepairSeen(found, applied, None, tuple(complaints))
 
     def examine(self, root: Path, seen: RepairSeen) -> RepairSeen:
         """A second roll-back changes nothing; the directory opens; undo still works."""

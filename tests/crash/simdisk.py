@@ -6,7 +6,7 @@ sync and the creations, renames and removals since.  Data and names are independ
 not make its name durable, and syncing a directory does not make the bytes of its files durable.
 
 What is assumed of the hardware stands in ``docs/crash-safety.md``: a sector of 512 bytes is written whole or not at all, a
-rename is atomic, and what a sync has returned for stays.
+rename within a directory is atomic, and what a sync has returned for stays, of one directory at a time.
 """
 
 from __future__ import annotations
@@ -186,15 +186,18 @@ Names = dict[DirectoryNode, dict[str, Node]]
 class NameChange:
     """One change of names: a creation, a removal, or a rename within a directory, which is atomic.
 
-    Durable once every directory in `unsynced` was synced after it.  A file's rename into another directory is two changes,
-    the second of which `needs` the first: after a crash the file may have both names, but never none.  A directory cannot
-    have two names.
+    Durable once its directory, the only one in `unsynced`, was synced after it.  A rename into another directory is two changes,
+    each of which is durable with the sync of its own directory.  As long as neither was synced the second, by which the old name
+    goes, `needs` the first: the file may have both names, but not none.  The sync of the directory that it left makes the second
+    durable without the first, and then it may have none.  A directory cannot have two names (`whole`): the old one goes
+    when the new one is there.
     """
 
     removed: tuple[DirectoryNode, str] | None
     added: tuple[DirectoryNode, str, Node] | None
     unsynced: set[DirectoryNode]
     needs: NameChange | None = None
+    whole: bool = False
 
     def apply(self, names: Names) -> None:
         if self.removed is not None:
@@ -307,12 +310,12 @@ class SimulatedDisk:
         if isinstance(node, FileNode):
             self._opened[source] = node
         old, new = self._place(source), self._place(target)
-        if old[0] is new[0] or isinstance(node, DirectoryNode):
-            self._log_names(NameChange(old, (*new, node), {old[0], new[0]}))
+        if old[0] is new[0]:
+            self._log_names(NameChange(old, (*new, node), {old[0]}))
         else:
             arrival = NameChange(None, (*new, node), {new[0]})
             self._log_names(arrival)
-            self._log_names(NameChange(old, None, {old[0], new[0]}, arrival))
+            self._log_names(NameChange(old, None, {old[0]}, arrival, isinstance(node, DirectoryNode)))
 
     def _sync_directory(self, name: str) -> None:
         directory = self._lookup(name)
@@ -320,6 +323,10 @@ class SimulatedDisk:
             raise ValueError(f"{name}: no such directory")
         for change in self._log:
             change.unsynced.discard(directory)
+        durable = [change for change in self._log if not change.unsynced]
+        for change in self._log:
+            if change.whole and change.needs in durable:
+                change.unsynced.clear()
         while self._log and not self._log[0].unsynced:
             self._log.pop(0).apply(self._durable)
 
@@ -329,7 +336,7 @@ class SimulatedDisk:
         names: Names = {node: dict(entries) for node, entries in self._durable.items()}
         lost: list[NameChange] = []
         for change in self._log:
-            if not change.unsynced or (keep_name(change) and change.needs not in lost):
+            if not change.unsynced or (change.needs not in lost and (change.whole or keep_name(change))):
                 change.apply(names)
             else:
                 lost.append(change)

@@ -13,6 +13,7 @@ from engine.disk import Change
 from engine.errors import NotWaltzError, WaltzError
 from engine.findings import Code, Finding, Severity
 from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from engine.storage.accepted_losses import read_ledger
 from engine.storage.assignment import put_aside_path
 from engine.storage.directory import StorageDirectory, StorageOptions
 from engine.storage.fences import SessionFences
@@ -107,6 +108,12 @@ class StorageChecker:
             return Seen(absent=True, error=traceback.format_exc(limit=-3))
         except MUST_WORK:
             return Seen(error=traceback.format_exc(limit=-6), absent=not (path / CONTROL_FILE_NAME).exists())
+        losses = {loss.partition for loss in read_ledger(path).losses}
+        complaints += [
+            f"partition {number}: its files are gone, and its accepted losses are not"
+            for number, other in others.items()
+            if not other.files and number in losses
+        ]
         after = segments(path)
         for number, seen in partitions.items():
             if seen.quarantined and before.get(number) != after.get(number):

@@ -172,22 +172,59 @@ def test_shuffling_gives_single_sectors_of_one_write_out_of_order(tmp_path: Path
     }
 
 
-def test_a_file_renamed_into_another_directory_has_the_old_name_the_new_one_or_both_but_never_none(
-    tmp_path: Path,
-) -> None:
+def states_of(simulated: SimulatedDisk) -> set[bytes]:
+    return {simulated._shuffled(random.Random(seed)).digest() for seed in range(100)} | {
+        tree.digest() for _, tree in simulated.crashes(Loss(torn_positions=0), random.Random(1))
+    }
+
+
+def two_directories(root: Path) -> None:
     for name in ("from", "to"):
-        (tmp_path / name).mkdir()
+        (root / name).mkdir()
+
+
+def move(root: Path, before: Tree) -> SimulatedDisk:
+    """``from/a`` renamed to ``to/a``, as the simulated disk sees it; on the real one it is back then."""
+    simulated = replay(root, before, lambda: disk.rename(root / "from" / "a", root / "to" / "a"))
+    disk.rename(root / "to" / "a", root / "from" / "a")
+    return simulated
+
+
+def test_a_file_renamed_into_another_directory_is_lost_where_only_the_one_it_left_is_synced(tmp_path: Path) -> None:
+    two_directories(tmp_path)
     (tmp_path / "from" / "a").write_bytes(b"x")
     before = Tree.read(tmp_path)
     moved = Tree({"to/a": b"x"}, before.directories)
     both = Tree({"from/a": b"x", "to/a": b"x"}, before.directories)
+    neither = Tree({}, before.directories)
     for first, second in (("to", "from"), ("from", "to")):
-        simulated = replay(tmp_path, before, lambda: disk.rename(tmp_path / "from" / "a", tmp_path / "to" / "a"))
-        disk.rename(tmp_path / "to" / "a", tmp_path / "from" / "a")
-        states = [simulated._shuffled(random.Random(seed)) for seed in range(100)]
-        assert {tree.digest() for tree in states} == {before.digest(), both.digest(), moved.digest()}
+        simulated = move(tmp_path, before)
+        assert states_of(simulated) == {before.digest(), both.digest(), moved.digest()}
         simulated.apply(Change("sync-directory", tmp_path / first))
-        assert simulated.dropped() == (both if first == "to" else before)
+        left = both if first == "to" else neither
+        assert simulated.dropped() == left
+        assert states_of(simulated) == {left.digest(), moved.digest()}
+        simulated.apply(Change("sync-directory", tmp_path / second))
+        assert simulated.dropped() == moved
+        assert simulated.settled
+
+
+def test_a_directory_renamed_into_another_one_never_has_two_names_and_may_have_none_in_the_same_way(
+    tmp_path: Path,
+) -> None:
+    two_directories(tmp_path)
+    (tmp_path / "from" / "a").mkdir()
+    (tmp_path / "from" / "a" / "file").write_bytes(b"x")
+    before = Tree.read(tmp_path)
+    moved = Tree({"to/a/file": b"x"}, frozenset({"from", "to", "to/a"}))
+    neither = Tree({}, frozenset({"from", "to"}))
+    for first, second in (("to", "from"), ("from", "to")):
+        simulated = move(tmp_path, before)
+        assert states_of(simulated) == {before.digest(), moved.digest()}
+        simulated.apply(Change("sync-directory", tmp_path / first))
+        left = moved if first == "to" else neither
+        assert simulated.dropped() == left
+        assert states_of(simulated) == {left.digest(), moved.digest()}
         simulated.apply(Change("sync-directory", tmp_path / second))
         assert simulated.dropped() == moved
         assert simulated.settled

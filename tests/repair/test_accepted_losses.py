@@ -17,6 +17,7 @@ from engine.repair.quarantine import undo
 from engine.repair.rebuild_index import plan_rebuild_index
 from engine.repair.recover import plan_recover
 from engine.repair.recover_ledger import plan_forget
+from engine.repair.set_partition import Setting, plan_set_partition
 from engine.repair.truncate import plan_truncate
 from engine.storage.accepted_losses import ledger_path, read_ledger
 from engine.storage.directory import StorageDirectory
@@ -342,3 +343,17 @@ def test_a_ledger_of_somebody_else_is_read_and_bound(tmp_path: Path) -> None:
     apply(plan_recover(scene.root, partitions=[0], replicas=[scene.replica]), arguments=[])
     assert accepted(scene.root) == [(1, 500, 501, 99)]
     assert scene.intact_ids() == list(range(MARK + 1))
+
+
+def test_a_loss_stays_named_when_its_partition_is_taken_away_and_comes_back(scene: Scene) -> None:
+    """As long as the files are here (released layout), or are here again (documented: they were put aside)."""
+    lose_data_file(scene)
+    recover(scene, loss=True)
+    before = accepted(scene.root)
+    apply(plan_set_partition(scene.root, partition=0, setting=Setting(assigned=False)), arguments=["set-partition"])
+    assert accepted(scene.root) == before
+    kept_here = (scene.root / "0").is_dir()
+    assert ("loss-accepted" in codes(scene.root)) == kept_here
+    assert ("loss-accepted" in undecided(plan_recover(scene.root))) == kept_here
+    apply(plan_set_partition(scene.root, partition=0, setting=Setting(assigned=True)), arguments=["set-partition"])
+    assert "loss-accepted" in codes(scene.root)

@@ -18,7 +18,7 @@ from engine.repair.quarantine import list_entries, roll_back_interrupted, undo
 from engine.repair.truncate import plan_truncate
 from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory, digest
-from tests.repair.trees import Crash, crashing_at, snapshot
+from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 
 DAY = 86_400.0
 NOW = 1_700_000_000_000
@@ -145,7 +145,7 @@ def test_an_interrupted_repair_stops_everything(storage: Path, clock: Clock) -> 
     old = cut(storage, 1, 30)
     clock.set(100)
     prepared = plan_prune(storage, older_than=DAY)
-    with pytest.raises(Crash), crashing_at(25):
+    with pytest.raises(Crash), crashing_when(lambda change: change.kind == "truncate"):
         cut(storage, 0, 30)
     with pytest.raises(RefusedError, match="was interrupted"):
         plan_prune(storage, older_than=DAY)
@@ -159,7 +159,7 @@ def test_an_interrupted_repair_stops_everything(storage: Path, clock: Clock) -> 
 def test_an_undo_that_was_interrupted_stops_everything(storage: Path, clock: Clock) -> None:
     cut(storage, 0, 30)
     clock.set(100)
-    with pytest.raises(Crash), crashing_at(5):
+    with pytest.raises(Crash), crashing_when(lambda change: change.target is not None):  # of the manifest
         undo(storage)
     with pytest.raises(RefusedError, match="was interrupted"):
         plan_prune(storage, older_than=DAY)
@@ -201,7 +201,7 @@ def test_a_pruning_that_was_cut_short_is_finished_by_the_next(storage: Path, clo
     size = kept_bytes(entry(storage, old))
     clock.set(100)
 
-    with pytest.raises(Crash), crashing_at(9):
+    with pytest.raises(Crash), crashing_when(lambda change: change.target is not None):
         prune(plan_prune(storage, older_than=DAY))
     assert (entry(storage, old).state, bool(copies(storage, old))) == (State.PRUNED, True)
     left = kept_bytes(entry(storage, old))

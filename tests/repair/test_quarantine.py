@@ -116,7 +116,7 @@ def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: 
             assert snapshot(work) == before, change
             with recording() as again:
                 assert roll_back_interrupted(work) == ()
-            assert again == [], "a second roll-back changes nothing"
+            assert {one.kind for one in again} <= {"sync-directory"}, "a second roll-back changes nothing"
             change += 1
         assert change > 8
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,12 @@ from engine.repair.plan import Repair
 from engine.repair.quarantine import undo
 from engine.repair.recover import plan_recover
 from engine.storage.accepted_losses import read_ledger
+from engine.storage.segment_recovery import Place, examine_segment
+from engine.storage.view import view_storage
 from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, record, segment
 from formats.segment import Record
 from tests.repair.trees import snapshot
+from tests.trust.running import Said, called
 
 ENDS = (*SEGMENTS[1:], LAST + 1)
 FAR = 10**15
@@ -243,3 +246,47 @@ def test_ids_that_are_one_too_low_up_to_the_end_are_not_taken_for_a_repeat(tmp_p
     assert snapshot(storage) == before
     findings, _ = look(storage)
     assert [(one.code, one.transaction_id) for one in findings] == [("record-order", 17)]
+
+
+SHAPES = {
+    "shifted up to the next segment": ({5: 6, 6: 7, 7: 8}, 5, None),
+    "shifted down to the next segment": ({5: 4, 6: 5, 7: 6}, 5, None),
+    "shifted down in the middle": ({2: 1, 3: 2, 4: 3}, 2, 5),
+    "one far too large": ({3: 300}, 3, 4),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_room_judges_alike(tmp_path: Path, shape: str) -> None:
+    """What one takes for wrong ids, nobody takes for a repeat or a gap: verify, dump, compare, recover and an opening."""
+    changes, first, behind = SHAPES[shape]
+    storage, replica = write(tmp_path / "d", altered(changes)), write(tmp_path / "replica", clean())
+    view = view_storage(storage)
+    assert view.control is not None
+    place = Place(storage, 0, view.control.header.cluster_key, 1 << 20)
+    segment = view.partitions[0].data_segments[0]
+    told = {
+        "verify": placed(look(storage)[0]),
+        "recover": placed(plan_recover(storage).plan.undecided),
+        "opening": placed(examine_segment(segment, place, next_first=SEGMENTS[1], durable_to=LAST).findings),
+        "dump": found_by(called("dump", storage, "--data", "none", "--format", "ndjson")),
+        "compare": found_by(called("compare", storage, replica, "--format", "ndjson")),
+    }
+    stop = SEGMENTS[1] if behind is None else behind
+    length = sum(record(0, number).size for number in range(first, stop))
+    if behind is not None:
+        del told["opening"]  # a segment with both ends right is not read
+    assert told == {room: [(first, length)] for room in told}
+
+
+Placed = list[tuple[int | None, int | None]]
+
+
+def placed(findings: Sequence[Finding]) -> Placed:
+    """Id and length of each place where the order is wrong."""
+    return [(one.transaction_id, one.length) for one in findings if one.code == "record-order"]
+
+
+def found_by(said: Said) -> Placed:
+    """The same of a command's findings."""
+    return [(one["transaction_id"], one["length"]) for one in said.only("finding") if one["code"] == "record-order"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,6 +127,25 @@ def crashing_at(change: int) -> Iterator[list[Change]]:
     disk.observer = observe
     try:
         yield seen
+    finally:
+        disk.observer = None
+
+
+@contextmanager
+def crashing_when(last: Callable[[Change], bool]) -> Iterator[None]:
+    """Let the first change of which `last` is true be the last one."""
+
+    def observe(one: Change) -> None:
+        if last(one):
+            disk.observer = crashed
+            raise Crash
+
+    def crashed(_: Change) -> None:
+        raise Crash
+
+    disk.observer = observe
+    try:
+        yield
     finally:
         disk.observer = None
 

@@ -175,10 +175,10 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    from engine.repair.manifest import State
+    from engine.repair.manifest import INTERRUPTED, State
 
     advice = f"waltzctl undo {storage} --list shows what was kept"
-    open_states = (State.APPLIED, State.PREPARED, State.UNDOING)
+    open_states = (State.APPLIED, *INTERRUPTED)
     if entry_id is None:
         left = [entry for entry in entries if entry.state in open_states]
         if not left:

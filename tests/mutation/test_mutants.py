@@ -1,0 +1,100 @@
+"""The mutator changes what it says, each place once, and what is judged equivalent is still a mutant."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutation.covering import Reach
+from tests.mutation.equivalent import EQUIVALENT
+from tests.mutation.measure import ROOMS
+from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
+from tests.mutation.trial import ROOT
+
+
+def _made(text: str) -> set[str]:
+    source = text.encode()
+    return {mutant.made_in(source).decode() for mutant in mutants_of("a.py", source)}
+
+
+@pytest.mark.parametrize(
+    ("text", "mutants"),
+    [
+        ("a < b", {"a <= b", "a < (b) - 1"}),
+        ("a >= 5", {"a > 5", "a >= 4"}),
+        ("a is not None", {"a is None"}),
+        ("a not in b", {"a in b"}),
+        ("(a) == (b)", {"(a) != (b)"}),
+        ("a < b < c", {"a <= b < c", "a < (b) - 1 < c", "a < b <= c", "a < b < (c) - 1"}),
+        ("a and b", {"a or b", "True and b", "a and True"}),
+        ("not (a or b)", {"(a or b)", "not (a and b)", "not (False or b)", "not (a or False)"}),
+        ("x = min(a, b)", {"x = max(a, b)"}),
+        ("x = sorted(a, key=b)", {"x = list(a)"}),
+        ("x = a + 1", {"x = a - 1", "x = a + 2", "x = a + 0"}),
+        ("a.sync()", {"pass"}),
+        ("log.info(1)", set()),
+        ("a.b = c", {"pass"}),
+        ("a += b", {"a -= b", "pass"}),
+        ("raise A", {"pass"}),
+        ("if a:\n    b", {"if False:\n    b"}),
+        ("x: dict[int, 1] = True", {"x: dict[int, 1] = False"}),
+        ('x = f"{1}"', set()),
+        ("def f() -> bool:\n    return a", {"def f() -> bool:\n    return True", "def f() -> bool:\n    return False"}),
+        ("def f() -> int:\n    return a", {"def f() -> int:\n    return (a) + 1"}),
+        ("def f() -> str:\n    return a", {"def f() -> str:\n    return None"}),
+        ("for a in b:\n    break", {"for a in b:\n    continue"}),
+    ],
+)
+def test_a_place_is_changed_in_every_way_that_there_is(text: str, mutants: set[str]) -> None:
+    assert _made(text) == mutants
+
+
+def test_a_mutant_keeps_its_lines_and_is_told_from_an_equal_one() -> None:
+    source = "é = 1\ndef f():\n    x = 'ß' if a else b\n    c()\n    c()\n".encode()
+    dropped = [one for one in mutants_of("a.py", source) if one.old == "c()"]
+    assert [(one.function, one.line, one.new, one.nth) for one in dropped] == [("f", 4, "pass", 1), ("f", 5, "pass", 2)]
+    assert dropped[1].made_in(source).decode().endswith("    c()\n    pass\n")
+
+
+def test_a_sample_stays_when_other_code_changes() -> None:
+    source = "\n".join(f"x{at} = {at}" for at in range(50)).encode()
+    before = sampled(mutants_of("a.py", source), 7)
+    after = sampled(mutants_of("a.py", b"y = 3\n" + source), 7)
+    assert [one.key for one in before] == [one.key for one in after if not one.old.startswith("y")]
+    assert [one.key for one in before] != [one.key for one in sampled(before, 8)]
+
+
+def test_a_line_that_moved_is_found_again() -> None:
+    reach = Reach({"a.py": {2: ["t::slow", "t::quick"]}}, {"t::slow": 2.0, "t::quick": 1.0}, {"a.py": "a\nb\nc\n"})
+    assert reach.tests("a.py", 2, "a\nb\nc\n") == ["t::quick", "t::slow"]
+    assert reach.tests("a.py", 4, "a\nx\ny\nb\nc\n") == ["t::quick", "t::slow"]
+    assert reach.tests("a.py", 1, "a\nb\nc\n") == []
+
+
+def test_every_room_has_sources_and_tests() -> None:
+    for room in ROOMS.values():
+        assert room.files(ROOT)
+        assert room.test_files(ROOT)
+
+
+def test_what_is_judged_equivalent_is_a_mutant_and_says_why() -> None:
+    """Where the code changed, so does the judgement."""
+    assert len({one.key for one in EQUIVALENT}) == len(EQUIVALENT)
+    found: set[tuple[str, str, str, str, int]] = set()
+    for file in {one.file for one in EQUIVALENT}:
+        source = (ROOT / file).read_bytes()
+        named = {one.key for one in EQUIVALENT if one.file == file}
+        mutants = [mutant for mutant in mutants_of(file, source) if mutant.key in named]
+        found |= {mutant.key for mutant in mutants if compiles(mutant, source)}
+    assert [one for one in EQUIVALENT if one.key not in found] == []
+    assert all(one.reason for one in EQUIVALENT)
+
+
+def test_mutants_of_the_program_compile() -> None:
+    source = (ROOT / "formats/segment.py").read_bytes()
+    mutants = mutants_of("formats/segment.py", source)
+    assert len(mutants) > 50
+    broken: list[Mutant] = [mutant for mutant in mutants if not compiles(mutant, source)]
+    assert broken == []
+    assert all(ast.dump(ast.parse(one.made_in(source))) != ast.dump(ast.parse(source)) for one in mutants[:10])

@@ -1,0 +1,540 @@
+"""Every bound that a peer meets: what is at the bound is let in, what is one beyond it is not; and so it is documented.
+
+The connections here are real, their port has no sockets: what a peer sends is handed to them, and what they do to the
+transport is noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.errors import InvalidRequestError
+from engine.node import admin_port, connection, data_port, port
+from engine.node.admin_port import AdminPort
+from engine.node.answer_room import AnswerRoom, Share
+from engine.node.budget import Budget
+from engine.node.configuration import _secret_of
+from engine.node.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
+from engine.node.connection import OVERHEAD, Connection, Pause
+from engine.node.data_port import DataPort
+from engine.node.http_options import HealthOptions, HttpLimits
+from engine.node.limits import NodeLimits
+from engine.node.service_options import ServiceOptions
+from engine.scan.frames import FrameSplitter, SplitStatus
+from formats.wire import storage
+from formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
+from formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
+from formats.wire.primitives import MessageError, check_count
+from tests.mutation.trial import ROOT
+from tests.node.serving import LOG
+
+APPEND = storage.AppendRequest.TYPE
+READ = storage.RecordRequest.TYPE
+
+
+class Task:
+    """One that is never done."""
+
+    def add_done_callback(self, call: Callable[..., object]) -> None:
+        """It is never done."""
+
+
+class Clock:
+    """An event loop that only knows the time, and what was to be called."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.begun = 0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Callable[..., object], *arguments: object) -> None:
+        """Nothing is called here."""
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> Any:
+        self.begun += 1
+        work.close()
+        return Task()
+
+
+class Wire:
+    """A transport that notes what is done to it.  `unread`: bytes that its peer did not take."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.reading, self.closed, self.aborted = True, False, False
+        self.unread = 0
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written += pieces
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def set_write_buffer_limits(self, **_limits: int) -> None:
+        """There is no buffer."""
+
+    def get_extra_info(self, _name: str) -> None:
+        """There is no socket."""
+
+
+class Peer:
+    """One connection without a socket."""
+
+    def __init__(self, kind: str = "data", *, greeted: bool = True, **limits: Any) -> None:
+        self.clock, self.wire = Clock(), Wire()
+        self.port: Any
+        if kind == "data":
+            self.port = DataPort(None, limits=NodeLimits(**limits), log=LOG)  # type: ignore[arg-type]
+            hello, self.magic = Hello((0,), STORAGE_CLIENT), Magic.STORAGE
+        else:
+            self.port = AdminPort(None, metrics=str, limits=NodeLimits(**limits), log=LOG)  # type: ignore[arg-type]
+            hello, self.magic = Hello((0,), ADMIN_CLIENT), Magic.ADMIN
+        self.port.loop = self.clock
+        self.connection: Connection = self.port._connection("peer")
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        if greeted:
+            self.send(hello.encode())
+            assert self.connection.version == 0
+
+    def send(self, data: bytes) -> None:
+        while data and not self.wire.closed:
+            room = self.connection.get_buffer(-1)
+            part = data[: len(room)]
+            room[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+            data = data[len(part) :]
+
+    def announce(self, length: int, kind: int | None = None) -> None:
+        """The header of a frame, and its first byte."""
+        self.send(FRAME_HEADER.struct.pack(self.magic, 0, length) + (b"" if kind is None else bytes([kind])))
+
+
+# ---- frames -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), [("data", "max_body"), ("admin", "max_admin_body")])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_longest_body_is_read_and_no_longer_one(kind: str, name: str, beyond: int) -> None:
+    peer = Peer(kind, **{name: 1000})
+    peer.announce(1000 + beyond)
+    assert peer.wire.closed == bool(beyond)
+
+
+@pytest.mark.parametrize("kind", ["data", "admin"])
+@pytest.mark.parametrize("length", [-1, 0, 100])
+def test_no_body_is_shorter_than_nothing(kind: str, length: int) -> None:
+    peer = Peer(kind)
+    peer.announce(length)
+    assert peer.wire.closed == (length < 0)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 4096, 4097])
+def test_the_longest_hello(length: int) -> None:
+    peer = Peer(greeted=False)
+    peer.send(FRAME_HEADER.struct.pack(Magic.HELLO, 0, length))
+    assert peer.wire.closed == (length in (-1, 4097))
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_frame_over_the_border_is_read_when_it_has_its_place(beyond: int) -> None:
+    peer = Peer(big_frame=1000)
+    peer.announce(1000 - connection.HEADER + beyond, APPEND)
+    assert peer.port.budget.used == (1001 if beyond else 0)
+    assert not peer.wire.closed
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_what_is_no_append_is_never_longer_than_the_border(beyond: int) -> None:
+    peer = Peer(big_frame=1000)
+    peer.announce(1000 - connection.HEADER + beyond, READ)
+    assert peer.wire.closed == bool(beyond)
+
+
+@pytest.mark.parametrize("compiled", [False, None])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_splitter_refuses_one_byte_more(compiled: bool | None, beyond: int) -> None:
+    splitter = FrameSplitter(magic=Magic.STORAGE, max_body=50, compiled=compiled)
+    buffer = FRAME_HEADER.struct.pack(Magic.STORAGE, 0, 50 + beyond)
+    split = splitter.split(buffer, 0, len(buffer), 0)
+    assert (split.status, split.needed) == ((SplitStatus.LENGTH, 0) if beyond else (SplitStatus.MORE, 57))
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "meant"), [(0, 1, False), (1, 0, True), (1, -1, False), (1, 2**31 - 1, True), (1, 2**31, False)]
+)
+def test_a_splitter_that_cannot_be_meant(rows: int, longest: int, meant: bool) -> None:
+    try:
+        FrameSplitter(magic=1, max_body=longest, rows=rows, compiled=False)
+    except ValueError:
+        assert not meant
+    else:
+        assert meant
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_reader_of_frames_refuses_one_byte_more(beyond: int) -> None:
+    reader = FrameReader(max_body=10)
+    reader.feed(FRAME_HEADER.struct.pack(Magic.STORAGE, 0, 10 + beyond) + bytes(10 + beyond))
+    if beyond:
+        with pytest.raises(FrameError):
+            reader.next(Magic.STORAGE, 0)
+    else:
+        assert reader.next(Magic.STORAGE, 0) == bytes(10)
+
+
+# ---- counts within messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "smallest", "left", "accepted"),
+    [
+        (-1, 9, 1, 9, False),
+        (0, 0, 1, 0, True),
+        (3, 3, 1, 3, True),
+        (4, 3, 1, 9, False),
+        (3, 9, 1, 3, True),
+        (4, 9, 1, 3, False),
+        (2, 9, 4, 8, True),
+        (2, 9, 4, 7, False),
+    ],
+)
+def test_a_count(count: int, limit: int, smallest: int, left: int, accepted: bool) -> None:
+    try:
+        check_count("list", count, limit, smallest, left)
+    except MessageError:
+        assert not accepted
+    else:
+        assert accepted
+
+
+# ---- what is under way --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("requests", "size"), [(9, 99), (10, 0), (0, 100)])
+@pytest.mark.parametrize("kind", ["data", "admin"])
+def test_reading_stops_at_so_many_requests_or_bytes(kind: str, requests: int, size: int) -> None:
+    peer = Peer(kind)
+    peer.connection._most_requests, peer.connection._most_bytes = 10, 100
+    peer.connection._begin(requests, size)
+    peer.connection._check_bounds()
+    assert peer.wire.reading == (requests < 10 and size < 100)
+
+
+@pytest.mark.parametrize(("requests", "size", "goes_on"), [(5, 50, True), (6, 50, False), (5, 51, False)])
+def test_reading_goes_on_when_half_is_answered(requests: int, size: int, goes_on: bool) -> None:
+    peer = Peer()
+    peer.connection._most_requests, peer.connection._most_bytes = 10, 100
+    peer.connection._begin(10, 100)
+    peer.connection._check_bounds()
+    peer.connection._done(10 - requests, 100 - size)
+    assert peer.wire.reading == goes_on
+
+
+def test_each_port_passes_its_own_bounds_on() -> None:
+    limits = {"max_body": 5, "max_admin_body": 6, "connection_requests": 7, "connection_bytes": 8}
+    data, admin_side = Peer(**limits).connection, Peer("admin", **limits).connection
+    assert (data._max_body, data._most_requests, data._most_bytes) == (5, 7, 8)
+    assert (admin_side._max_body, admin_side._most_requests, admin_side._most_bytes) == (6, 600, 4 << 20)
+    assert admin_port._MEMORY == 16 << 20
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_port_that_is_full_stops_whoever_sends(missing: int) -> None:
+    peer = Peer(memory=1000, max_body=100)
+    peer.connection._begin(1, 1000 - OVERHEAD - missing)
+    peer.connection._check_bounds()
+    assert peer.wire.reading == bool(missing)
+    peer.connection._done(1, 1000 - OVERHEAD - missing)
+    assert peer.wire.reading
+    assert peer.port.budget.used == 0
+
+
+def test_what_fits_the_budget_exactly_is_given_and_not_one_byte_more() -> None:
+    for amount, given in ((60, True), (61, False)):
+        budget = Budget(100)
+        budget.take(40)
+        assert budget.reserve("a", amount, lambda: None) is given
+        assert budget.crowded
+    budget = Budget(100)
+    assert budget.reserve("more than there is", 101, lambda: None), "when nothing else is under way"
+    assert not budget.reserve("turn", 0, lambda: None)
+    budget = Budget(100)
+    budget.take(99)
+    assert not budget.crowded
+    assert budget.reserve("turn", 0, lambda: None)
+    budget.take(1)
+    assert budget.crowded
+    assert not budget.reserve("turn", 0, lambda: None), "a turn needs one byte"
+
+
+# ---- answers ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_promise_is_longer_than_the_room() -> None:
+    moderate = 512 << 10
+    room = AnswerRoom(3 * moderate, 2 * moderate)
+    one, other, third = Share(room), Share(room), Share(room)
+    one.queue(1)
+    assert one.promise() == 2 * moderate - 1, "what waits for the peer counts"
+    assert other.promise() == moderate, "what is left: that of one and its queue are gone"
+    one.make(2 * moderate - 1, 10)
+    other.make(moderate, 5)
+    assert (room.promised, room.made) == (0, 15)
+    assert one.promise() == 2 * moderate - 11, "what is made counts as well"
+    one.make(2 * moderate - 11, 0)
+    one.send(10)
+    other.send(5)
+    other.queue(3 * moderate - 2)
+    assert third.promise() == 1, "and all of it together"
+    third.make(1, 0)
+    other.queue(3 * moderate)
+    assert third.promise() == 0
+
+
+def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
+    peer = Peer(output=10 << 20, connection_output=1 << 20)
+    assert peer.port.output_each == 1 << 20
+    peer.port._connections = set(range(20))
+    assert peer.port.output_each == (10 << 20) // 20
+    peer.port._connections = set(range(100_000))
+    assert peer.port.output_each == port._SMALLEST_OUTPUT
+    assert peer.port.chunk == port._SMALLEST_CHUNK
+    peer.port._connections = set()
+    assert peer.port.chunk == port._CHUNK
+
+
+def test_the_buffer_holds_the_longest_rest_and_a_whole_chunk() -> None:
+    """Else a peer whose frames are exactly as long as that stands still for ever."""
+    peer = Peer(big_frame=1000)
+    peer.announce(1000 - connection.HEADER, READ)
+    peer.send(bytes(1000 - connection.HEADER - 2))
+    assert len(peer.connection.get_buffer(-1)) == peer.port.chunk
+
+
+# ---- time ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.5])
+def test_a_frame_may_stand_still_for_so_long(beyond: float) -> None:
+    peer = Peer(stall_seconds=10.0)
+    peer.announce(1000)
+    peer.connection.tick(peer.clock.now + 10.0 + beyond)
+    assert peer.wire.closed == bool(beyond)
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.5])
+def test_so_may_a_hello(beyond: float) -> None:
+    peer = Peer(greeted=False, stall_seconds=10.0)
+    peer.connection.tick(peer.clock.now + 10.0 + beyond)
+    assert peer.wire.closed == bool(beyond)
+
+
+@pytest.mark.parametrize(("beyond", "requests"), [(0.0, 0), (0.5, 0), (0.5, 1)])
+def test_a_peer_may_be_silent_for_so_long_and_longer_while_it_waits(beyond: float, requests: int) -> None:
+    peer = Peer(idle_seconds=10.0, stall_seconds=1.0)
+    peer.connection._begin(requests, 0)
+    peer.connection.tick(peer.clock.now + 10.0 + beyond)
+    assert peer.wire.closed == (bool(beyond) and not requests)
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.5])
+def test_a_keep_alive_goes_out_after_so_long(beyond: float) -> None:
+    peer = Peer(keep_alive_seconds=10.0)
+    said = len(peer.wire.written)
+    peer.connection.tick(peer.clock.now + 10.0 + beyond)
+    assert len(peer.wire.written) - said == bool(beyond)
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.5])
+def test_answers_may_lie_for_so_long(beyond: float) -> None:
+    peer = Peer(unread_seconds=10.0)
+    peer.wire.unread = 50
+    peer.connection.answer([])
+    peer.connection._write(bytes(50))
+    peer.connection.tick(peer.clock.now)
+    peer.connection.tick(peer.clock.now + 10.0 + beyond)
+    assert peer.wire.aborted == bool(beyond)
+
+
+# ---- connections --------------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """One peer at the door."""
+
+    def __init__(self) -> None:
+        self.peers = [SimpleNamespace(close=lambda: None)]
+
+    def accept(self) -> tuple[object, tuple[str, int]]:
+        if not self.peers:
+            raise BlockingIOError
+        return self.peers.pop(), ("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(("there", "expected", "let_in"), [(1, 1, True), (2, 1, False), (1, 2, False)])
+def test_so_many_connections_and_no_more(there: int, expected: int, let_in: bool) -> None:
+    """Those that are still being greeted count."""
+    peer = Peer(max_connections=3)
+    peer.port._connections, peer.port._expected = set(range(there)), expected
+    peer.port._accept(Listener())
+    assert peer.clock.begun == let_in
+    assert peer.port._expected == expected + let_in
+
+
+def test_reads_of_one_connection_grow_to_a_bound() -> None:
+    peer = Peer()
+    peer.port.reads.take(1000)
+    given = []
+    for _ in range(10):
+        peer.connection._begin(1, 0)
+        peer.connection._reads += 1  # type: ignore[attr-defined]
+        peer.connection._read_answered([], 0, 0)  # type: ignore[attr-defined]
+        given.append(peer.connection._read_window)  # type: ignore[attr-defined]
+    assert given == [2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
+    assert data_port._MOST_READS == 64
+    assert peer.connection._pauses is Pause.NOTHING
+
+
+# ---- values that can be meant -------------------------------------------------------------------------------------------
+
+
+def _is_meant(options: Any) -> bool:
+    try:
+        options.check()
+    except InvalidRequestError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        (NodeLimits(max_body=2**31 - 1, memory=2**31 - 1), True),
+        (NodeLimits(max_body=2**31, memory=2**31), False),
+        (NodeLimits(max_admin_body=2**31 - 1), True),
+        (NodeLimits(max_admin_body=2**31), False),
+        (NodeLimits(max_body=100, memory=100), True),
+        (NodeLimits(max_body=100, memory=99), False),
+        (ServiceOptions(stall_seconds=0.001), True),
+        (ServiceOptions(stall_seconds=0), False),
+        (ServiceOptions(workers=1), True),
+        (ServiceOptions(workers=0), False),
+        (HttpLimits(connection_seconds=0), False),
+        (HttpLimits(answer_seconds=0), False),
+        (HttpLimits(connection_seconds=0.001, answer_seconds=0.001), True),
+        (HealthOptions(min_free_bytes=0, max_age=0), True),
+        (HealthOptions(min_free_bytes=-1), False),
+        (HealthOptions(max_age=-0.001), False),
+        (HealthOptions(deadline=0), False),
+        (HealthOptions(max_stall=0), False),
+        (HealthOptions(deadline=0.001, max_stall=0.001), True),
+        *((NodeLimits(**{name: 1, "max_body": 1}), True) for name in NodeLimits.__slots__),
+        *((NodeLimits(**{name: 0}), False) for name in NodeLimits.__slots__),
+        *(
+            (ServiceOptions(**{name: value}), bool(value))
+            for name in ("queue_requests", "queue_bytes", "commit_bytes", "max_list_bytes")
+            for value in (0, 1)
+        ),
+        *(
+            (HttpLimits(**{name: value}), bool(value))
+            for name in ("max_connections", "max_request_bytes")
+            for value in (0, 1)
+        ),
+    ],
+    ids=str,
+)
+def test_the_smallest_and_the_largest_that_can_be_meant(options: Any, meant: bool) -> None:
+    assert _is_meant(options) is meant
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_longest_configuration_file(tmp_path: Path, beyond: int) -> None:
+    file = tmp_path / "f.yml"
+    file.write_bytes(b"a: 1\n#" + b"x" * (MAX_SIZE - 6 + beyond))
+    if beyond:
+        with pytest.raises(InvalidRequestError, match="more than"):
+            read_entries(file)
+    else:
+        assert [entry.key for entry in read_entries(file)] == ["a"]
+    assert MAX_SIZE == 1 << 20
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_deepest_configuration_file(tmp_path: Path, beyond: int) -> None:
+    file = tmp_path / "f.yml"
+    deep = 17 + beyond
+    file.write_text("\n".join("  " * depth + f"k{depth}:" for depth in range(deep)) + " 1\n")
+    if beyond:
+        with pytest.raises(InvalidRequestError, match="nested more than 16 deep"):
+            list(read_entries(file))
+    else:
+        assert len(list(read_entries(file))) == 1
+    assert MAX_DEPTH == 16
+
+
+@pytest.mark.parametrize(("length", "taken"), [(0, False), (1, True), (4096, True), (4097, False)])
+def test_the_longest_password(tmp_path: Path, length: int, taken: bool) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"x" * length)
+    try:
+        assert _secret_of(file, "here") == "x" * length
+    except InvalidRequestError:
+        assert not taken
+    else:
+        assert taken
+
+
+# ---- what is written about them -----------------------------------------------------------------------------------------
+
+
+def _amount(value: int) -> str:
+    return f"{value >> 20:,} MiB" if value >= 1 << 20 else f"{value >> 10:,} KiB" if value >= 1 << 14 else f"{value:,}"
+
+
+def test_the_documented_bounds_are_those_of_the_code() -> None:
+    limits, service = NodeLimits(), ServiceOptions()
+    table = (ROOT / "docs" / "node.md").read_text().partition("## Bounds")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", table, re.MULTILINE))
+    expected = {
+        "body of a frame": f"{_amount(limits.max_body)}; {_amount(limits.max_admin_body)} at the admin port",
+        "requests that are not answered yet, all connections": _amount(limits.memory),
+        "the same, one connection": f"{limits.connection_requests:,} and {_amount(limits.connection_bytes)}",
+        "queue of one partition": f"{service.queue_requests:,} and {_amount(service.queue_bytes)}",
+        "bytes that share a flush": _amount(service.commit_bytes),
+        "one list": f"{_amount(limits.max_list_bytes)}, at least one record",
+        "answers that wait, all connections": _amount(limits.output),
+        "reads under way, all connections": f"{limits.reads}",
+        "a peer that takes nothing, or stops in the middle of a frame": f"{limits.stall_seconds:.0f} s",
+        "silence": f"{limits.idle_seconds:,.0f} s",
+        "connections of a port": f"{limits.max_connections:,}",
+    }
+    assert {name: rows.get(name) for name in expected} == expected
+    assert {*rows} - {*expected} == {"what"}
+    assert f"a frame over {limits.big_frame >> 10} KiB waits" in table
+    assert f"after {service.stall_seconds:.0f} s without progress" in table
+    assert f"a keep-alive goes out every {limits.keep_alive_seconds:.0f} s" in table
+    assert (limits.unread_seconds, service.max_list_bytes) == (limits.stall_seconds, limits.max_list_bytes)
+    assert (limits.connection_output, limits.handshake_seconds, limits.unacknowledged_seconds) == (1 << 20, 30.0, 120.0)
