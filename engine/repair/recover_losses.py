@@ -13,10 +13,11 @@ from itertools import pairwise
 
 from engine.findings import Code, Severity
 from engine.repair.content import Content, Literal, Piece
+from engine.repair.embedded import may_be_data, taken_in
 from engine.repair.recover_parts import Ground, Part
 from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from engine.repair.rivals import Rivals
-from engine.repair.survey import Loss, by_ids, by_places
+from engine.repair.survey import Loss, Survey, by_ids, by_places
 from engine.repair.witnesses import Witnesses, record_at
 from engine.scan.order import ORDER_WINDOW
 from engine.storage.evidence import Evidence
@@ -32,6 +33,7 @@ class LossPlanner:
     replicas: Sequence[Replica]
     witnesses: Witnesses = field(init=False)
     rivals: Rivals = field(init=False)
+    _doubted: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.ground)
@@ -47,6 +49,7 @@ class LossPlanner:
         found, content = part.survey, part.original
         if found is None or content is None:
             return
+        found = self._without_data(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
@@ -68,6 +71,28 @@ class LossPlanner:
         assert other.tail is not None
         if self._whole_tail(part, other.tail) is None:
             part.survey = found
+
+    def _without_data(self, part: Part, found: Survey) -> Survey:
+        """Where the index says that what was found behind damage may be a record's data, nothing is made of it.
+
+        A replica with another record under its id proves that it is data.  `_doubted`: segment and offset of what stays open.
+        """
+        place = 0
+        while place < len(found.losses):
+            loss = found.losses[place]
+            if may_be_data(part, loss):
+                assert loss.stop is not None
+                whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
+                if whole is not None and any(one.record(self.ground.partition, loss.stop) for one in self.replicas):
+                    part.survey = found = whole
+                    continue
+                self._doubted.add((part.first, loss.offset))
+                if found.tail is not None:  # the rest of the record whose data it may be
+                    part.survey = found = replace(
+                        found, losses=(*found.losses[:-1], replace(found.tail, doubtful=True))
+                    )
+            place += 1
+        return found
 
     def _shifted(self, part: Part) -> None:
         """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
@@ -114,6 +139,12 @@ class LossPlanner:
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
             part.shifted |= len(found) != loss.end - loss.offset
             part.content = part.content.spliced(loss.offset, loss.end, spans)
+        elif (part.first, loss.offset) in self._doubted:
+            part.keeps_index = True  # it is all that tells
+            said = (
+                f"the index has transaction {loss.stop} inside it, so that what stands behind it may be a record's data"
+            )
+            self._undecided(part, loss, f"{found.why}; {said}")
         elif self.replicas and self.rivals.superfluous(part, loss):
             self._remove_bytes(part, loss, "a repeat, or a replica holds another record under its id")
         elif self.ground.allow_data_loss and not loss.record_ok and not loss.unread:
