@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from formats.checksums import crc32
-from formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, initial_control
-from formats.segment import (
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, initial_control
+from waltzctl.formats.segment import (
     CHECKSUM,
     HEADER_SIZE,
     RECORD_HEADER,

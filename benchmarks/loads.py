@@ -19,12 +19,12 @@ import numpy as np
 import uvloop
 from running_nodes import KEY, PARTITIONS, RunningNode, java
 
-from engine.client.admin_client import AdminClient
-from engine.client.load import LoadOptions, begin, run_load, survey, take_away
-from engine.client.load_frames import AppendFrames, Place
-from engine.client.storage_client import StorageClient
-from engine.tls import TlsOptions, client_context
-from formats.wire.records import SMALLEST_RECORD
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.load import LoadOptions, begin, run_load, survey, take_away
+from waltzctl.engine.client.load_frames import AppendFrames, Place
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.tls import TlsOptions, client_context
+from waltzctl.formats.wire.records import SMALLEST_RECORD
 
 Result = TypeVar("Result")
 
@@ -185,7 +185,7 @@ async def _fill(node: RunningNode, partitions: int, data: int, megabytes: int) -
 
 
 async def _newer_session(client: object, partition: int) -> int:
-    from engine.client.load import survey
+    from waltzctl.engine.client.load import survey
 
     assert isinstance(client, StorageClient)
     (found,) = await survey(client, [partition])

@@ -26,8 +26,8 @@ from pathlib import Path
 from generated import data_files, make_storage, total_bytes, workplace
 from measuring import environment
 
-from engine.scan.kernels import choose
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.engine.scan.kernels import choose
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
 
 WANTED = 0.5
 """Of the release's time, at most."""
@@ -36,7 +36,7 @@ CLASSPATH = "WALTZ_CLASSPATH"
 _OURS = """
 import sys, time
 from pathlib import Path
-from engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 begin = time.perf_counter()
 storage = StorageDirectory.open(Path(sys.argv[1]), options=StorageOptions(int(sys.argv[2])))
 print("OPENED ms=%.2f" % ((time.perf_counter() - begin) * 1e3), storage.partition(0).next_transaction_id, end=" ")

@@ -27,11 +27,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.scan import compiled, kernels, walk
-from engine.scan.scanner import scan_records, summarise_records
-from engine.scan.source import FileSource
-from formats.checksums import crc32
-from formats.segment import HEADER_SIZE, RECORD_HEADER
+from waltzctl.engine.scan import compiled, kernels, walk
+from waltzctl.engine.scan.scanner import scan_records, summarise_records
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER
 
 SIZES = {"100 B": 100, "1 KiB": 1024, "64 KiB": 65536}
 
@@ -193,9 +193,9 @@ def blocks(path: Path, runs: int) -> None:
 _CHILD = """
 import sys, time
 begun = time.perf_counter()
-from engine.scan import kernels
-from engine.scan.scanner import summarise_records
-from engine.scan.source import FileSource
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import FileSource
 imported = time.perf_counter()
 choice = {"interpreted": False, "compiled": True, "auto": None}[sys.argv[2]]
 with FileSource(sys.argv[1]) as source:

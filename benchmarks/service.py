@@ -28,19 +28,19 @@ from typing import Any, ClassVar
 import numpy as np
 from generated import workplace
 
-from engine.node import hosted_storage
-from engine.node.hosted_storage import HostedStorage, ServiceOptions
-from engine.node.metrics import NodeMetrics
-from engine.node.partition_service import Admission, PartitionService
-from engine.node.requests import AppendRun
-from engine.node.workers import WorkerPool
-from engine.scan import wire_code
-from engine.scan.frames import Column, FrameSplitter
-from engine.storage.directory import StorageDirectory, create_cluster
-from formats.checksums import crc32
-from formats.wire.frame import FRAME_HEADER, Magic
-from formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_TAIL
-from formats.wire.storage import PREFIX, AppendRequest
+from waltzctl.engine.node import hosted_storage
+from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.partition_service import Admission, PartitionService
+from waltzctl.engine.node.requests import AppendRun
+from waltzctl.engine.node.workers import WorkerPool
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.storage.directory import StorageDirectory, create_cluster
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_TAIL
+from waltzctl.formats.wire.storage import PREFIX, AppendRequest
 
 BATCHES = (1, 10, 100, 1000)
 IN_FLIGHT = (1, 10, 100)

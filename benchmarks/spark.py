@@ -24,10 +24,10 @@ from pathlib import Path
 import psutil
 from generated import make_storage, total_bytes, workplace
 
-from engine.crew import Crew
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from engine.spark.crew import SparkCrew
-from engine.spark.session import Session, SparkOptions, open_session
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.session import Session, SparkOptions, open_session
 
 GIB = 1 << 30
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries")
@@ -146,8 +146,8 @@ def sizes(figures: Figures, place: Path, scale: int, repeat: int) -> None:
 
 def planned(path: Path) -> int:
     """Plan a read as Spark has it planned; the number of splits."""
-    from engine.spark.batch import reader
-    from engine.spark.columns import pick, spark_schema
+    from waltzctl.engine.spark.batch import reader
+    from waltzctl.engine.spark.columns import pick, spark_schema
 
     return len(reader({"path": str(path)}, spark_schema(pick("records", None))).partitions())
 
@@ -176,7 +176,7 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     (other / "0").rename(storage / "1")  # headers say partition 0: findings of another check, no hindrance to reading
     total = records + records // 2
     with session("local[2]", figures) as opened:
-        from engine.spark.source import WaltzDataSource
+        from waltzctl.engine.spark.source import WaltzDataSource
 
         spark = opened.spark
         spark.dataSource.register(WaltzDataSource)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from generated import data_files, make_storage, total_bytes, workplace
 
-from formats.segment import RECORD_OVERHEAD
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 RECORD_SIZES = (100, 1024, 65_536)
 BUFFER = 1 << 20
@@ -84,7 +84,7 @@ def struct_loop(path: Path) -> int:
 
 
 def verify_all(path: Path, threads: int) -> int:
-    from engine.inspect.verify import VerifyOptions, verify
+    from waltzctl.engine.inspect.verify import VerifyOptions, verify
 
     *findings, summary = verify([path], VerifyOptions(threads=threads))
     if findings or summary.status != "clean":  # type: ignore[union-attr]

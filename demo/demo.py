@@ -39,11 +39,11 @@ DIM, BOLD, RED, GREEN, PLAIN = "\033[2m", "\033[1m", "\033[31m", "\033[32m", "\0
 
 WRITER = """
 import asyncio, sys
-from engine.client.storage_client import StorageClient
-from engine.errors import PeerError
-from engine.tls import TlsOptions, client_context
-from formats.request_id import RequestId
-from formats.wire.records import WireRecord
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import PeerError
+from waltzctl.engine.tls import TlsOptions, client_context
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.records import WireRecord
 
 async def main(host, port, partition, session, first):
     trust = client_context(TlsOptions(), trust_all=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from engine.progress import SILENT, Progress
+from waltzctl.engine.progress import SILENT, Progress
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from engine.errors import (
+from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskError,
     DiskReadError,
@@ -29,7 +29,7 @@ from engine.errors import (
     SyncFailedError,
     write_error,
 )
-from engine.regular import NotRegularError, open_regular, special_kind
+from waltzctl.engine.regular import NotRegularError, open_regular, special_kind
 
 STATE_DIRECTORY = ".waltzctl"
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""

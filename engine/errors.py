@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from engine.findings import Finding
+    from waltzctl.engine.findings import Finding
 
 
 class WaltzError(Exception):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -241,7 +241,7 @@ def _jks_material(path: Path, data: bytes, password: str) -> KeyMaterial:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_der_private_key
 
-    from formats.jks import JksError, JksKey, JksPasswordError, JksStore, unprotect_key
+    from waltzctl.formats.jks import JksError, JksKey, JksPasswordError, JksStore, unprotect_key
 
     try:
         store = JksStore.decode(data)
@@ -261,7 +261,7 @@ def _jks_material(path: Path, data: bytes, password: str) -> KeyMaterial:
 
 
 def _jks_certificates(path: Path, data: bytes, password: str | None) -> tuple[bytes, ...]:
-    from formats.jks import JksCertificate, JksError, JksPasswordError, JksStore
+    from waltzctl.formats.jks import JksCertificate, JksError, JksPasswordError, JksStore
 
     try:
         store = JksStore.decode(data)

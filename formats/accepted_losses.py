@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from formats.checksums import crc32
+from waltzctl.formats.checksums import crc32
 
 LEDGER_FILE_NAME = "accepted-losses"
 LEDGER_SCHEMA = "waltzctl.accepted-losses/1"

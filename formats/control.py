@@ -31,9 +31,9 @@ from dataclasses import dataclass, replace
 
 from construct import Array, Bytes, Int32sb, Int32ub, Int64sb, Struct
 
-from formats.adapters import Uuid
-from formats.checksums import Buffer, crc32
-from formats.schema import CompiledSchema, compile_schema
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.checksums import Buffer, crc32
+from waltzctl.formats.schema import CompiledSchema, compile_schema
 
 CONTROL_FILE_NAME = "waltz-storage.ctl"
 CONTROL_VERSION = 0

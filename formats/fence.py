@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from construct import Array, Bytes, Int32sb, Int32ub, Int64sb, Struct
 
-from formats.checksums import Buffer, crc32
-from formats.schema import compile_schema
+from waltzctl.formats.checksums import Buffer, crc32
+from waltzctl.formats.schema import compile_schema
 
 FENCE_FILE_NAME = "sessions"
 FENCE_MAGIC = b"WZSESSIO"

@@ -47,7 +47,7 @@ from construct import (
     this,
 )
 
-from formats.java_text import decode_modified_utf8, encode_modified_utf8
+from waltzctl.formats.java_text import decode_modified_utf8, encode_modified_utf8
 
 JKS_MAGIC = 0xFEEDFEED
 JCEKS_MAGIC = 0xCECECECE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from construct import Int32sb, Struct
 
-from formats.schema import compile_schema
+from waltzctl.formats.schema import compile_schema
 
 REQUEST_ID_SCHEMA = Struct("client" / Int32sb, "generation" / Int32sb, "partition" / Int32sb, "sequence" / Int32sb)
 REQUEST_ID = compile_schema(REQUEST_ID_SCHEMA)

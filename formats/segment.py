@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 from construct import Bytes, GreedyRange, Int32sb, Int32ub, Int64sb, Struct, this
 
-from formats.adapters import Uuid
-from formats.checksums import Buffer, crc32
-from formats.request_id import REQUEST_ID_SCHEMA, RequestId
-from formats.schema import compile_schema
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.checksums import Buffer, crc32
+from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
+from waltzctl.formats.schema import compile_schema
 
 FORMAT_VERSION = 0
 """The only version of segment and index headers that exists."""

@@ -42,8 +42,8 @@ from construct import (
     Struct,
 )
 
-from formats.adapters import Uuid
-from formats.java_text import decode_modified_utf8, encode_modified_utf8
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.java_text import decode_modified_utf8, encode_modified_utf8
 
 CLUSTER_MAGIC = 0xB4E87347
 UNRESOLVED = -(2**63)

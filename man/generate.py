@@ -14,11 +14,11 @@ from typing import Any
 
 from typer.main import get_command
 
-from engine.findings import CATALOGUE, Severity
-from formats.fence import FENCE_FILE_NAME
 from waltzctl import __version__
 from waltzctl.app import COMMANDS, actions_of, app, manual_of
+from waltzctl.engine.findings import CATALOGUE, Severity
 from waltzctl.exit_status import ExitStatus
+from waltzctl.formats.fence import FENCE_FILE_NAME
 from waltzctl.manual import Section, command_lines
 
 HERE = Path(__file__).resolve().parent

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.scan.frames import FrameSplitter
-from engine.scan.transcode import AppendEncoder, EncodedBlock, Verdict
-from formats.segment import Record
-from formats.wire.frame import Magic
-from formats.wire.records import WireRecord
-from formats.wire.storage import AppendRequest, encode
+from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.transcode import AppendEncoder, EncodedBlock, Verdict
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.storage import AppendRequest, encode
 
 
 def wire_record(record: Record) -> WireRecord:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionInfo, initial_control
-from formats.request_id import RequestId
-from formats.segment import (
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionInfo, initial_control
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import (
     HEADER_SIZE,
     Record,
     SegmentHeader,

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import RefusedError
 from waltzctl.connecting import run_async
 from waltzctl.console import Console
+from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Section
 from waltzctl.render.objects import Object, result_object
@@ -17,8 +17,8 @@ from waltzctl.repairing import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
-    from engine.client.plan import NodePlan
-    from engine.findings import Finding
+    from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from waltzctl.options import parsed, path_of, with_shared
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
-    from engine.client.addresses import Address
-    from engine.client.reach import Reach
     from waltzctl.console import Console
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.reach import Reach
 
 Result = TypeVar("Result")
 
@@ -91,9 +91,9 @@ class Connecting:
         """How nodes are reached with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
         seconds = parsed("--timeout", self.timeout, parse_duration)
 
-        from engine.client.connection import DEFAULT_TIMEOUT
-        from engine.client.reach import Reach
-        from engine.tls import DEFAULT_STORE_TYPE, TlsOptions
+        from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
+        from waltzctl.engine.client.reach import Reach
+        from waltzctl.engine.tls import DEFAULT_STORE_TYPE, TlsOptions
 
         tls = TlsOptions(
             certificate=_path(self.certificate, "--certificate"),
@@ -141,8 +141,8 @@ with_connection = with_shared(Connecting, "connection")
 
 def address_of(text: str, *, name: str) -> Address:
     """An address as it was typed.  Raises typer.BadParameter."""
-    from engine.client.addresses import parse_address
-    from engine.errors import InvalidRequestError
+    from waltzctl.engine.client.addresses import parse_address
+    from waltzctl.engine.errors import InvalidRequestError
 
     try:
         return parse_address(text)
@@ -158,8 +158,8 @@ def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
     if len(urls) < len(texts):
         raise typer.BadParameter("nodes and paths cannot be looked at together", param_hint=f"'{name}'")
 
-    from engine.client.addresses import parse_url
-    from engine.errors import InvalidRequestError
+    from waltzctl.engine.client.addresses import parse_url
+    from waltzctl.engine.errors import InvalidRequestError
 
     try:
         return [parse_url(url) for url in urls]

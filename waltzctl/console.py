@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from engine.errors import WaltzError
+from waltzctl.engine.errors import WaltzError
 from waltzctl.options import Format
 from waltzctl.outcome import drop_output, say
 from waltzctl.render.objects import Object, error_object

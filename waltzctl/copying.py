@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.client.addresses import Address
-from engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
-from engine.client.plan import NodePlan
-from engine.client.reach import Reach
-from engine.errors import WaltzError
 from waltzctl.changing import Changed, change
 from waltzctl.console import Console
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
+from waltzctl.engine.client.plan import NodePlan
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import say
 from waltzctl.render.progress import progress

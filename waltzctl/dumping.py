@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import typer
 
-from engine.findings import Finding
-from engine.inspect.dump import (
+from waltzctl.console import Console, on_terminal, refusals
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import (
     ControlDump,
     DumpedRecord,
     IndexEntry,
@@ -22,11 +23,10 @@ from engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
-from engine.inspect.outcome import Tally
-from engine.storage.view import Target, TargetKind, resolve
-from formats.control import PartitionInfo
-from waltzctl.console import Console, on_terminal, refusals
+from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.storage.view import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
+from waltzctl.formats.control import PartitionInfo
 from waltzctl.options import DataForm, DumpFormat, Format, What
 from waltzctl.outcome import say
 from waltzctl.output_file import check_outside, replacing_binary, replacing_text

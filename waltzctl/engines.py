@@ -18,8 +18,8 @@ from waltzctl.outcome import say
 from waltzctl.values import human_bytes, human_duration
 
 if TYPE_CHECKING:
-    from engine.crew import Crew
-    from engine.progress import Progress
+    from waltzctl.engine.crew import Crew
+    from waltzctl.engine.progress import Progress
 
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
@@ -105,8 +105,8 @@ class Computing:
         if not self.wants_spark(paths, quiet=quiet):
             yield None
             return
-        from engine.spark.crew import SparkCrew
-        from engine.spark.session import SparkOptions, open_session
+        from waltzctl.engine.spark.crew import SparkCrew
+        from waltzctl.engine.spark.session import SparkOptions, open_session
 
         listener.start("start Spark", 0)
         with open_session(SparkOptions(self.master, self._settings())) as session:
@@ -137,10 +137,10 @@ def _estimate(paths: list[Path]) -> tuple[float, int]:
     """Seconds that this machine will take for `paths`, and how many bytes they are, from a trial with the first of them."""
     import os
 
-    from engine.inspect.targets import plan
-    from engine.scan.columns import Damage
-    from engine.scan.scanner import summarise_records
-    from engine.storage.places import open_source
+    from waltzctl.engine.inspect.targets import plan
+    from waltzctl.engine.scan.columns import Damage
+    from waltzctl.engine.scan.scanner import summarise_records
+    from waltzctl.engine.storage.places import open_source
 
     scopes = plan(paths, None)
     size = sum(scope.data_bytes() for scope in scopes)

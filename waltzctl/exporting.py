@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.inspect.outcome import Tally
 from waltzctl.console import Console
+from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.engines import Computing, EngineName
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import What
@@ -36,8 +36,8 @@ class Export:
 
 def export(request: Export) -> ExitStatus:
     """Write the table and say what was found on the way."""
-    from engine.crew import LocalCrew
-    from engine.spark.tables import WRITTEN_HERE, TableRequest, write_table
+    from waltzctl.engine.crew import LocalCrew
+    from waltzctl.engine.spark.tables import WRITTEN_HERE, TableRequest, write_table
 
     table = TableRequest(
         path=request.path,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 MAX_LINE = 512 << 20
 """Bytes of a line that are read at most; base64 of the largest record stays below it."""
@@ -121,7 +121,7 @@ def _data(value: dict[str, Any]) -> bytes:
 def _check_data_checksum(given: Any, data: bytes) -> None:
     if given is None:
         return
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     if not isinstance(given, str) or given.lower() != f"{crc32(data):08x}":
         raise ValueError(f"data_checksum is {given!r}, but that of the data is {crc32(data):08x}")

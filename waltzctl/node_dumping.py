@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from engine.client.addresses import Address
-from engine.client.inspect import NodeRecord, read_records
-from engine.client.reach import Reach
-from engine.findings import Finding
-from engine.inspect.outcome import Tally
 from waltzctl.connecting import Connecting, run_async
 from waltzctl.console import Console, on_terminal
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.inspect import NodeRecord, read_records
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format
 from waltzctl.outcome import say

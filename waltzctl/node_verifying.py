@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 
-from engine.client.addresses import Address
-from engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
-from engine.client.reach import Reach
-from engine.findings import Finding
-from engine.inspect.outcome import VerifySummary
-from engine.inspect.status import StorageStatus
-from engine.progress import Progress
 from waltzctl.connecting import run_async
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import VerifySummary
+from waltzctl.engine.inspect.status import StorageStatus
+from waltzctl.engine.progress import Progress
 
 
 def verify_nodes(

@@ -135,7 +135,7 @@ def path_of(text: str, *, name: str = "PATH", remote: bool = False) -> Path:
     if "://" not in text:
         return Path(text)
 
-    from engine.storage.places import UrlPath, place
+    from waltzctl.engine.storage.places import UrlPath, place
 
     found = place(text)
     if isinstance(found, UrlPath) and not remote:

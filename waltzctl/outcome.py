@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import typer
 
-from engine.errors import DamageError, WaltzError
+from waltzctl.engine.errors import DamageError, WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.values import printable
 

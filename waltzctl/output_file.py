@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from engine.errors import RefusedError, write_error
+from waltzctl.engine.errors import RefusedError, write_error
 
 _BUFFER = 1 << 20
 _MOST_LINKS = 40
@@ -87,7 +87,7 @@ def replacing_binary(target: Path) -> Iterator[BinaryIO]:
     What is no plain file is written to as the block goes on.  A FIFO waits for its reader.  Raises DiskWriteError, and
     BrokenPipeError when that reader has gone.
     """
-    from engine import disk
+    from waltzctl.engine import disk
 
     destination = Destination.of(target)
     if destination.plain:

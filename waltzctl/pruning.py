@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import RefusedError
 from waltzctl.console import Console
+from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.render.objects import plan_object, result_object
@@ -15,7 +15,7 @@ from waltzctl.repairing import confirm, show_to_person
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
-    from engine.repair.prune import Prune
+    from waltzctl.engine.repair.prune import Prune
 
 
 def prune_quarantine(
@@ -25,7 +25,7 @@ def prune_quarantine(
 
     Raises RefusedError where nobody agreed, and what the engine raises.
     """
-    from engine.repair.prune import plan_prune
+    from waltzctl.engine.repair.prune import plan_prune
 
     prepared = plan_prune(storage, older_than=older_than, keep=keep)
     shown = plan_object(prepared.plan)
@@ -52,7 +52,7 @@ def prune_quarantine(
 
 
 def _carry_out(prepared: Prune) -> None:
-    from engine.repair.prune import prune
+    from waltzctl.engine.repair.prune import prune
 
     with finishing("the pruning", "each repair is then either pruned or whole"):
         prune(prepared)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from engine.errors import InvalidRequestError, RefusedError
 from waltzctl.console import Console
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.manual import Section
@@ -30,7 +30,7 @@ from waltzctl.render.objects import Object, plan_object, result_object
 from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
-    from engine.repair.plan import Arguments, Plan, Repair
+    from waltzctl.engine.repair.plan import Arguments, Plan, Repair
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -119,7 +119,7 @@ def planned(switches: Switches, command: str, path: Path, given: Arguments, make
     Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
     command, directory and options, StalePlanError, RefusedError for a plan that gives data up and was not allowed to here.
     """
-    from engine.repair.plan import Arguments, load_plan, plan_roll_back
+    from waltzctl.engine.repair.plan import Arguments, load_plan, plan_roll_back
 
     if switches.plan_file is None:
         return plan_roll_back(command, path, given) or make()
@@ -189,7 +189,7 @@ def _agree(console: Console, plan: Plan, switches: Switches) -> None:
 
 def _take_back(repair: Repair) -> None:
     """Take back what was interrupted, and say so: what is to be done next begins with other files than were there."""
-    from engine.repair.apply import apply
+    from waltzctl.engine.repair.apply import apply
 
     with finishing("the roll-back", "the next command that writes then finishes it"):
         result = apply(repair, arguments=sys.argv[1:])
@@ -204,8 +204,8 @@ def say_taken_back(entries: Collection[str]) -> None:
 
 def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
     """What verify says of the directory as it is."""
-    from engine.inspect.outcome import VerifyOptions, VerifySummary
-    from engine.inspect.verify import verify
+    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.verify import verify
 
     status = ExitStatus.CLEAN
     for seen in verify((storage,), VerifyOptions(partitions=partitions)):
@@ -278,7 +278,7 @@ def confirm(touched: Collection[int]) -> None:
 
 
 def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
-    from engine.repair.apply import apply
+    from waltzctl.engine.repair.apply import apply
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
         result = apply(repair, arguments=sys.argv[1:])

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.errors import WaltzError
-from engine.node.configuration import Configuration
-from engine.node.logs import NodeLog
-from engine.node.node import Node
-from engine.node.notify import Notifier
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.options import NodeOptions
 from waltzctl import __version__
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.node.configuration import Configuration
+from waltzctl.engine.node.logs import NodeLog
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.node.notify import Notifier
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.options import NodeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
@@ -132,7 +132,7 @@ class Service:
             self._begin(self._show_live(node, self.shown.live), "the live view")
         graphite = node.options.graphite
         if graphite is not None:
-            from engine.node.graphite import report_for_ever
+            from waltzctl.engine.node.graphite import report_for_ever
 
             self._begin(report_for_ever(graphite, node.read, self.log.logger), "the report to Graphite")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine.amounts import parse_duration, parse_ranges, parse_rate, parse_size
+from waltzctl.engine.amounts import parse_duration, parse_ranges, parse_rate, parse_size
 
 __all__ = [
     "counted",

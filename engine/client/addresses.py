@@ -9,7 +9,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 SCHEME = "waltz://"
 """What a URL of a node begins with; the port behind it is that of administration."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.client.addresses import Address, parse_address
-from engine.errors import DamageError, DiskReadError, InvalidRequestError, MismatchError
-from engine.node.cluster_metadata import read_znodes
-from engine.node.options import ZooKeeperOptions
-from formats.znodes import (
+from waltzctl.engine.client.addresses import Address, parse_address
+from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, MismatchError
+from waltzctl.engine.node.cluster_metadata import read_znodes
+from waltzctl.engine.node.options import ZooKeeperOptions
+from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     CONNECTION_PATH,
     NodeAssignment,

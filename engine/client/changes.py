@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from engine.client.admin_client import AdminClient
-from engine.client.plan import Action, NodePlan, NodeStep
-from engine.client.readings import PartitionReading, read_partitions
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.plan import Action, NodePlan, NodeStep
+from waltzctl.engine.client.readings import PartitionReading, read_partitions
 
 
 async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:

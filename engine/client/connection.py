@@ -21,13 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from engine.client.addresses import Address
-from engine.client.failures import remote_error
-from engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
-from formats.wire.failure import Failure
-from formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
-from formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello, choose_version
-from formats.wire.primitives import Limits, MessageError
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.failures import remote_error
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
+from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello, choose_version
+from waltzctl.formats.wire.primitives import Limits, MessageError
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds for a connection, and for each call."""

@@ -20,17 +20,23 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from engine.client.addresses import Address
-from engine.client.admin_client import AdminClient
-from engine.client.plan import Action, NodePlan, NodeStep, check_still_holds
-from engine.client.reading import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
-from engine.client.readings import PartitionReading, need_assigned, read_partitions
-from engine.client.storage_client import StorageClient
-from engine.errors import DamageError, InvalidRequestError, PartitionQuarantinedError, ProtocolError, RefusedError
-from engine.findings import Code, Finding, make_finding
-from engine.node.permissions import FailureCode
-from engine.progress import SILENT, Progress
-from formats.wire.records import WireRecord
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.plan import Action, NodePlan, NodeStep, check_still_holds
+from waltzctl.engine.client.reading import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
+from waltzctl.engine.client.readings import PartitionReading, need_assigned, read_partitions
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import (
+    DamageError,
+    InvalidRequestError,
+    PartitionQuarantinedError,
+    ProtocolError,
+    RefusedError,
+)
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.formats.wire.records import WireRecord
 
 _SAMPLES = 32
 _SAMPLE_RECORDS = 64
@@ -368,7 +374,7 @@ class Copy:
 
 def damaged_data(address: Address, partition: int, record: WireRecord) -> Finding:
     """The finding for a record whose data does not agree with its checksum."""
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     return make_finding(
         Code.DATA_CHECKSUM,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from engine.errors import RemoteError
-from engine.node.permissions import FailureCode
-from formats.wire.failure import Failure
+from waltzctl.engine.errors import RemoteError
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.formats.wire.failure import Failure
 
 _CLASS = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Z][\w$]*(?:: )?")
 """The exception's class, which stands in front of the text."""

@@ -12,18 +12,18 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from engine.client.admin_client import AdminClient
-from engine.client.copying import damaged_data
-from engine.client.reading import BatchSize, read_batches
-from engine.client.readings import PartitionReading, need_assigned, read_partitions
-from engine.errors import ProtocolError, RemoteError
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.inspect.outcome import Tally, VerifySummary
-from engine.inspect.status import PartitionStatus, StorageStatus
-from engine.node.permissions import FailureCode
-from engine.progress import SILENT, Progress
-from formats.segment import RECORD_OVERHEAD
-from formats.wire.records import WireRecord
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.copying import damaged_data
+from waltzctl.engine.client.reading import BatchSize, read_batches
+from waltzctl.engine.client.readings import PartitionReading, need_assigned, read_partitions
+from waltzctl.engine.errors import ProtocolError, RemoteError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect.outcome import Tally, VerifySummary
+from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.formats.segment import RECORD_OVERHEAD
+from waltzctl.formats.wire.records import WireRecord
 
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 _IN_A_ROW = 1000

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.client.addresses import Address
-from engine.client.latency import LatencyHistogram
-from engine.client.load_connection import LoadConnection, Measured
-from engine.client.load_frames import Place
-from engine.client.load_options import LoadOptions, SurveyedPartition
-from engine.client.storage_client import StorageClient
-from engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.latency import LatencyHistogram
+from waltzctl.engine.client.load_connection import LoadConnection, Measured
+from waltzctl.engine.client.load_frames import Place
+from waltzctl.engine.client.load_options import LoadOptions, SurveyedPartition
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
 
 __all__ = ["LoadOptions", "LoadResult", "Place", "SurveyedPartition", "begin", "run_load", "survey", "take_away"]
 

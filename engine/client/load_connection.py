@@ -12,17 +12,17 @@ from typing import cast
 
 import numpy as np
 
-from engine.client.failures import remote_error
-from engine.client.latency import LatencyHistogram
-from engine.client.load_frames import AppendFrames, Frames, Numbers, Place, ReadFrames
-from engine.client.load_options import LoadOptions
-from engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, WaltzError
-from engine.scan.frames import Column, FrameSplitter, SplitStatus
-from formats.wire.frame import FrameError, FrameReader, Magic
-from formats.wire.hello import STORAGE_CLIENT, Hello, choose_version
-from formats.wire.primitives import MessageError
-from formats.wire.records import SMALLEST_RECORD, pack_count
-from formats.wire.storage import (
+from waltzctl.engine.client.failures import remote_error
+from waltzctl.engine.client.latency import LatencyHistogram
+from waltzctl.engine.client.load_frames import AppendFrames, Frames, Numbers, Place, ReadFrames
+from waltzctl.engine.client.load_options import LoadOptions
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, WaltzError
+from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello, choose_version
+from waltzctl.formats.wire.primitives import MessageError
+from waltzctl.formats.wire.records import SMALLEST_RECORD, pack_count
+from waltzctl.formats.wire.storage import (
     PREFIX,
     STORAGE_VERSION,
     STORAGE_VERSIONS,

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from construct import Bytes, Int32sb, Int32ub, Struct
 
-from formats.checksums import crc32
-from formats.schema import compile_schema
-from formats.wire.frame import FRAME_HEADER, FRAME_HEADER_SCHEMA, Magic
-from formats.wire.records import RECORD_HEADER_SCHEMA
-from formats.wire.storage import PREFIX_SCHEMA, STORAGE_VERSION, AppendRequest, RecordListRequest
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.wire.frame import FRAME_HEADER, FRAME_HEADER_SCHEMA, Magic
+from waltzctl.formats.wire.records import RECORD_HEADER_SCHEMA
+from waltzctl.formats.wire.storage import PREFIX_SCHEMA, STORAGE_VERSION, AppendRequest, RecordListRequest
 
 Numbers = npt.NDArray[np.int64]
 

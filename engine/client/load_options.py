@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 MAX_BATCH = 100_000
 MAX_DATA_SIZE = 64 << 20

@@ -12,10 +12,10 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 
-from engine.client.addresses import Address
-from engine.client.admin_client import AdminClient
-from engine.client.readings import PartitionReading, read_partitions
-from engine.errors import ProtocolError, StalePlanError
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.readings import PartitionReading, read_partitions
+from waltzctl.engine.errors import ProtocolError, StalePlanError
 
 
 class Action(enum.StrEnum):

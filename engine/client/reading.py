@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from engine.client.admin_client import AdminClient
-from formats.wire.records import WireRecord
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.formats.wire.records import WireRecord
 
 FIRST_COUNT = 4
 """Records of the first request."""

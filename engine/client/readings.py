@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.client.admin_client import AdminClient
-from engine.errors import InvalidRequestError, ProtocolError, RemoteError
-from engine.node.permissions import FailureCode
-from engine.node.readings import OUT_OF_SERVICE
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
-from formats.wire.records import SessionInfo
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RemoteError
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.engine.node.readings import OUT_OF_SERVICE
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
+from waltzctl.formats.wire.records import SessionInfo
 
 _GROUP = re.compile(r"waltz-storage\.partition-([0-9]{1,10})\.(.+)", re.ASCII)
 _KINDS = ("gauges", "counters", "meters", "timers", "histograms")

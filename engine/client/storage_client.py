@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Sequence
 from types import TracebackType
 
-from engine.client.addresses import Address
-from engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
-from engine.errors import InvalidRequestError, ProtocolError
-from formats.segment import RecordHeader
-from formats.wire import storage as wire
-from formats.wire.frame import Magic
-from formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER
-from formats.wire.records import SessionInfo, WireRecord
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
+from waltzctl.engine.errors import InvalidRequestError, ProtocolError
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import storage as wire
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
 def _decode(body: memoryview, version: int) -> wire.StorageMessage:

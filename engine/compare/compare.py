@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.compare.directories import Directories, Member, open_directories
-from engine.compare.outcome import ORDER, CompareOptions, CompareSummary, PartitionComparison
-from engine.compare.ranges import ranges
-from engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
-from engine.compare.states import replicas_of
-from engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
-from engine.crew import Crew
-from engine.errors import InvalidRequestError
-from engine.findings import Finding, Severity
-from engine.inspect.partition_checks import PartitionContext, loss_findings
+from waltzctl.engine.compare.directories import Directories, Member, open_directories
+from waltzctl.engine.compare.outcome import ORDER, CompareOptions, CompareSummary, PartitionComparison
+from waltzctl.engine.compare.ranges import ranges
+from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
+from waltzctl.engine.compare.states import replicas_of
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings
 
 Compared = Finding | PartitionComparison | CompareSummary
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from engine.compare.outcome import PartitionComparison
-from engine.compare.side_by_side import Side
-from engine.compare.vote import ABSENT, DAMAGED, Kept, Run
-from engine.errors import UnavailableError
+from waltzctl.engine.compare.outcome import PartitionComparison
+from waltzctl.engine.compare.side_by_side import Side
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Kept, Run
+from waltzctl.engine.errors import UnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ def schema() -> pa.Schema:
     versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
     """
     pa = load_arrow()
-    from engine.spark.columns import RECORD_COLUMNS, arrow_type
+    from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_type
 
     record = [(one.name, arrow_type(one.kind)) for one in RECORD_COLUMNS if one.name in _OF_A_RECORD]
     return pa.schema(

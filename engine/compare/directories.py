@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.compare.reading import Replica, Segment
-from engine.compare.vote import Ballot
-from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from engine.findings import Code, Finding, make_finding
-from engine.storage import places
-from engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
-from engine.storage.assignment import is_hosted
-from engine.storage.evidence import evidence
-from engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
-from formats.accepted_losses import AcceptedLoss, Ledger
-from formats.control import ControlFile, PartitionInfo
+from waltzctl.engine.compare.reading import Replica, Segment
+from waltzctl.engine.compare.vote import Ballot
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
+from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.evidence import evidence
+from waltzctl.engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
+from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger
+from waltzctl.formats.control import ControlFile, PartitionInfo
 
 
 @dataclass(frozen=True, slots=True)

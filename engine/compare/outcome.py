@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.compare.side_by_side import Difference
-from engine.compare.vote import Decision, Run, Verdict
+from waltzctl.engine.compare.side_by_side import Difference
+from waltzctl.engine.compare.vote import Decision, Run, Verdict
 
 MOST_IDS = 10_000
 """Damaged transactions that are named one by one."""

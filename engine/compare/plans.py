@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.compare.outcome import PartitionComparison, ReplicaComparison, State
-from engine.compare.states import replaced_ranges
-from engine.errors import InvalidRequestError
-from engine.repair.plan import Repair
-from engine.repair.reconcile import Agreed
-from engine.repair.recover import plan_recover
-from engine.storage import places
-from engine.storage.view import read_control
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison, State
+from waltzctl.engine.compare.states import replaced_ranges
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.reconcile import Agreed
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
 def plans(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.compare.directories import Member
-from engine.compare.reading import Replica
-from engine.compare.side_by_side import RangeTask
+from waltzctl.engine.compare.directories import Member
+from waltzctl.engine.compare.reading import Replica
+from waltzctl.engine.compare.side_by_side import RangeTask
 
 RANGE = 64 << 20
 """Bytes of one replica that a range has, about."""

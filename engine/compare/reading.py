@@ -13,19 +13,19 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.header_checks import check_headers, short_header
-from engine.inspect.index_checks import IndexReader
-from engine.inspect.record_checks import damage_finding, prove, tail_finding
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.carve import carve_records
-from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.scan.scanner import scan_records, summarise_records
-from engine.scan.source import ByteSource
-from engine.storage.places import open_source
-from engine.storage.view import FileState, SegmentView, read_segment_header
-from formats.segment import (
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.header_checks import check_headers, short_header
+from waltzctl.engine.inspect.index_checks import IndexReader
+from waltzctl.engine.inspect.record_checks import damage_finding, prove, tail_finding
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.scanner import scan_records, summarise_records
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
+from waltzctl.formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
     MAX_DATA_LENGTH,

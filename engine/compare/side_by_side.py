@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.compare.reading import Broken, Piece, Reading, Records, Replica, Torn
-from engine.compare.vote import ABSENT, DAMAGED, Run
-from engine.findings import Finding
-from engine.scan import kernels
-from engine.scan.columns import RecordBatch
-from formats.request_id import RequestId
-from formats.segment import RECORD_OVERHEAD
+from waltzctl.engine.compare.reading import Broken, Piece, Reading, Records, Replica, Torn
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 MOST_BYTES = 64 << 10
 """Bytes of a record's data that are kept of the first difference of a range."""

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from engine.compare.outcome import Range, ReplicaComparison, Source, State
-from engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
+from waltzctl.engine.compare.outcome import Range, ReplicaComparison, Source, State
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
 """Places whose records are replaced one by one; a replica with more of them is cut in front of the first."""

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError, SpecialFileError
-from engine.findings import Code, Finding, make_finding
-from engine.inspect.live import QUIET
-from engine.storage import places
-from engine.storage.control_file import extended_finding
-from engine.storage.view import FileState, read_control
-from formats.control import (
+from waltzctl.engine.errors import DiskReadError, SpecialFileError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.live import QUIET
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.control_file import extended_finding
+from waltzctl.engine.storage.view import FileState, read_control
+from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
     Choice,

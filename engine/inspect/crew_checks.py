@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engine.crew import Crew
-from engine.errors import ClusterError, DiskReadError
-from engine.inspect.index_checks import WrongEntries
-from engine.inspect.limits import CutShort, Limits
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.split_segments import PART
-from engine.storage.view import FileState
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import ClusterError, DiskReadError
+from waltzctl.engine.inspect.index_checks import WrongEntries
+from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.split_segments import PART
+from waltzctl.engine.storage.view import FileState
 
 SHARES = 4
 """Parts for each worker below which segments are cut."""

@@ -7,9 +7,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.inspect.limits import Limits
-from engine.scan.source import ByteSource
-from engine.storage.places import open_source
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.storage.places import open_source
 
 _CHUNK = 1 << 20
 _NEAR = 64 << 10

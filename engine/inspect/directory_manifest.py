@@ -22,8 +22,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from engine.strict_json import InvalidJsonError, StrictObject, canonical
-from formats.control import CONTROL_HEADER, ControlHeader, Layout
+from waltzctl.engine.strict_json import InvalidJsonError, StrictObject, canonical
+from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout
 
 SCHEMA = "waltzctl.manifest/1"
 TYPE = "manifest"

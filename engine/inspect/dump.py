@@ -11,20 +11,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.findings import Finding
-from engine.inspect.control_checks import inspect_control
-from engine.inspect.dump_index import IndexEntry, dump_index
-from engine.inspect.dump_records import DumpedRecord, dump_records
-from engine.inspect.limits import Limits
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.partition_runs import runs
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.targets import Scope, look_around, plan
-from engine.storage.view import FileState, TargetKind, read_segment_header, resolve
-from formats.adapters import format_time
-from formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
+from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.storage.view import FileState, TargetKind, read_segment_header, resolve
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
 
 __all__ = [
     "ControlDump",

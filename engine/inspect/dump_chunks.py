@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from engine.inspect.limits import Limits
-from engine.inspect.record_checks import prove
-from engine.inspect.segment_checks import SegmentCheck
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.scan.scanner import summarise_records
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.record_checks import prove
+from waltzctl.engine.inspect.segment_checks import SegmentCheck
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 CHUNK = 1 << 20
 """Bytes that are read at once when going backwards."""

@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.findings import Code, Finding
-from engine.inspect.dump_chunks import SegmentReader
-from engine.inspect.dump_records import settled
-from engine.inspect.index_checks import CHUNK, IndexReader
-from engine.inspect.limits import Limits
-from engine.inspect.partition_runs import runs
-from engine.inspect.segment_checks import FilesChangedError, unreadable
-from engine.inspect.targets import Scope, look_around, plan
-from engine.scan.source import read_bytes
-from engine.storage.accepted_losses import Range
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_records import settled
+from waltzctl.engine.inspect.index_checks import CHUNK, IndexReader
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
+from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.scan.source import read_bytes
+from waltzctl.engine.storage.accepted_losses import Range
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.findings import Code, Finding
-from engine.inspect.dump_chunks import Item, SegmentReader
-from engine.inspect.limits import Limits
-from engine.inspect.live import states
-from engine.inspect.partition_runs import runs
-from engine.inspect.record_checks import damage_finding, join_finding, tail_finding
-from engine.inspect.segment_checks import FilesChangedError, unreadable
-from engine.inspect.segment_job import SegmentJob
-from engine.inspect.targets import Scope, look_around, plan
-from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.storage.view import FileState
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.live import states
+from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.record_checks import damage_finding, join_finding, tail_finding
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.storage.view import FileState
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.findings import Code, Finding, Severity
-from engine.inspect.control_checks import first_nonzero
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import RecordView
-from engine.scan.scanner import read_record_at
-from engine.scan.source import ByteSource
-from formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER, SegmentHeader
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.control_checks import first_nonzero
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER, SegmentHeader
 
 _HELD = 64 << 20
 """Bytes of data that the first record may have to tell whether a file was renamed."""

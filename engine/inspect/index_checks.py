@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import Damage
-from engine.scan.source import ByteSource, read_bytes
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, entry_position
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, entry_position
 
 CHUNK = 16384
 """Entries that are looked at together."""

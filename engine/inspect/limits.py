@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from engine.progress import SILENT, Progress
+from waltzctl.engine.progress import SILENT, Progress
 
 
 class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it

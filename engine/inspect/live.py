@@ -12,11 +12,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError
-from engine.inspect.limits import Limits
-from engine.storage import places
-from engine.storage.view import FileState
-from formats.segment import SEGMENT_SUFFIX, parse_name
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import FileState
+from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 QUIET = 0.5
 """Seconds without a change after which nobody is in the middle of writing a record."""

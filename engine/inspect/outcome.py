@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InvalidRequestError
-from engine.findings import Code, Finding, Severity
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Code, Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)

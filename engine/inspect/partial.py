@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine.inspect.index_checks import IndexReader, check_rising
-from engine.inspect.record_checks import MOST_HELD, RangeScan, prove
-from engine.inspect.sampling import choose_blocks
-from engine.scan.columns import Damage, RecordView
-from engine.scan.probe import Budget, Probe
-from engine.scan.scanner import read_record_at
-from engine.scan.source import only_zeros
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.engine.inspect.index_checks import IndexReader, check_rising
+from waltzctl.engine.inspect.record_checks import MOST_HELD, RangeScan, prove
+from waltzctl.engine.inspect.sampling import choose_blocks
+from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.source import only_zeros
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
 TAIL = 8 << 20
 """Bytes behind the last record that the index proves in which records are read on: more than an index lags behind."""

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.inspect.segment_job import SegmentReport
-from engine.storage import places
-from engine.storage.accepted_losses import Range, still_lost, without
-from engine.storage.evidence import Evidence
-from engine.storage.view import PartitionView, SegmentView
-from formats.accepted_losses import AcceptedLoss
-from formats.segment import parse_name
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect.segment_job import SegmentReport
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.accepted_losses import Range, still_lost, without
+from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.view import PartitionView, SegmentView
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.segment import parse_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskReadError, NotWaltzError, WaltzError
-from engine.findings import Code, Finding, make_finding
-from engine.inspect.limits import Limits
-from engine.inspect.live import Watch, states
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.partition_checks import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.live import Watch, states
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     held_ids,
     join_findings,
@@ -22,15 +22,15 @@ from engine.inspect.partition_checks import (
     special_findings,
     stray_files,
 )
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.stray_checks import stray_findings
-from engine.inspect.targets import PartitionScope, Scope, Surroundings
-from engine.storage import places
-from engine.storage.accepted_losses import Range, ledger_path, of_partition
-from engine.storage.assignment import assigned_here
-from engine.storage.evidence import Evidence, evidence
-from engine.storage.view import PartitionView, SegmentView, view_partition
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.stray_checks import stray_findings
+from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
+from waltzctl.engine.storage.assignment import assigned_here
+from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 
 _ATTEMPTS = 3
 _ENDS = VerifyOptions(quick=True, ends_only=True)
@@ -311,7 +311,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
 def _interrupted(storage: Path) -> Iterator[Finding]:
     if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
         return  # nothing was ever repaired here: the import below is saved as well
-    from engine.repair.quarantine import interrupted
+    from waltzctl.engine.repair.quarantine import interrupted
 
     try:
         entries = interrupted(storage)

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.index_checks import IndexComparison, IndexReader
-from engine.inspect.limits import Limits
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
-from engine.scan.scanner import read_record_at, summarise_records
-from engine.scan.source import ByteSource
-from formats.checksums import crc32
-from formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_LISTED = 10_000
 """Damaged places of a segment that are named one by one."""

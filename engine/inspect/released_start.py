@@ -16,18 +16,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.scan.columns import Damage, RecordRun
-from engine.scan.probe import Budget, Probe
-from engine.scan.scanner import summarise_records
-from engine.scan.source import ByteSource
-from engine.storage import places
-from engine.storage.places import open_source
-from engine.storage.strays import Ids, joined, spelled
-from engine.storage.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, PartitionInfo
-from formats.segment import (
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.scan.columns import Damage, RecordRun
+from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.strays import Ids, joined, spelled
+from waltzctl.engine.storage.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    CONTROL_HEADER,
+    MAX_PARTITIONS,
+    ControlFile,
+    Layout,
+    PartitionInfo,
+)
+from waltzctl.formats.segment import (
     ENTRY_SIZE,
     HEADER_SIZE,
     INDEX_ENTRY,

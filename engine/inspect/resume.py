@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from engine import disk
-from engine.errors import InvalidRequestError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.storage import places
-from engine.storage.view import FileState
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import FileState
 
 _SCHEMA = "waltzctl.verify-state/1"
 _EVERY = 5.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from engine.inspect.index_checks import IndexReader
-from engine.inspect.record_checks import prove
-from engine.scan.source import ByteSource
-from formats.segment import HEADER_SIZE
+from waltzctl.engine.inspect.index_checks import IndexReader
+from waltzctl.engine.inspect.record_checks import prove
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.formats.segment import HEADER_SIZE
 
 BLOCK = 1 << 20
 """Bytes of data that a sample takes or leaves as a whole."""

@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.digests import HashingSource
-from engine.inspect.header_checks import check_headers, short_header
-from engine.inspect.index_checks import IndexReader, wrong_finding
-from engine.inspect.limits import CutShort, Limits
-from engine.inspect.live import Watch, has_later_segment, states
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.partial import PartialScan
-from engine.inspect.record_checks import RangeScan, record_findings, tail_finding
-from engine.inspect.sampling import split
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.scan.columns import Damage, RecordBatch
-from engine.scan.scanner import scan_records
-from engine.scan.source import ByteSource
-from engine.storage import places
-from engine.storage.belonging import stranger
-from engine.storage.places import open_source
-from engine.storage.view import FileState, SegmentView, read_segment_header
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.digests import HashingSource
+from waltzctl.engine.inspect.header_checks import check_headers, short_header
+from waltzctl.engine.inspect.index_checks import IndexReader, wrong_finding
+from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.live import Watch, has_later_segment, states
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partial import PartialScan
+from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
+from waltzctl.engine.inspect.sampling import split
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.scan.columns import Damage, RecordBatch
+from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.belonging import stranger
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
 
 _ATTEMPTS = 4
 

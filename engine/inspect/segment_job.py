@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.inspect.digests import Digest
-from engine.storage.view import FileState, index_path_of
-from formats.segment import segment_name
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect.digests import Digest
+from waltzctl.engine.storage.view import FileState, index_path_of
+from waltzctl.formats.segment import segment_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import disk
-from engine.errors import InvalidRequestError
-from engine.inspect.directory_manifest import Manifest, Signature
-from engine.storage.view import FileState
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.inspect.directory_manifest import Manifest, Signature
+from waltzctl.engine.storage.view import FileState
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from engine.errors import DiskReadError
-from engine.inspect.limits import CutShort, Limits
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.record_checks import RangeScan
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
-from engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.record_checks import RangeScan
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 
 PART = 64 << 20
 """Bytes that one thread reads at a time."""

@@ -7,23 +7,23 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.crew import Crew
-from engine.errors import DamageError, InvalidRequestError
-from engine.findings import Finding, Severity, worst
-from engine.inspect import partition_runs
-from engine.inspect.crew_checks import check_all
-from engine.inspect.limits import Limits
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.partition_runs import PartitionRun
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.targets import Surroundings, look_around, plan
-from engine.storage import places
-from engine.storage.assignment import assigned_here
-from engine.storage.availability import Availability, read_availability
-from engine.storage.view import PartitionView
-from formats.adapters import format_time
-from formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.findings import Finding, Severity, worst
+from waltzctl.engine.inspect import partition_runs
+from waltzctl.engine.inspect.crew_checks import check_all
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.assignment import assigned_here
+from waltzctl.engine.storage.availability import Availability, read_availability
+from waltzctl.engine.storage.view import PartitionView
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 _OPTIONS = VerifyOptions(quick=True, ends_only=True)
 

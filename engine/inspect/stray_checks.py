@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.partition_checks import PartitionContext
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.storage.strays import Ids, StrayVerdict, hidden, judge_stray, spelled
-from engine.storage.view import StraySegment
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.partition_checks import PartitionContext
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, judge_stray, spelled
+from waltzctl.engine.storage.view import StraySegment
 
 
 def stray_findings(

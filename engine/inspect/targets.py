@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.errors import DiskReadError, NotWaltzError
-from engine.findings import Code, Finding, make_finding
-from engine.inspect.control_checks import ControlState, inspect_control
-from engine.inspect.segment_job import SegmentJob
-from engine.storage import places
-from engine.storage.accepted_losses import read_ledger
-from engine.storage.view import (
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.view import (
     FileState,
     PartitionView,
     SegmentView,
@@ -25,9 +25,9 @@ from engine.storage.view import (
     view_partition,
     view_storage,
 )
-from formats.accepted_losses import Ledger
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionStruct
-from formats.segment import SEGMENT_SUFFIX, parse_name
+from waltzctl.formats.accepted_losses import Ledger
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionStruct
+from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 _HEADERS_COMPARED = 1000
 """Data files whose headers are read to tell whether the control file's key is the one that is wrong."""

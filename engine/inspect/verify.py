@@ -17,24 +17,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.crew import Crew
-from engine.errors import InvalidRequestError, WaltzError
-from engine.findings import Finding
-from engine.inspect import partition_runs
-from engine.inspect.crew_checks import check_all
-from engine.inspect.limits import CutShort, Limits
-from engine.inspect.outcome import Tally, VerifyOptions, VerifySummary
-from engine.inspect.partition_runs import PartitionRun
-from engine.inspect.resume import ResumeState, refuse_inside
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.split_segments import PART, SplitSegment
-from engine.inspect.targets import Scope, Surroundings, look_around, plan
-from engine.progress import SILENT, Progress
-from engine.scan import kernels
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import InvalidRequestError, WaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import partition_runs
+from waltzctl.engine.inspect.crew_checks import check_all
+from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.outcome import Tally, VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.split_segments import PART, SplitSegment
+from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.scan import kernels
 
 if TYPE_CHECKING:
-    from engine.inspect.vouching import Vouching
+    from waltzctl.engine.inspect.vouching import Vouching
 
 __all__ = ["VerifyOptions", "VerifySummary", "verify"]
 
@@ -73,7 +73,7 @@ def verify(
         state = ResumeState(options.resume, options)
     vouching = None
     if options.manifest is not None:
-        from engine.inspect.vouching import Vouching
+        from waltzctl.engine.inspect.vouching import Vouching
 
         vouching = Vouching(options.manifest, scopes)
     return _Verification(scopes, options, state, progress, crew, vouching).run()
@@ -282,7 +282,7 @@ class _Verification:
                 yield _Ready(self._for_released(scope, around))
 
     def _for_released(self, scope: Scope, around: Surroundings) -> tuple[Finding, ...]:
-        from engine.inspect.released_start import released_start
+        from waltzctl.engine.inspect.released_start import released_start
 
         assert scope.storage is not None
         found = released_start(scope.storage, around.control)

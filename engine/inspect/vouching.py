@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, RefusedError
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.inspect.digests import Digest, digest_file
-from engine.inspect.directory_manifest import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect.digests import Digest, digest_file
+from waltzctl.engine.inspect.directory_manifest import (
     DamagedManifestError,
     Manifest,
     ManifestFile,
@@ -28,18 +28,18 @@ from engine.inspect.directory_manifest import (
     NoManifestError,
     decode_manifest,
 )
-from engine.inspect.limits import Limits
-from engine.inspect.outcome import ManifestRequest
-from engine.inspect.resume import refuse_inside
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.signing import SigningKey, load_key
-from engine.inspect.targets import Scope
-from engine.storage import places
-from engine.storage.retired import retired_directories
-from engine.storage.view import FileState, read_control
-from formats.adapters import format_time
-from formats.control import CONTROL_FILE_NAME, ControlFile
-from formats.segment import parse_name
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.resume import refuse_inside
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.signing import SigningKey, load_key
+from waltzctl.engine.inspect.targets import Scope
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.retired import retired_directories
+from waltzctl.engine.storage.view import FileState, read_control
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import parse_name
 
 _LIMIT = 1 << 30
 _Segment = tuple[int, int]

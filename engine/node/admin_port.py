@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
-from engine.errors import WaltzError
-from engine.node.connection import HEADER, Connection, Pause, Received
-from engine.node.failures import failure_of
-from engine.node.hosted_storage import HostedStorage
-from engine.node.limits import NodeLimits
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.port import Port
-from engine.node.workers import WorkerPool
-from formats.wire.admin import (
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.node.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.hosted_storage import HostedStorage
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.port import Port
+from waltzctl.engine.node.workers import WorkerPool
+from waltzctl.formats.wire.admin import (
     ADMIN_VERSIONS,
     OPEN_SEQUENCE,
     AdminMessage,
@@ -47,9 +47,9 @@ from formats.wire.admin import (
     encode,
     record_list_response,
 )
-from formats.wire.frame import FRAME_HEADER, Magic
-from formats.wire.hello import ADMIN_SERVER, Hello
-from formats.wire.primitives import MessageError
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.hello import ADMIN_SERVER, Hello
+from waltzctl.formats.wire.primitives import MessageError
 
 _MEMORY = 16 << 20
 """Bytes of requests that were read and are not answered, over all connections."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from engine.node.failures import denial_of, failure
-from engine.node.permissions import Denial, FailureCode
-from engine.node.requests import AppendRun, Item, Sender
-from engine.scan.frames import Column
-from formats.wire.frame import FRAME_HEADER, Magic, frame_header
-from formats.wire.storage import (
+from waltzctl.engine.node.failures import denial_of, failure
+from waltzctl.engine.node.permissions import Denial, FailureCode
+from waltzctl.engine.node.requests import AppendRun, Item, Sender
+from waltzctl.engine.scan.frames import Column
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, frame_header
+from waltzctl.formats.wire.storage import (
     PREFIX,
     STORAGE_VERSION,
     FailureResponse,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import (
+from waltzctl.engine.errors import (
     DamageError,
     DeadlineError,
     InvalidRequestError,
@@ -27,9 +27,9 @@ from engine.errors import (
     NotWaltzError,
     PeerUnreachableError,
 )
-from engine.node.options import ZooKeeperOptions
-from formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout
-from formats.znodes import STORE_PATH, StoreParameters, ZnodeError, ZnodeVersionError
+from waltzctl.engine.node.options import ZooKeeperOptions
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout
+from waltzctl.formats.znodes import STORE_PATH, StoreParameters, ZnodeError, ZnodeVersionError
 
 _PATIENCE = 1.0
 """Seconds that closing a connection which never was one may take before the program goes on without it."""
@@ -96,7 +96,7 @@ def prepare_directory(directory: Path, metadata: ClusterMetadata) -> bool:
     Returns whether it did; a directory that holds anything is left alone, and opening it will say what it is.  Raises
     NotWaltzError when there is no directory (a disk that is not mounted must not become a new node), DiskError.
     """
-    from engine.storage.creation import create_cluster
+    from waltzctl.engine.storage.creation import create_cluster
 
     if not directory.is_dir():
         raise NotWaltzError(

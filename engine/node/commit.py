@@ -20,8 +20,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.errors import WaltzError
-from engine.node.answers import (
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.node.answers import (
     MALFORMED_REASON,
     SUCCESS_SIZE,
     Table,
@@ -33,11 +33,11 @@ from engine.node.answers import (
     report,
     successes,
 )
-from engine.node.metrics import PartitionMetrics
-from engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode, out_of_order
-from engine.node.requests import AppendRun, Sender
-from engine.scan.frames import Column
-from engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, Verdict
+from waltzctl.engine.node.metrics import PartitionMetrics
+from waltzctl.engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode, out_of_order
+from waltzctl.engine.node.requests import AppendRun, Sender
+from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, Verdict
 
 __all__ = ["GroupCommit", "Judge", "Target", "failure_frames"]
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.node.configuration_file import FileEntry, read_entries
-from engine.node.http_options import HealthOptions
-from engine.node.limits import NodeLimits
-from engine.node.options import GraphiteOptions, NodeOptions, ZooKeeperOptions
-from engine.node.service_options import ServiceOptions
-from engine.node.settings import (
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.node.configuration_file import FileEntry, read_entries
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.options import GraphiteOptions, NodeOptions, ZooKeeperOptions
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.settings import (
     BY_KEY,
     BY_NAME,
     ENVIRONMENT_PREFIX,
@@ -37,8 +37,8 @@ from engine.node.settings import (
     Setting,
     Value,
 )
-from engine.storage.options import StorageOptions
-from engine.tls import TlsOptions
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.tls import TlsOptions
 
 CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _MAX_SECRET = 4096

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 16

@@ -24,14 +24,14 @@ from abc import abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from engine.node.answer_room import Share
-from engine.node.port import ConnectionInfo
-from formats.wire.frame import FRAME_HEADER, Magic, keep_alive
-from formats.wire.hello import HELLO_VERSION, Hello, choose_version
-from formats.wire.primitives import MessageError
+from waltzctl.engine.node.answer_room import Share
+from waltzctl.engine.node.port import ConnectionInfo
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, keep_alive
+from waltzctl.formats.wire.hello import HELLO_VERSION, Hello, choose_version
+from waltzctl.formats.wire.primitives import MessageError
 
 if TYPE_CHECKING:
-    from engine.node.port import Port
+    from waltzctl.engine.node.port import Port
 
 HEADER = FRAME_HEADER.size
 OVERHEAD = 256

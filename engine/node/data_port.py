@@ -24,22 +24,22 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import WaltzError
-from engine.node.budget import Budget
-from engine.node.commit import failure_frames
-from engine.node.connection import HEADER, Connection, Pause, Received
-from engine.node.failures import failure_of
-from engine.node.hosted_storage import HostedStorage
-from engine.node.limits import NodeLimits
-from engine.node.partition_requests import is_short
-from engine.node.partition_service import Admission, PartitionService
-from engine.node.permissions import not_loaded
-from engine.node.port import Port
-from engine.node.requests import AppendRun, Item, Request
-from engine.scan.frames import Column, FrameSplitter, Split, SplitStatus
-from formats.wire.frame import FRAME_HEADER, Magic
-from formats.wire.hello import STORAGE_SERVER, Hello
-from formats.wire.storage import (
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.node.commit import failure_frames
+from waltzctl.engine.node.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.hosted_storage import HostedStorage
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.partition_requests import is_short
+from waltzctl.engine.node.partition_service import Admission, PartitionService
+from waltzctl.engine.node.permissions import not_loaded
+from waltzctl.engine.node.port import Port
+from waltzctl.engine.node.requests import AppendRun, Item, Request
+from waltzctl.engine.scan.frames import Column, FrameSplitter, Split, SplitStatus
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.hello import STORAGE_SERVER, Hello
+from waltzctl.formats.wire.storage import (
     OPEN_SEQUENCE,
     STORAGE_VERSIONS,
     AppendRequest,

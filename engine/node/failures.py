@@ -8,8 +8,8 @@ code, line -1): a released client shows it as one line of a trace.
 
 from __future__ import annotations
 
-from engine import errors
-from engine.node.permissions import (
+from waltzctl.engine import errors
+from waltzctl.engine.node.permissions import (
     CONCURRENT_UPDATE_EXCEPTION,
     IO_EXCEPTION,
     OUT_OF_MEMORY_ERROR,
@@ -22,7 +22,7 @@ from engine.node.permissions import (
     OtherClusterError,
     out_of_order,
 )
-from formats.wire.failure import Failure
+from waltzctl.formats.wire.failure import Failure
 
 RELEASED_STORAGE_EXCEPTION = STORAGE_EXCEPTION
 RELEASED_CONCURRENT_UPDATE_EXCEPTION = CONCURRENT_UPDATE_EXCEPTION

@@ -13,10 +13,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.options import GraphiteOptions
-from engine.node.readings import Gauge, NamedMetric, NodeReading
+from waltzctl.engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.options import GraphiteOptions
+from waltzctl.engine.node.readings import Gauge, NamedMetric, NodeReading
 
 TIMEOUT = 10.0
 """Seconds for one report to be sent."""

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import disk
-from engine.errors import DiskError
-from engine.node.http_options import HealthOptions
-from engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskError
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 
 if TYPE_CHECKING:
-    from engine.node.hosted_storage import HostedStorage
-    from engine.storage.directory import StorageDirectory
+    from waltzctl.engine.node.hosted_storage import HostedStorage
+    from waltzctl.engine.storage.directory import StorageDirectory
 
 CHECK_NAME = "storage-health-check"
 """The release's name of its only check."""

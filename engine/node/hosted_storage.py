@@ -11,14 +11,14 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
-from engine.errors import PartitionQuarantinedError
-from engine.node.health import DiskProbe
-from engine.node.http_options import HealthOptions
-from engine.node.metrics import NodeMetrics
-from engine.node.outages import Room
-from engine.node.partition_requests import session_info
-from engine.node.partition_service import PartitionService
-from engine.node.permissions import (
+from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.node.health import DiskProbe
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.outages import Room
+from waltzctl.engine.node.partition_requests import session_info
+from waltzctl.engine.node.partition_service import PartitionService
+from waltzctl.engine.node.permissions import (
     DeniedError,
     NotLoadedError,
     OtherClusterError,
@@ -28,16 +28,16 @@ from engine.node.permissions import (
     wrong_cluster_key,
     wrong_number_of_partitions,
 )
-from engine.node.service_options import ServiceOptions
-from engine.node.workers import WorkerPool
-from engine.scan.transcode import AppendEncoder
-from engine.storage.assignment import put_aside_path
-from engine.storage.availability import Availability
-from engine.storage.directory import StorageDirectory
-from engine.storage.fences import SessionFences
-from engine.storage.wire_records import WireRecords
-from formats.control import Layout
-from formats.wire.storage import SessionInfo
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.workers import WorkerPool
+from waltzctl.engine.scan.transcode import AppendEncoder
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.wire_records import WireRecords
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire.storage import SessionInfo
 
 __all__ = ["HostedStorage", "ServiceOptions"]
 

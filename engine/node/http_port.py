@@ -15,13 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.errors import ListenError
-from engine.node.health import Health
-from engine.node.http_options import HttpLimits
-from engine.node.metrics_json import compact, indented, report
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.prometheus import Surroundings, exposition, prefers_text
-from engine.node.readings import NodeReading
+from waltzctl.engine.errors import ListenError
+from waltzctl.engine.node.health import Health
+from waltzctl.engine.node.http_options import HttpLimits
+from waltzctl.engine.node.metrics_json import compact, indented, report
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.prometheus import Surroundings, exposition, prefers_text
+from waltzctl.engine.node.readings import NodeReading
 
 SERVICE_NAME = "waltzctl"
 """What ``/buildinfo`` calls this program."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, Protocol
 
-from engine.node.settings import LogFormat, LogLevel
-from formats.adapters import format_time
+from waltzctl.engine.node.settings import LogFormat, LogLevel
+from waltzctl.formats.adapters import format_time
 
 LOGGER = "waltzctl.node"
 """Name of the logger that a node is given."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from formats.control import FLAG_AVAILABLE
+from waltzctl.formats.control import FLAG_AVAILABLE
 
 Clock = Callable[[], float]
 """Seconds from any origin, never going back."""

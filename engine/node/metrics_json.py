@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
-from engine.node.readings import Gauge, Metric, NamedMetric, NodeReading
+from waltzctl.engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
+from waltzctl.engine.node.readings import Gauge, Metric, NamedMetric, NodeReading
 
 REPORT_VERSION = "4.0.0"
 """Version of the report's form."""

@@ -24,22 +24,22 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import DiskWriteError
-from engine.node.admin_port import AdminPort
-from engine.node.data_port import DataPort
-from engine.node.health import Health, HealthReport
-from engine.node.hosted_storage import HostedStorage
-from engine.node.metrics import NodeMetrics
-from engine.node.metrics_json import registry
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.options import NodeOptions
-from engine.node.readings import NodeReading, read_node
-from engine.scan import wire_code
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout
+from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.node.admin_port import AdminPort
+from waltzctl.engine.node.data_port import DataPort
+from waltzctl.engine.node.health import Health, HealthReport
+from waltzctl.engine.node.hosted_storage import HostedStorage
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.metrics_json import registry
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.options import NodeOptions
+from waltzctl.engine.node.readings import NodeReading, read_node
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout
 
 if TYPE_CHECKING:
-    from engine.node.http_port import HttpPort
+    from waltzctl.engine.node.http_port import HttpPort
 
 Result = TypeVar("Result")
 
@@ -180,7 +180,7 @@ class Node:
     async def _start_http(self) -> int | None:
         if self.options.ports.http is None:
             return None
-        from engine.node.http_port import HttpPort
+        from waltzctl.engine.node.http_port import HttpPort
 
         self._http = HttpPort(
             self.health,
@@ -311,7 +311,7 @@ def _cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
     """What the storage directory has to agree with; None where nothing says so."""
     if options.zookeeper is None:
         return None, None
-    from engine.node.cluster_metadata import prepare_directory, read_cluster_metadata
+    from waltzctl.engine.node.cluster_metadata import prepare_directory, read_cluster_metadata
 
     metadata = read_cluster_metadata(options.zookeeper)
     prepare_directory(options.storage_directory, metadata)
@@ -321,7 +321,7 @@ def _cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
 def _server_context(options: NodeOptions) -> ssl.SSLContext | None:
     if options.plaintext:
         return None
-    from engine.tls import server_context
+    from waltzctl.engine.tls import server_context
 
     return server_context(options.tls)
 

@@ -11,12 +11,12 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import InvalidRequestError, RefusedError
-from engine.node.http_options import HealthOptions, HttpLimits
-from engine.node.limits import NodeLimits
-from engine.node.service_options import ServiceOptions
-from engine.storage.options import StorageOptions
-from engine.tls import TlsOptions
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.tls import TlsOptions
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 55280

@@ -29,12 +29,12 @@ import time
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
-from engine.findings import Severity
-from engine.node.failures import denial_of
-from engine.node.health import DiskProbe
-from engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode
-from engine.storage.partition import Partition
+from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
+from waltzctl.engine.findings import Severity
+from waltzctl.engine.node.failures import denial_of
+from waltzctl.engine.node.health import DiskProbe
+from waltzctl.engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode
+from waltzctl.engine.storage.partition import Partition
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 """A process or a machine that is short of something for a moment: no reason to keep a partition out."""

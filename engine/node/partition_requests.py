@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from engine.errors import PartitionQuarantinedError
-from engine.node.metrics import PartitionMetrics
-from engine.node.permissions import Access, DeniedError, check_low_water_mark, out_of_range, unknown_type
-from engine.storage.partition import Partition
-from formats.wire.records import WIRE_RECORD_HEADER
-from formats.wire.storage import (
+from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.node.metrics import PartitionMetrics
+from waltzctl.engine.node.permissions import Access, DeniedError, check_low_water_mark, out_of_range, unknown_type
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.wire.records import WIRE_RECORD_HEADER
+from waltzctl.formats.wire.storage import (
     LastSessionInfoRequest,
     LastSessionInfoResponse,
     MaxTransactionIdRequest,

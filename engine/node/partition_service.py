@@ -20,22 +20,22 @@ import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from engine.errors import WaltzError
-from engine.node import permissions
-from engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
-from engine.node.commit import GroupCommit
-from engine.node.failures import denial_of
-from engine.node.metrics import PartitionMetrics
-from engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
-from engine.node.partition_requests import access_of, execute, execute_cached, read_by
-from engine.node.permissions import Access, Denial, PartitionState
-from engine.node.requests import AppendRun, Item, Request
-from engine.node.service_options import ServiceOptions
-from engine.node.workers import WorkerPool
-from engine.scan.transcode import AppendEncoder
-from engine.storage.availability import Availability
-from engine.storage.fences import SessionFences
-from engine.storage.partition import Partition
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.node import permissions
+from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
+from waltzctl.engine.node.commit import GroupCommit
+from waltzctl.engine.node.failures import denial_of
+from waltzctl.engine.node.metrics import PartitionMetrics
+from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
+from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
+from waltzctl.engine.node.permissions import Access, Denial, PartitionState
+from waltzctl.engine.node.requests import AppendRun, Item, Request
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.workers import WorkerPool
+from waltzctl.engine.scan.transcode import AppendEncoder
+from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.partition import Partition
 
 
 class Admission(Enum):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from engine.errors import MismatchError, NotAssignedError, RefusedError
+from waltzctl.engine.errors import MismatchError, NotAssignedError, RefusedError
 
 STORAGE_EXCEPTION = "com.wepay.waltz.storage.exception.StorageException"
 CONCURRENT_UPDATE_EXCEPTION = "com.wepay.waltz.storage.exception.ConcurrentUpdateException"

@@ -21,14 +21,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import ListenError
-from engine.node.answer_room import AnswerRoom
-from engine.node.budget import Budget
-from engine.node.limits import NodeLimits
-from engine.node.outbox import Outbox
+from waltzctl.engine.errors import ListenError
+from waltzctl.engine.node.answer_room import AnswerRoom
+from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.outbox import Outbox
 
 if TYPE_CHECKING:
-    from engine.node.connection import Connection
+    from waltzctl.engine.node.connection import Connection
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64

@@ -21,8 +21,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from engine.node.metrics import BUCKETS, REQUEST_COUNTERS, BucketCounts
-from engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.metrics import BUCKETS, REQUEST_COUNTERS, BucketCounts
+from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 _PREFIX = "waltz_storage"
 _GAUGES = (

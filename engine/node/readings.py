@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import NotAssignedError
-from engine.node.metrics import Counter, Histogram, Meter, PartitionGauges, PartitionMetrics, Timer
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, PartitionStruct
+from waltzctl.engine.errors import NotAssignedError
+from waltzctl.engine.node.metrics import Counter, Histogram, Meter, PartitionGauges, PartitionMetrics, Timer
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, PartitionStruct
 
 if TYPE_CHECKING:
-    from engine.node.hosted_storage import HostedStorage
-    from engine.node.metrics import NodeMetrics
-    from engine.storage.directory import StorageDirectory
+    from waltzctl.engine.node.hosted_storage import HostedStorage
+    from waltzctl.engine.node.metrics import NodeMetrics
+    from waltzctl.engine.storage.directory import StorageDirectory
 
 GROUP = "waltz-storage"
 """The release's group of the node's own metrics."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from formats.wire.storage import StorageMessage
+from waltzctl.formats.wire.storage import StorageMessage
 
 
 class Sender(Protocol):

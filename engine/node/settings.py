@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from engine.amounts import parse_duration, parse_size
-from engine.node.http_options import HealthOptions
-from engine.node.limits import NodeLimits
-from engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
-from engine.node.service_options import ServiceOptions
-from engine.storage.options import StorageOptions
-from engine.tls import DEFAULT_STORE_TYPE
+from waltzctl.engine.amounts import parse_duration, parse_size
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.tls import DEFAULT_STORE_TYPE
 
 Value = str | int | float | bool | Path | None
 ENVIRONMENT_PREFIX = "WALTZCTL_SERVE_"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import disk
-from engine.errors import DiskReadError, RefusedError
-from engine.findings import Finding, Ran, Severity, left_by
-from engine.repair.plan import Repair
-from engine.repair.quarantine import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.findings import Finding, Ran, Severity, left_by
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import (
     UndoResult,
     apply_edits,
     interrupted,
@@ -19,10 +19,10 @@ from engine.repair.quarantine import (
     roll_back_interrupted,
     undo_locked,
 )
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
-    from engine.repair.since import MarkFall
+    from waltzctl.engine.repair.since import MarkFall
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
 
     Raises what `engine.repair.quarantine.undo` raises.
     """
-    from engine.repair.since import concerned, falling_marks
+    from waltzctl.engine.repair.since import concerned, falling_marks
 
     with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         falls = tuple(
@@ -136,8 +136,8 @@ def verify_again(
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
-    from engine.inspect.outcome import VerifyOptions, VerifySummary
-    from engine.inspect.verify import verify
+    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.verify import verify
 
     findings: list[Finding] = []
     status = "damaged"

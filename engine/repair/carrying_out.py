@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
-from engine.regular import special_kind
-from engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
-from engine.repair.manifest import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
+from waltzctl.engine.repair.manifest import (
     KeptFile,
     KeptMove,
     KeptRange,
@@ -27,9 +27,9 @@ from engine.repair.manifest import (
     quarantine_directory,
     write_entry,
 )
-from engine.repair.restore import read_chunks, same_contents, stamp
-from engine.storage.retired import move_partition
-from engine.storage.view import FileState
+from waltzctl.engine.repair.restore import read_chunks, same_contents, stamp
+from waltzctl.engine.storage.retired import move_partition
+from waltzctl.engine.storage.view import FileState
 
 MANIFEST_ALLOWANCE = 64 << 10
 """Bytes of free space asked for beside what is kept and built: manifest, journal, directories."""

@@ -28,15 +28,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import DamageError, NotWaltzError, RefusedError
-from engine.findings import Severity
-from engine.inspect.control_checks import inspect_control
-from engine.repair.edits import Cut, MoveDirectory, Overwrite, Replace
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.storage.assignment import put_aside_path
-from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
-from engine.storage.view import StorageView, TargetKind, resolve, view_storage
-from formats.control import (
+from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
+from waltzctl.engine.findings import Severity
+from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.repair.edits import Cut, MoveDirectory, Overwrite, Replace
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.view import StorageView, TargetKind, resolve, view_storage
+from waltzctl.formats.control import (
     CONTROL_HEADER,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,

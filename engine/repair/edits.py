@@ -122,7 +122,7 @@ def group_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
     Raises ValueError for a path outside the storage directory or in our own state directory, and for a combination that
     `edits` of one file do not allow.
     """
-    from engine.repair.manifest import check_name
+    from waltzctl.engine.repair.manifest import check_name
 
     grouped: dict[str, list[FileEdit]] = {}
     moved = [edit.path for edit in edits if isinstance(edit, MoveDirectory)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.repair.recover_parts import Part
-from engine.repair.survey import Loss, Survey, open_hint
-from engine.scan.source import read_bytes
-from formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
+from waltzctl.engine.repair.recover_parts import Part
+from waltzctl.engine.repair.survey import Loss, Survey, open_hint
+from waltzctl.engine.scan.source import read_bytes
+from waltzctl.formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
 
 
 def may_be_data(part: Part, loss: Loss) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine import disk
-from engine.repair.manifest import QuarantineEntry, Stamp
-from formats.adapters import format_time
+from waltzctl.engine import disk
+from waltzctl.engine.repair.manifest import QuarantineEntry, Stamp
+from waltzctl.formats.adapters import format_time
 
 JOURNAL = "journal.jsonl"
 SCHEMA = "waltzctl.audit/1"

@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine import disk
-from engine.errors import DamageError, RefusedError
-from engine.findings import Code, make_finding
-from engine.storage.accepted_losses import LEDGER_NAME
-from engine.storage.assignment import UNASSIGNED
-from engine.storage.availability import AVAILABILITY_FILE_NAME
-from engine.strict_json import InvalidJsonError, StrictObject, canonical
-from formats.fence import FENCE_FILE_NAME
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, RefusedError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
+from waltzctl.engine.storage.assignment import UNASSIGNED
+from waltzctl.engine.storage.availability import AVAILABILITY_FILE_NAME
+from waltzctl.engine.strict_json import InvalidJsonError, StrictObject, canonical
+from waltzctl.formats.fence import FENCE_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.repair.edits import Edit, Overwrite
-from engine.repair.plan import Draft
-from formats.control import Layout, PartitionInfo
+from waltzctl.engine.repair.edits import Edit, Overwrite
+from waltzctl.engine.repair.plan import Draft
+from waltzctl.formats.control import Layout, PartitionInfo
 
 
 def lower_mark(draft: Draft, control_path: Path, info: PartitionInfo, after: int) -> None:

@@ -15,19 +15,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError, StalePlanError
-from engine.findings import Finding, Ran
-from engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
-from engine.repair.restore import stamp
-from engine.storage.accepted_losses import ledger_path
-from engine.storage.view import FileState, resolve
-from formats.accepted_losses import AcceptedLoss
-from formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError, StalePlanError
+from waltzctl.engine.findings import Finding, Ran
+from waltzctl.engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
+from waltzctl.engine.repair.restore import stamp
+from waltzctl.engine.storage.accepted_losses import ledger_path
+from waltzctl.engine.storage.view import FileState, resolve
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 if TYPE_CHECKING:
-    from engine.repair.reconcile import Agreed
-    from engine.repair.set_partition import Chosen
+    from waltzctl.engine.repair.reconcile import Agreed
+    from waltzctl.engine.repair.set_partition import Chosen
 
 SCHEMA = "waltzctl.plan/1"
 TYPE = "plan"
@@ -240,7 +240,7 @@ class Draft:
 
         `plan_roll_back` comes first; this is for what was interrupted since.
         """
-        from engine.repair.quarantine import interrupted
+        from waltzctl.engine.repair.quarantine import interrupted
 
         if left := interrupted(self.storage):
             raise RefusedError(
@@ -249,7 +249,7 @@ class Draft:
 
     def finish(self) -> Repair:
         """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
-        from engine.repair.carrying_out import check_edits
+        from waltzctl.engine.repair.carrying_out import check_edits
 
         check_edits(self.storage, self.edits)
         partitions = tuple(sorted(self.partitions))
@@ -353,7 +353,7 @@ def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
     """What a plan file says that is to be set.  Raises TypeError."""
     if not value:
         return ()
-    from engine.repair.set_partition import Chosen, Setting
+    from waltzctl.engine.repair.set_partition import Chosen, Setting
 
     return Setting.of([Chosen(**one) for one in value]).chosen()
 
@@ -362,7 +362,7 @@ def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
     """What a plan file says that the replicas agreed on.  Raises TypeError, ValueError."""
     if not value:
         return ()
-    from engine.repair.reconcile import Agreed
+    from waltzctl.engine.repair.reconcile import Agreed
 
     found = [Agreed(**one) for one in value]
     for one in found:
@@ -380,8 +380,8 @@ def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | N
     It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
     Raises DamageError for a manifest that cannot be used, DiskReadError.
     """
-    from engine.repair.manifest import partitions_of
-    from engine.repair.quarantine import interrupted
+    from waltzctl.engine.repair.manifest import partitions_of
+    from waltzctl.engine.repair.quarantine import interrupted
 
     try:
         storage = resolve(path).storage
@@ -407,21 +407,21 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
     if (first := plan_roll_back(command, path, arguments)) is not None:
         return first
     if command == "rebuild-index":
-        from engine.repair.rebuild_index import plan_rebuild_index
+        from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 
         return plan_rebuild_index(path, partitions=arguments.partitions, everything=arguments.everything)
     if command == "truncate" and arguments.partitions is not None and arguments.after is not None:
-        from engine.repair.truncate import plan_truncate
+        from waltzctl.engine.repair.truncate import plan_truncate
 
         (partition,) = arguments.partitions
         loss = arguments.allow_data_loss
         return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=loss)
     if command == "recover" and arguments.forget_losses:
-        from engine.repair.recover_ledger import plan_forget
+        from waltzctl.engine.repair.recover_ledger import plan_forget
 
         return plan_forget(path, partitions=arguments.partitions)
     if command == "recover":
-        from engine.repair.recover import plan_recover
+        from waltzctl.engine.repair.recover import plan_recover
 
         return plan_recover(
             path,
@@ -431,11 +431,11 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
             agreed=arguments.agreed,
         )
     if command == "convert" and arguments.layout is not None:
-        from engine.repair.convert import plan_convert
+        from waltzctl.engine.repair.convert import plan_convert
 
         return plan_convert(path, layout=arguments.layout)
     if command == "set-partition" and arguments.partitions is not None and arguments.settings:
-        from engine.repair.set_partition import Setting, plan_set_partition
+        from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
 
         (partition,) = arguments.partitions
         setting, loss = Setting.of(arguments.settings), arguments.allow_data_loss

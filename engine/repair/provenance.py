@@ -28,18 +28,18 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DiskReadError
-from engine.findings import Code
-from engine.repair.content import Content
-from engine.repair.replicas import Agreement, Replica
-from engine.repair.survey import begins_at, open_hint
-from engine.scan.columns import Damage, RecordView
-from engine.scan.scanner import read_record_at, scan_records
-from engine.scan.source import ByteSource, read_bytes
-from engine.storage.belonging import beside, named_instead, stranger
-from engine.storage.view import SegmentView, read_segment_header
-from formats.control import ControlFile
-from formats.segment import (
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.replicas import Agreement, Replica
+from waltzctl.engine.repair.survey import begins_at, open_hint
+from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, scan_records
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.storage.belonging import beside, named_instead, stranger
+from waltzctl.engine.storage.view import SegmentView, read_segment_header
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
     FORMAT_VERSION,

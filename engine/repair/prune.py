@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from engine import disk
-from engine.errors import InvalidRequestError, RefusedError, StalePlanError
-from engine.repair.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
-from engine.repair.plan import Arguments, Plan, Step
-from engine.repair.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
-from engine.strict_json import canonical
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
+from waltzctl.engine.repair.plan import Arguments, Plan, Step
+from waltzctl.engine.repair.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
+from waltzctl.engine.strict_json import canonical
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 COMMAND = "prune"
 ACTION = "drop-kept-copies"

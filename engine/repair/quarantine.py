@@ -30,12 +30,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, RefusedError, WaltzError
-from engine.repair import journal
-from engine.repair.carrying_out import carry_out, check_edits, check_space, prepare
-from engine.repair.edits import Cut, Edit, Overwrite, Remove, Replace
-from engine.repair.manifest import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, RefusedError, WaltzError
+from waltzctl.engine.repair import journal
+from waltzctl.engine.repair.carrying_out import carry_out, check_edits, check_space, prepare
+from waltzctl.engine.repair.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.repair.manifest import (
     INTERRUPTED,
     MANIFEST,
     KeptFile,
@@ -49,7 +49,7 @@ from engine.repair.manifest import (
     unusable,
     write_entry,
 )
-from engine.repair.restore import (
+from waltzctl.engine.repair.restore import (
     Way,
     move_back,
     put_back,
@@ -59,9 +59,9 @@ from engine.repair.restore import (
     stamp_as,
     ways_back,
 )
-from engine.storage.retired import settle_places
-from formats.adapters import format_time
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.engine.storage.retired import settle_places
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 __all__ = [
     "Cut",
@@ -189,7 +189,7 @@ def _make_entry(storage: Path, command: str, arguments: Sequence[str], plan_hash
 
 
 def _finish(entry: QuarantineEntry) -> QuarantineEntry:
-    from engine.repair.since import partition_states
+    from waltzctl.engine.repair.since import partition_states
 
     files: list[KeptFile] = []
     for file in entry.files:
@@ -316,7 +316,7 @@ def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: 
     The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
     undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError.
     """
-    from engine.repair.undoing import check_ways_back
+    from waltzctl.engine.repair.undoing import check_ways_back
 
     taken = roll_back_interrupted(storage)
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
@@ -333,7 +333,7 @@ def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: 
 
 def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
     """Where something came since that stands in the way of an undo, take it into the quarantine."""
-    from engine.repair.undoing import to_set_aside
+    from waltzctl.engine.repair.undoing import to_set_aside
 
     edits = to_set_aside(entry, entries)
     if not edits:

@@ -22,19 +22,19 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.crew import Crew, LocalCrew
-from engine.errors import DamageError, DiskReadError, RefusedError
-from engine.findings import Code, Finding, Ran, make_finding
-from engine.repair.content import Content
-from engine.repair.edits import Replace
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.repair.provenance import Surroundings, foreign
-from engine.repair.survey import begins_at, check_jump, open_hint
-from engine.scan.columns import Damage, DamageCause
-from engine.scan.scanner import summarise_records
-from engine.scan.source import ByteSource, read_bytes
-from engine.storage.evidence import Evidence, evidence
-from engine.storage.view import (
+from waltzctl.engine.crew import Crew, LocalCrew
+from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
+from waltzctl.engine.findings import Code, Finding, Ran, make_finding
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.edits import Replace
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
+from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.view import (
     FileState,
     SegmentView,
     TargetKind,
@@ -44,8 +44,8 @@ from engine.storage.view import (
     resolve,
     view_storage,
 )
-from formats.control import ControlFile
-from formats.segment import (
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.findings import Code
-from engine.repair.edits import Remove
-from engine.repair.recover_parts import Ground, Part, offsets
-from engine.repair.rivals import outvote
-from formats.segment import HEADER_SIZE
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.edits import Remove
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.rivals import outvote
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from engine.errors import DiskReadError, NotWaltzError
-from engine.findings import Code, Finding, make_finding
-from engine.repair.plan import Arguments, Draft, Repair, plan_roll_back
-from engine.repair.reconcile import Agreed
-from engine.repair.recover_control import plan_control
-from engine.repair.recover_ledger import plan_ledger
-from engine.repair.recover_partition import plan_partition
-from engine.repair.replicas import open_replicas
-from engine.storage.accepted_losses import of_partition, read_ledger
-from engine.storage.assignment import is_hosted
-from engine.storage.view import (
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair, plan_roll_back
+from waltzctl.engine.repair.reconcile import Agreed
+from waltzctl.engine.repair.recover_control import plan_control
+from waltzctl.engine.repair.recover_ledger import plan_ledger
+from waltzctl.engine.repair.recover_partition import plan_partition
+from waltzctl.engine.repair.replicas import open_replicas
+from waltzctl.engine.storage.accepted_losses import of_partition, read_ledger
+from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.view import (
     PartitionView,
     StorageView,
     TargetKind,
@@ -32,7 +32,7 @@ from engine.storage.view import (
     resolve,
     view_storage,
 )
-from formats.control import ControlFile
+from waltzctl.formats.control import ControlFile
 
 COMMAND = "recover"
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from engine.findings import Code, Finding, make_finding
-from engine.regular import special_kind
-from engine.repair.edits import Cut, Overwrite
-from engine.repair.plan import Draft
-from engine.storage.view import StorageView, partition_directories
-from formats.control import (
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.repair.edits import Cut, Overwrite
+from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.storage.view import StorageView, partition_directories
+from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
     FLAG_ASSIGNED,
@@ -69,7 +69,7 @@ class _Mender:
     """Edits a copy of the control file in memory."""
 
     def __init__(self, draft: Draft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
-        from engine import disk
+        from waltzctl.engine import disk
 
         self.draft = draft
         self.view = view

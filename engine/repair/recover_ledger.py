@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import disk
-from engine.errors import NotWaltzError, RefusedError
-from engine.findings import Code, make_finding
-from engine.repair.edits import Remove, Replace
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.repair.recover_parts import Ground
-from engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
-from engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
-from formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
-from formats.adapters import format_time
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.engine import disk
+from waltzctl.engine.errors import NotWaltzError, RefusedError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.repair.edits import Remove, Replace
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.recover_parts import Ground
+from waltzctl.engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
+from waltzctl.engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
+from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 COMMAND = "recover"
 

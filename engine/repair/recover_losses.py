@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from engine.findings import Code, Severity
-from engine.repair.content import Content, Literal, Piece
-from engine.repair.embedded import may_be_data, taken_in
-from engine.repair.recover_parts import Ground, Part
-from engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
-from engine.repair.rivals import Rivals
-from engine.repair.survey import Loss, Survey, by_ids, by_places
-from engine.repair.witnesses import Witnesses, record_at
-from engine.scan.order import ORDER_WINDOW
-from engine.storage.evidence import Evidence
-from engine.storage.view import FileState
-from formats.segment import index_name, segment_name
+from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.repair.content import Content, Literal, Piece
+from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
+from waltzctl.engine.repair.rivals import Rivals
+from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
+from waltzctl.engine.repair.witnesses import Witnesses, record_at
+from waltzctl.engine.scan.order import ORDER_WINDOW
+from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.view import FileState
+from waltzctl.formats.segment import index_name, segment_name
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.findings import Code
-from engine.repair.content import Content
-from engine.repair.edits import Remove
-from engine.repair.recover_parts import Ground, Part, offsets
-from engine.repair.replicas import Replica
-from engine.repair.rivals import alike
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.edits import Remove
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.repair.rivals import alike
 
 
 class Outcome(enum.Enum):

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.findings import Code, Severity
-from engine.repair.edits import Remove
-from engine.repair.plan import Draft
-from engine.repair.provenance import Surroundings
-from engine.repair.reconcile import Agreed, Reconciliation
-from engine.repair.recover_ledger import settle_ledger
-from engine.repair.recover_losses import LossPlanner
-from engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
-from engine.repair.recover_parts import Ground, Part, open_part, plan_files
-from engine.repair.recover_strays import plan_strays
-from engine.repair.replicas import Replica
-from engine.storage.accepted_losses import still_lost
-from engine.storage.evidence import Evidence, evidence
-from engine.storage.view import PartitionView
-from formats.accepted_losses import AcceptedLoss
-from formats.control import ControlFile
-from formats.segment import HEADER_SIZE
+from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.repair.edits import Remove
+from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.repair.provenance import Surroundings
+from waltzctl.engine.repair.reconcile import Agreed, Reconciliation
+from waltzctl.engine.repair.recover_ledger import settle_ledger
+from waltzctl.engine.repair.recover_losses import LossPlanner
+from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
+from waltzctl.engine.repair.recover_parts import Ground, Part, open_part, plan_files
+from waltzctl.engine.repair.recover_strays import plan_strays
+from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.storage.accepted_losses import still_lost
+from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.view import PartitionView
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 def plan_partition(

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.errors import DamageError, DiskReadError
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.repair.content import Content, Literal
-from engine.repair.marks import lower_mark
-from engine.repair.plan import Draft
-from engine.repair.provenance import Surroundings, judge
-from engine.repair.rebuild_index import IndexPlan, index_header
-from engine.repair.survey import Survey, open_hint, survey
-from engine.scan.columns import Damage
-from engine.scan.scanner import summarise_records
-from engine.storage.view import FileState, SegmentView, read_segment_header
-from formats.control import CONTROL_FILE_NAME, ControlFile
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
+from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.marks import lower_mark
+from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.repair.provenance import Surroundings, judge
+from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
+from waltzctl.engine.repair.survey import Survey, open_hint, survey
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
 
 
 @dataclass(slots=True)

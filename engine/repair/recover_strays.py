@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.errors import DamageError, DiskReadError
-from engine.findings import Code
-from engine.repair.content import Content
-from engine.repair.edits import Remove
-from engine.repair.recover_parts import Ground, Part
-from engine.repair.restore import read_chunks
-from engine.repair.survey import Survey, open_hint, survey
-from engine.storage.strays import StrayVerdict, judge_stray
-from engine.storage.view import StraySegment
-from formats.segment import segment_name
+from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.edits import Remove
+from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.restore import read_chunks
+from waltzctl.engine.repair.survey import Survey, open_hint, survey
+from waltzctl.engine.storage.strays import StrayVerdict, judge_stray
+from waltzctl.engine.storage.view import StraySegment
+from waltzctl.formats.segment import segment_name
 
 
 def plan_strays(ground: Ground, strays: Sequence[StraySegment]) -> None:

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
-from engine.repair.content import Content, Span
-from engine.repair.restore import read_chunks
-from engine.repair.survey import open_hint
-from engine.scan.columns import Damage, RecordView
-from engine.scan.scanner import read_record_at, summarise_records
-from engine.scan.source import FileSource, read_bytes
-from engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
-from formats.checksums import crc32
-from formats.control import ControlFile
-from formats.segment import (
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.repair.content import Content, Span
+from waltzctl.engine.repair.restore import read_chunks
+from waltzctl.engine.repair.survey import open_hint
+from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
+from waltzctl.engine.scan.source import FileSource, read_bytes
+from waltzctl.engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
     FORMAT_VERSION,

@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DamageError
-from engine.findings import Code, make_finding
-from engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
-from engine.storage.retired import move_partition, settle_places
-from engine.storage.view import FileState
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
+from waltzctl.engine.storage.retired import move_partition, settle_places
+from waltzctl.engine.storage.view import FileState
 
 CHUNK = 1 << 20
 

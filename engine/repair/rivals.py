@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.findings import Code
-from engine.repair.content import Content
-from engine.repair.recover_parts import Ground, Part, offsets
-from engine.repair.replicas import Neighbours, Proven, Replica, find_proven
-from engine.repair.survey import Loss
-from engine.repair.witnesses import record_at
-from engine.scan.columns import RecordView
-from engine.scan.scanner import read_record_at
-from formats.accepted_losses import AcceptedLoss
-from formats.segment import MAX_DATA_LENGTH, Record
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Replica, find_proven
+from waltzctl.engine.repair.survey import Loss
+from waltzctl.engine.repair.witnesses import record_at
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.segment import MAX_DATA_LENGTH, Record
 
 MOST_COMPARED = 10_000
 """Records in one place that are compared one by one; of more nothing is told."""

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from engine import disk
-from engine.crew import Crew
-from engine.errors import InvalidRequestError, NotWaltzError
-from engine.findings import Code, Finding, make_finding
-from engine.progress import SILENT, Progress
-from engine.repair.salvage_attribution import (
+from waltzctl.engine import disk
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.repair.salvage_attribution import (
     Attributed,
     Doubt,
     Question,
@@ -38,7 +38,7 @@ from engine.repair.salvage_attribution import (
     join_keys,
     request_ids_agree,
 )
-from engine.repair.salvage_control import (
+from waltzctl.engine.repair.salvage_control import (
     NEVER,
     FoundControls,
     assigned_by,
@@ -47,29 +47,29 @@ from engine.repair.salvage_control import (
     read_controls,
     salvaged_infos,
 )
-from engine.repair.salvage_fragments import as_run, join_fragments
-from engine.repair.salvage_output import (
+from waltzctl.engine.repair.salvage_fragments import as_run, join_fragments
+from waltzctl.engine.repair.salvage_output import (
     SEGMENT_SIZE_THRESHOLD,
     Description,
     WrittenSegment,
     check_target,
     write_directory,
 )
-from engine.repair.salvage_report import (
+from waltzctl.engine.repair.salvage_report import (
     DoubtfulRun,
     IdRange,
     PartitionCountSource,
     SalvagedPartition,
     SalvageReport,
 )
-from engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
-from engine.repair.salvage_selection import Piece, offsets_of, select
-from engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
-from engine.scan.carve import DEFAULT_MAX_RECORD
-from engine.scan.probe import Budget, Probe
-from engine.scan.source import ByteSource, BytesSource
-from formats.control import MAX_PARTITIONS, Layout, PartitionInfo
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
+from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
+from waltzctl.engine.repair.salvage_selection import Piece, offsets_of, select
+from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
+from waltzctl.engine.scan.carve import DEFAULT_MAX_RECORD
+from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.source import ByteSource, BytesSource
+from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
 
 __all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]
 

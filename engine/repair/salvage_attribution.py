@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
-from engine.repair.salvage_runs import FoundHeader, HeaderKind, Run
-from formats.segment import RECORD_OVERHEAD
+from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 FAR = 1 << 20
 """Bytes beyond which a header alone does not speak for a run behind a gap."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from engine.errors import InvalidRequestError
-from engine.scan.source import ByteSource, read_bytes
-from formats.adapters import format_time
-from formats.control import (
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import (
     CONTROL_HEADER,
     MAX_PARTITIONS,
     Choice,
@@ -36,7 +36,7 @@ from formats.control import (
 )
 
 if TYPE_CHECKING:
-    from engine.repair.salvage_runs import FoundHeader
+    from waltzctl.engine.repair.salvage_runs import FoundHeader
 
 PROBED = 4096
 """Infos among which one has to prove a control file; it bounds the work on whatever looks like the header of one."""

@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from engine import disk
-from engine.errors import InvalidRequestError, NotWaltzError, RefusedError
-from engine.findings import Finding, Severity
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.progress import SILENT, Progress
-from engine.repair.salvage_attribution import join_keys
-from engine.repair.salvage_control import FoundControl, choose_control, of_cluster, proven, read_controls
-from engine.repair.salvage_runs import HeaderKind, find_headers, find_runs
-from engine.repair.salvage_sources import OpenFiles, SalvageSource, list_sources
-from engine.storage.view import StorageView, read_segment_header, view_storage
-from formats.adapters import format_time
-from formats.control import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.repair.salvage_attribution import join_keys
+from waltzctl.engine.repair.salvage_control import FoundControl, choose_control, of_cluster, proven, read_controls
+from waltzctl.engine.repair.salvage_runs import HeaderKind, find_headers, find_runs
+from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, list_sources
+from waltzctl.engine.storage.view import StorageView, read_segment_header, view_storage
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_VERSION,
     Choice,

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine.repair.salvage_runs import Run
-from engine.repair.salvage_selection import Piece
-from engine.scan.source import ByteSource, read_bytes
-from formats.checksums import crc32
-from formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD, Record
+from waltzctl.engine.repair.salvage_runs import Run
+from waltzctl.engine.repair.salvage_selection import Piece
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD, Record
 
 BLOCK = 512
 """Bytes; every file system's blocks are multiples of it."""

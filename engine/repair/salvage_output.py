@@ -17,13 +17,13 @@ from uuid import UUID
 
 import numpy as np
 
-from engine import disk
-from engine.errors import DamageError, DiskError, InvalidRequestError, write_error
-from engine.repair.salvage_selection import Piece
-from engine.scan.columns import Damage
-from engine.scan.scanner import scan_records
-from engine.scan.source import ByteSource, FileSource
-from formats.control import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, write_error
+from waltzctl.engine.repair.salvage_selection import Piece
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.source import ByteSource, FileSource
+from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
@@ -31,7 +31,7 @@ from formats.control import (
     PartitionInfo,
     initial_control,
 )
-from formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
+from waltzctl.formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 SEGMENT_SIZE_THRESHOLD = 1_000_000_000
 """Bytes of a data file above which the next record begins a new one (default of release 0.13.2)."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from engine.findings import Finding
-from engine.repair.salvage_control import FoundControl
-from engine.repair.salvage_selection import Conflict
-from engine.repair.salvage_sources import UnreadableRange
-from formats.control import Layout
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.repair.salvage_control import FoundControl
+from waltzctl.engine.repair.salvage_selection import Conflict
+from waltzctl.engine.repair.salvage_sources import UnreadableRange
+from waltzctl.formats.control import Layout
 
 
 @dataclass(frozen=True, slots=True)

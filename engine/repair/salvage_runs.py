@@ -17,12 +17,12 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from engine.repair.salvage_control import carve_control
-from engine.scan.carve import carve_records
-from engine.scan.columns import RecordBatch
-from engine.scan.source import ByteSource, read_bytes
-from formats.control import MAX_PARTITIONS
-from formats.segment import (
+from waltzctl.engine.repair.salvage_control import carve_control
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.control import MAX_PARTITIONS
+from waltzctl.formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,

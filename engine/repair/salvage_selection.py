@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.repair.salvage_attribution import RANK, Attributed
-from engine.repair.salvage_runs import Run
-from engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.repair.salvage_attribution import RANK, Attributed
+from waltzctl.engine.repair.salvage_runs import Run
+from waltzctl.engine.scan.source import ByteSource, read_bytes
 
 BLOCK = 1 << 20
 CHUNK = 4096

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
-from engine.progress import Progress
-from engine.scan.source import FileSource
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.progress import Progress
+from waltzctl.engine.scan.source import FileSource
 
 SECTOR = 4096
 """Bytes that are given up around a place that cannot be read."""

@@ -19,27 +19,27 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
     InvalidRequestError,
     MarkWouldFallError,
     RefusedError,
 )
-from engine.inspect.limits import Limits
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.segment_job import SegmentJob
-from engine.repair.content import Content, Literal
-from engine.repair.edits import MoveDirectory, Overwrite, Replace
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.storage.assignment import put_aside_path
-from engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
-from engine.storage.fences import fence_path
-from engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
-from formats.fence import (
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.edits import MoveDirectory, Overwrite, Replace
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.fences import fence_path
+from waltzctl.engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
+from waltzctl.formats.fence import (
     FENCE_HEADER,
     FENCE_PAIR,
     FENCE_SLOT,
@@ -51,7 +51,7 @@ from formats.fence import (
     fence_file_size,
     pair_offset,
 )
-from formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 COMMAND = "set-partition"
 _ENDS = VerifyOptions(quick=True, ends_only=True)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from engine.errors import DamageError, NotWaltzError, StalePlanError
-from engine.repair.content import Content, Piece, Span
-from engine.repair.edits import Cut, Edit, Overwrite, Remove
-from engine.repair.manifest import (
+from waltzctl.engine.errors import DamageError, NotWaltzError, StalePlanError
+from waltzctl.engine.repair.content import Content, Piece, Span
+from waltzctl.engine.repair.edits import Cut, Edit, Overwrite, Remove
+from waltzctl.engine.repair.manifest import (
     KeptFile,
     Marks,
     PartitionState,
@@ -33,11 +33,11 @@ from engine.repair.manifest import (
     locate,
     partitions_of,
 )
-from engine.repair.restore import read_chunks, same_contents, stamp_as
-from engine.repair.survey import begins_at, open_hint, survey
-from engine.storage.view import PartitionView, read_control, view_partition
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, Layout, decode_control
-from formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
+from waltzctl.engine.repair.restore import read_chunks, same_contents, stamp_as
+from waltzctl.engine.repair.survey import begins_at, open_hint, survey
+from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 
 ADVICE = (
     "undo with --allow-data-loss takes what came since into the quarantine first, where a repair of its own keeps it"

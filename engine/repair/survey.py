@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DamageError, SpecialFileError
-from engine.findings import Code, make_finding
-from engine.repair.content import Content
-from engine.scan.carve import carve_records
-from engine.scan.columns import Damage, RecordView
-from engine.scan.order import SKIPPED_ALLOWANCE
-from engine.scan.scanner import read_record_at, summarise_records
-from engine.scan.source import ByteSource, FileSource
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.engine.errors import DamageError, SpecialFileError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
+from waltzctl.engine.scan.source import ByteSource, FileSource
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000
 """Damaged places of one segment beyond which nothing is planned for it."""

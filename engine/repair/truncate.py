@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
-from engine.repair.content import Content, Literal
-from engine.repair.edits import Cut, Remove
-from engine.repair.marks import lower_mark
-from engine.repair.plan import Arguments, Draft, Repair
-from engine.repair.provenance import Surroundings, foreign
-from engine.repair.survey import begins_at, open_hint, survey
-from engine.scan.columns import Damage
-from engine.scan.scanner import summarise_records
-from engine.storage.view import (
+from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.edits import Cut, Remove
+from waltzctl.engine.repair.marks import lower_mark
+from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.survey import begins_at, open_hint, survey
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage.view import (
     FileState,
     SegmentView,
     TargetKind,
@@ -32,8 +32,8 @@ from engine.storage.view import (
     resolve,
     view_storage,
 )
-from formats.control import ControlFile
-from formats.segment import (
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
     MAX_DATA_LENGTH,

@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from engine.errors import DamageError, StalePlanError
-from engine.repair.edits import Edit
-from engine.repair.manifest import KeptFile, QuarantineEntry, State, locate
-from engine.repair.restore import Way, same_contents, stamp_as, ways_back
-from engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
+from waltzctl.engine.errors import DamageError, StalePlanError
+from waltzctl.engine.repair.edits import Edit
+from waltzctl.engine.repair.manifest import KeptFile, QuarantineEntry, State, locate
+from waltzctl.engine.repair.restore import Way, same_contents, stamp_as, ways_back
+from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
 
 
 def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:

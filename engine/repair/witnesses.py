@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.repair.recover_parts import Ground, Part
-from engine.repair.replicas import Neighbours, Witness
-from engine.repair.survey import Loss, Survey
-from engine.scan.columns import RecordView
-from engine.scan.scanner import read_record_at
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.replicas import Neighbours, Witness
+from waltzctl.engine.repair.survey import Loss, Survey
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 Row = tuple[Loss, Loss]
 """The first and the last of some losses without an intact record between them."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.scan import kernels
-from engine.scan.columns import RecordBatch
-from engine.scan.kernel import Status
-from engine.scan.probe import Budget, Candidates, Found, Probe
-from engine.scan.source import ByteSource
-from engine.scan.walk import RecordWalk
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.scan.kernel import Status
+from waltzctl.engine.scan.probe import Budget, Candidates, Found, Probe
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.scan.walk import RecordWalk
 
 DEFAULT_MAX_RECORD = 256 << 20
 DEFAULT_MAX_ID = 2**56 - 1

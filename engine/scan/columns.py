@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from formats.segment import RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
 Int64Column = npt.NDArray[np.int64]
 Int32Column = npt.NDArray[np.int32]

@@ -18,10 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from engine.scan import code_cache, crc_kernel, object_code
-from engine.scan.columns import COLUMN_TYPES
-from engine.scan.kernel import INTERPRETED, MARGIN, RESULT, SLOTS, STRETCH, Kernel, Lane, Slot, answers, made_up_record
-from engine.scan.object_code import UnavailableError as UnavailableError
+from waltzctl.engine.scan import code_cache, crc_kernel, object_code
+from waltzctl.engine.scan.columns import COLUMN_TYPES
+from waltzctl.engine.scan.kernel import (
+    INTERPRETED,
+    MARGIN,
+    RESULT,
+    SLOTS,
+    STRETCH,
+    Kernel,
+    Lane,
+    Slot,
+    answers,
+    made_up_record,
+)
+from waltzctl.engine.scan.object_code import UnavailableError as UnavailableError
 
 _FEATURES = {
     "clmul512": ("vpclmulqdq", "avx512f", "avx512bw", "avx512vl"),
@@ -160,7 +171,7 @@ def cached(way: str | None = None) -> bool:
 
 def _compile(way: str) -> bytes:
     """An object file with the loop in it, under the name `_LOOP_NAME`, that needs nothing from outside."""
-    from engine.scan import native
+    from waltzctl.engine.scan import native
 
     return object_code.compile_object({_LOOP_NAME: native.translate(_code_kind(way))})
 

@@ -23,8 +23,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from engine.scan.kernel import HEADER, STRETCH
-from formats.checksums import POLYNOMIAL, X_POWERS, multiply
+from waltzctl.engine.scan.kernel import HEADER, STRETCH
+from waltzctl.formats.checksums import POLYNOMIAL, X_POWERS, multiply
 
 LENGTHS = 4096
 """Data lengths that have a row of header constants; longer ones are split into a multiple of it and a rest."""

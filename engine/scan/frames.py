@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.scan import wire_code
-from engine.scan.wire_layout import (
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.wire_layout import (
     COLUMNS,
     FILLED,
     LONGEST,
@@ -28,7 +28,7 @@ from engine.scan.wire_layout import (
     Column,
     SplitStatus,
 )
-from engine.scan.wire_loops import Table, new_state
+from waltzctl.engine.scan.wire_loops import Table, new_state
 
 __all__ = ["Column", "FrameSplitter", "Split", "SplitStatus"]
 

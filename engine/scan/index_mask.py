@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
 
 LEAST_ENTRIES = 32
 """Entries in a row that make an index.  A record's request id, header, length and checksums cannot rise as long."""

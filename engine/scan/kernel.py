@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.scan.columns import COLUMN_TYPES
-from formats.checksums import CRC32_LIBRARY, crc32, multiply, shift_operator
-from formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.engine.scan.columns import COLUMN_TYPES
+from waltzctl.formats.checksums import CRC32_LIBRARY, crc32, multiply, shift_operator
+from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
 
 HEADER = RECORD_HEADER.size
 OVERHEAD = RECORD_OVERHEAD

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from engine.scan.kernel import INTERPRETED, Kernel
+from waltzctl.engine.scan.kernel import INTERPRETED, Kernel
 
 LOAD_FROM = 8 << 20
 """Bytes from which code that is in the cache is worth loading."""
@@ -33,7 +33,7 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
     if compiled is None and size < LOAD_FROM:
         return INTERPRETED
     with contextlib.suppress(ImportError, OSError):
-        from engine.scan import compiled as machine
+        from waltzctl.engine.scan import compiled as machine
 
         ways = (os.environ[WAY_VARIABLE],) if WAY_VARIABLE in os.environ else machine.available_ways()
         if compiled is None and size < COMPILE_FROM and not (ways and machine.cached(ways[0])):

@@ -13,8 +13,8 @@ from typing import Any
 
 from numba import njit, types
 
-from engine.scan import kernel
-from engine.scan.crc_kernel import (
+from waltzctl.engine.scan import kernel
+from waltzctl.engine.scan.crc_kernel import (
     AT_BLOCKS,
     AT_DATA,
     AT_FAR,
@@ -34,7 +34,7 @@ from engine.scan.crc_kernel import (
     LENGTHS,
     ROW,
 )
-from engine.scan.machine import (
+from waltzctl.engine.scan.machine import (
     Vectors,
     call_crc,
     load_8,
@@ -50,7 +50,7 @@ from engine.scan.machine import (
     store_64,
     upper_word,
 )
-from formats.segment import RECORD_HEADER
+from waltzctl.formats.segment import RECORD_HEADER
 
 inlined = njit(forceinline=True)
 TWO_PASSES = 512

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from engine.scan import code_cache
+from waltzctl.engine.scan import code_cache
 
 
 class UnavailableError(Exception):

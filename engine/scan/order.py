@@ -26,11 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from engine.scan.kernel import OVERHEAD
-from engine.scan.probe import Found
-from engine.scan.resync import Resynchroniser
-from engine.scan.source import read_bytes
-from engine.scan.walk import following
+from waltzctl.engine.scan.kernel import OVERHEAD
+from waltzctl.engine.scan.probe import Found
+from waltzctl.engine.scan.resync import Resynchroniser
+from waltzctl.engine.scan.source import read_bytes
+from waltzctl.engine.scan.walk import following
 
 SKIPPED_ALLOWANCE = 1_000_000
 """Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""

@@ -13,11 +13,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from engine.scan.index_mask import inside_index
-from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD
-from engine.scan.source import ByteSource, read_bytes
-from formats.checksums import crc32, multiply, shift_operator
-from formats.segment import CHECKSUM, RECORD_HEADER
+from waltzctl.engine.scan.index_mask import inside_index
+from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.checksums import crc32, multiply, shift_operator
+from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER
 
 GRANULE = 32 << 10
 """Bytes between two checkpoints of a running checksum."""

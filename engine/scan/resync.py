@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import DiskReadError
-from engine.scan.kernel import OVERHEAD, Kernel, Status
-from engine.scan.probe import Candidates, Found, Probe
-from engine.scan.source import ByteSource, read_bytes
-from engine.scan.walk import RecordWalk, following
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan.kernel import OVERHEAD, Kernel, Status
+from waltzctl.engine.scan.probe import Candidates, Found, Probe
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.walk import RecordWalk, following
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
 
 SLACK = 4096
 """Ids by which a record may be ahead of what fits between the damage and itself: bytes may have been cut out of the file."""

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from engine.scan import kernels
-from engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
-from engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
-from engine.scan.order import OrderJudge
-from engine.scan.probe import Budget, BudgetExhaustedError, Probe
-from engine.scan.resync import IndexHint, Resynchroniser
-from engine.scan.source import ByteSource, read_bytes
-from engine.scan.walk import RecordWalk
-from formats.checksums import crc32
-from formats.segment import CHECKSUM, HEADER_SIZE
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
+from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
+from waltzctl.engine.scan.order import OrderJudge
+from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Probe
+from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.walk import RecordWalk
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
 DEFAULT_MAX_RECORD = 256 << 20
 """Bound for a record's data length, in bytes."""

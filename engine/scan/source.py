@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from engine import disk
-from engine.errors import DiskReadError
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError
 
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
 """A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""

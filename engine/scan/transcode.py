@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.scan import wire_code
-from engine.scan.wire_layout import (
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.wire_layout import (
     APPEND_LEAST,
     BRIEF,
     BYTES,
@@ -32,8 +32,8 @@ from engine.scan.wire_layout import (
     WIRE_OVERHEAD,
     Verdict,
 )
-from engine.scan.wire_loops import Table, new_state
-from formats.segment import MAX_DATA_LENGTH
+from waltzctl.engine.scan.wire_loops import Table, new_state
+from waltzctl.formats.segment import MAX_DATA_LENGTH
 
 __all__ = [
     "AppendEncoder",

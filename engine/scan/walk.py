@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.scan.columns import RecordBatch, RecordRun
-from engine.scan.kernel import (
+from waltzctl.engine.scan.columns import RecordBatch, RecordRun
+from waltzctl.engine.scan.kernel import (
     BASE,
     EXPECTED,
     FILLED,
@@ -25,9 +25,9 @@ from engine.scan.kernel import (
     Status,
     data_length,
 )
-from engine.scan.source import ByteSource
-from formats.checksums import crc32
-from formats.segment import CHECKSUM
+from waltzctl.engine.scan.source import ByteSource
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKSUM
 
 PAGE = 4096
 BLOCK = 512 << 10

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.scan.kernels import INTERPRETED_WAY, WAY_VARIABLE
-from engine.scan.wire_loops import INTERPRETED, State, Table
+from waltzctl.engine.scan.kernels import INTERPRETED_WAY, WAY_VARIABLE
+from waltzctl.engine.scan.wire_loops import INTERPRETED, State, Table
 
 
 class Loops(Protocol):
@@ -46,7 +46,7 @@ def _look(*, compile_now: bool) -> Loops:
             named = os.environ.get(WAY_VARIABLE)
             if named != INTERPRETED_WAY:
                 try:
-                    from engine.scan import wire_compiled
+                    from waltzctl.engine.scan import wire_compiled
                 except ImportError:
                     return _ready
                 _ready = wire_compiled.best(named, compile_now=compile_now) or INTERPRETED

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.scan import code_cache, compiled, object_code
-from engine.scan.object_code import LoadedCode, UnavailableError
-from engine.scan.wire_layout import FILLED, FUNCTION, POSITION, RESULT, TABLES
-from engine.scan.wire_loops import INTERPRETED, State, Table
+from waltzctl.engine.scan import code_cache, compiled, object_code
+from waltzctl.engine.scan.object_code import LoadedCode, UnavailableError
+from waltzctl.engine.scan.wire_layout import FILLED, FUNCTION, POSITION, RESULT, TABLES
+from waltzctl.engine.scan.wire_loops import INTERPRETED, State, Table
 
 WAYS = ("isal", "zlib-ng", "table")
 """Ways to compute checksums, fastest first."""
@@ -108,7 +108,7 @@ def _name(way: str) -> str:
 
 
 def _compile(way: str) -> bytes:
-    from engine.scan import wire_native
+    from waltzctl.engine.scan import wire_native
 
     return object_code.compile_object(wire_native.translate(_kind(way)))
 
@@ -144,6 +144,6 @@ def best(named: str | None, *, compile_now: bool) -> CompiledLoops | None:
 
 def _answers_rightly(loops: CompiledLoops) -> bool:
     """Whether the loops see what the interpreted ones see, on input that is right and input that is not."""
-    from engine.scan.wire_trials import answers
+    from waltzctl.engine.scan.wire_trials import answers
 
     return answers(loops) == answers(INTERPRETED)

@@ -6,13 +6,13 @@ import enum
 
 from construct import Struct
 
-from engine.scan import kernel
-from formats.schema import compile_schema
-from formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
-from formats.wire.frame import FRAME_HEADER
-from formats.wire.primitives import COUNT as COUNT_FIELD
-from formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_HEADER
-from formats.wire.storage import PREFIX, AppendRequest
+from waltzctl.engine.scan import kernel
+from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.formats.wire.frame import FRAME_HEADER
+from waltzctl.formats.wire.primitives import COUNT as COUNT_FIELD
+from waltzctl.formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_HEADER
+from waltzctl.formats.wire.storage import PREFIX, AppendRequest
 
 COUNT = compile_schema(Struct("count" / COUNT_FIELD))
 APPEND_TYPE = AppendRequest.TYPE

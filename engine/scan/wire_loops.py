@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.scan.wire_layout import (
+from waltzctl.engine.scan.wire_layout import (
     APPEND_HEAD,
     APPEND_LEAST,
     APPEND_TYPE,
@@ -75,11 +75,11 @@ from engine.scan.wire_layout import (
     WORD,
     WORDS,
 )
-from formats.checksums import crc32, multiply, shift_operator
-from formats.segment import CHECKSUM
-from formats.wire.frame import FRAME_HEADER
-from formats.wire.records import WIRE_RECORD_HEAD
-from formats.wire.storage import PREFIX
+from waltzctl.formats.checksums import crc32, multiply, shift_operator
+from waltzctl.formats.segment import CHECKSUM
+from waltzctl.formats.wire.frame import FRAME_HEADER
+from waltzctl.formats.wire.records import WIRE_RECORD_HEAD
+from waltzctl.formats.wire.storage import PREFIX
 
 # --- the loops --------------------------------------------------------------------------------------------------------
 

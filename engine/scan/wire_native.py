@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.scan import wire_layout, wire_loops
-from engine.scan.crc_kernel import AT_POWERS, LENGTHS
-from engine.scan.machine import (
+from waltzctl.engine.scan import wire_layout, wire_loops
+from waltzctl.engine.scan.crc_kernel import AT_POWERS, LENGTHS
+from waltzctl.engine.scan.machine import (
     copy_bytes,
     load_8,
     load_64,
@@ -23,7 +23,7 @@ from engine.scan.machine import (
     store_64,
     store_be32,
 )
-from engine.scan.native import bind, crc_called, crc_sliced, inlined, multiply_reduced, text_of
+from waltzctl.engine.scan.native import bind, crc_called, crc_sliced, inlined, multiply_reduced, text_of
 
 TABLES = 8 * wire_layout.TABLES
 JOINED = LENGTHS * LENGTHS

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.scan.kernel import made_up_record
-from engine.scan.wire_layout import (
+from waltzctl.engine.scan.kernel import made_up_record
+from waltzctl.engine.scan.wire_layout import (
     APPEND_TYPE,
     COLUMNS,
     COUNT,
@@ -22,12 +22,12 @@ from engine.scan.wire_layout import (
     VERSION,
     WORD,
 )
-from engine.scan.wire_loops import new_state
-from formats.wire.frame import FRAME_HEADER
-from formats.wire.storage import PREFIX
+from waltzctl.engine.scan.wire_loops import new_state
+from waltzctl.formats.wire.frame import FRAME_HEADER
+from waltzctl.formats.wire.storage import PREFIX
 
 if TYPE_CHECKING:
-    from engine.scan.wire_code import Loops
+    from waltzctl.engine.scan.wire_code import Loops
 
 _LENGTHS = (0, 1, 3, 4, 7, 8, 31, 32, 33, 63, 64, 65, 100, 255, 511, 512, 513, 1023, 4095, 4096, 4097, 9001)
 _LETTER, _VERSION = 0x53, 1

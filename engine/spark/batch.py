@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from engine.errors import InvalidRequestError, NotWaltzError
-from engine.spark.columns import Column, arrow_schema, columns_of
-from engine.spark.read_options import ReadOptions, parse
-from engine.spark.selection import Selection, pushed
-from engine.spark.splits import Item, pack, record_parts, survey
-from engine.spark.views import VIEW_PLANS, read_view
-from engine.storage import places
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.spark.columns import Column, arrow_schema, columns_of
+from waltzctl.engine.spark.read_options import ReadOptions, parse
+from waltzctl.engine.spark.selection import Selection, pushed
+from waltzctl.engine.spark.splits import Item, pack, record_parts, survey
+from waltzctl.engine.spark.views import VIEW_PLANS, read_view
+from waltzctl.engine.storage import places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ class WaltzReader(DataSourceReader):
         schema = self._arrow_schema()
         names = [column.name for column in self._columns]
         if self._options.view == "records":
-            from engine.spark.record_rows import read_packet
+            from waltzctl.engine.spark.record_rows import read_packet
 
             return read_packet(partition.items, names, schema)
         return read_view(partition.items, self._columns, schema)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.errors import ClusterError, WaltzError
-from engine.progress import SILENT, Progress
-from engine.spark.telegrams import Address, Receiver, Sender
+from waltzctl.engine.errors import ClusterError, WaltzError
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.spark.telegrams import Address, Receiver, Sender
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -144,7 +144,7 @@ class SparkCrew:
         return sum(info.numCompletedTasks for info in infos if info is not None) / tasks if tasks else 0.0
 
     def _explain(self, error: BaseException) -> BaseException:
-        from engine.spark.session import first_line, of_spark
+        from waltzctl.engine.spark.session import first_line, of_spark
 
         if of_spark(error):
             return ClusterError(f"{self._session.options.where}: the job was given up: {first_line(error)}")

@@ -6,27 +6,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import DiskReadError
-from engine.findings import Finding
-from engine.inspect.control_checks import ControlState
-from engine.inspect.limits import Limits
-from engine.inspect.live import states
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.partition_checks import (
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.control_checks import ControlState
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.live import states
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     end_findings,
     held_ids,
     lost_end_findings,
     neighbour_findings,
 )
-from engine.inspect.partition_runs import PartitionRun
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
-from engine.inspect.segment_job import SegmentJob, SegmentReport
-from engine.inspect.targets import PartitionScope, Scope, Surroundings
-from engine.spark.splits import FLAT, Surveyed, parts_for
-from engine.storage.accepted_losses import Range
-from engine.storage.view import FileState, read_segment_header
-from formats.segment import RECORD_OVERHEAD
+from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
+from waltzctl.engine.storage.accepted_losses import Range
+from waltzctl.engine.storage.view import FileState, read_segment_header
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 _OPTIONS = VerifyOptions()
 _ATTEMPTS = 3

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from engine.errors import UnavailableError
+from waltzctl.engine.errors import UnavailableError
 
 SUPPORTED = (17, 21, 25)
 """Releases of Java that PySpark 4 is tested with."""

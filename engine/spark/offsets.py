@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import InvalidRequestError, StalePlanError
-from formats.request_id import RequestId
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.formats.request_id import RequestId
 
 VERSION = 1
 EARLIEST = "earliest"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.amounts import parse_ranges, parse_size
-from engine.errors import InvalidRequestError
-from engine.spark.columns import VIEWS
-from engine.storage import places
+from waltzctl.engine.amounts import parse_ranges, parse_size
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.columns import VIEWS
+from waltzctl.engine.storage import places
 
 SPLIT_SIZE = 128 << 20
 """Bytes of data files that one task reads, about."""

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.findings import Code, Finding
-from engine.scan.columns import RecordBatch, UInt32Column
-from engine.spark.columns import RECORD_COLUMNS, REQUEST_ID, Column, arrow_schema, arrow_type
-from formats.segment import RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.scan.columns import RecordBatch, UInt32Column
+from waltzctl.engine.spark.columns import RECORD_COLUMNS, REQUEST_ID, Column, arrow_schema, arrow_type
+from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
 _KINDS = {column.name: column.kind for column in RECORD_COLUMNS}
 _LARGEST = 2**31 - 1

@@ -12,21 +12,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from engine.errors import DiskReadError
-from engine.findings import Finding
-from engine.inspect.dump_chunks import SegmentReader
-from engine.inspect.dump_records import damage_told
-from engine.inspect.limits import Limits
-from engine.inspect.live import states
-from engine.inspect.record_checks import join_finding
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
-from engine.inspect.segment_job import SegmentJob
-from engine.scan import kernels
-from engine.scan.columns import RecordBatch
-from engine.spark.record_arrays import Gathering, finding_batch, rows_between
-from engine.spark.segment_parts import items_of, range_of
-from engine.spark.splits import Item, Notice, Part, total
-from engine.storage.view import FileState
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_records import damage_told
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.live import states
+from waltzctl.engine.inspect.record_checks import join_finding
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.spark.record_arrays import Gathering, finding_batch, rows_between
+from waltzctl.engine.spark.segment_parts import items_of, range_of
+from waltzctl.engine.spark.splits import Item, Notice, Part, total
+from waltzctl.engine.storage.view import FileState
 
 _End = tuple[SegmentJob, int, tuple[FileState | None, ...]]
 """A segment that was read to its end: the id that must come next, and how its files were."""

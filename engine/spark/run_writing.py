@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine import disk
-from engine.errors import ChecksumMismatchError, DamageError, DiskReadError, InvalidRequestError
-from engine.scan.columns import Damage
-from engine.scan.scanner import summarise_records
-from engine.scan.source import FileSource
-from engine.spark.run_joining import StagedSegment
-from formats.checksums import crc32
-from formats.segment import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import ChecksumMismatchError, DamageError, DiskReadError, InvalidRequestError
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.spark.run_joining import StagedSegment
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
     FORMAT_VERSION,

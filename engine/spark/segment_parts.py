@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.errors import DiskReadError
-from engine.inspect.dump_chunks import Item, Place, SegmentReader
-from engine.inspect.record_checks import prove
-from engine.scan.columns import Damage, DamageCause, RecordRun
-from engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
-from engine.scan.resync import LOOKAHEAD
-from engine.scan.scanner import summarise_records
-from engine.spark.record_arrays import rows_of
-from engine.spark.splits import Part
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.inspect.dump_chunks import Item, Place, SegmentReader
+from waltzctl.engine.inspect.record_checks import prove
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun
+from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
+from waltzctl.engine.scan.resync import LOOKAHEAD
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.spark.record_arrays import rows_of
+from waltzctl.engine.spark.splits import Part
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 LOOKBACK = 4 << 20
 """Bytes in front of a part in which a record is looked for that leads up to it."""

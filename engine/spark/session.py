@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
-from engine.spark import shipping
-from engine.spark.java import prepare_java
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
+from waltzctl.engine.spark import shipping
+from waltzctl.engine.spark.java import prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -256,8 +256,8 @@ def report_for_duty(task: int) -> Worker:
     """What this process has; also loads what the work needs."""
     import numpy as np
 
-    from engine.inspect import segment_checks
-    from engine.scan import kernels
+    from waltzctl.engine.inspect import segment_checks
+    from waltzctl.engine.scan import kernels
 
     assert segment_checks is not None
     kernels.choose(1 << 30)  # the compiled kernel, while nobody waits for it
@@ -266,7 +266,7 @@ def report_for_duty(task: int) -> Worker:
 
 def _muster(session: Session) -> None:
     """Have every worker start, and tell what it has.  Raises MismatchError, ClusterError."""
-    from engine.spark.crew import SparkCrew
+    from waltzctl.engine.spark.crew import SparkCrew
 
     count = session.hands * 2
     workers: Sequence[Worker] = list(

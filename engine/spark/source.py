@@ -31,15 +31,15 @@ class WaltzDataSource(DataSource):
 
         Raises InvalidRequestError.
         """
-        from engine.spark.columns import pick, spark_schema
-        from engine.spark.read_options import view_options
+        from waltzctl.engine.spark.columns import pick, spark_schema
+        from waltzctl.engine.spark.read_options import view_options
 
         view, names, data = view_options(self.options)
         return spark_schema(pick(view, names, data=data))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch.  Raises InvalidRequestError."""
-        from engine.spark.batch import reader
+        from waltzctl.engine.spark.batch import reader
 
         return reader(self.options, schema)
 
@@ -47,15 +47,15 @@ class WaltzDataSource(DataSource):
         """Of a stream: from nodes (``waltz://host:port``) or from directories.  Raises InvalidRequestError."""
         path = self.options.get("path", "") or self.options.get("paths", "")
         if "waltz://" in path.lower():
-            from engine.spark.stream_node import node_stream
+            from waltzctl.engine.spark.stream_node import node_stream
 
             return node_stream(self.options, schema)
-        from engine.spark.stream_directory import directory_stream
+        from waltzctl.engine.spark.stream_directory import directory_stream
 
         return directory_stream(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch.  Raises InvalidRequestError."""
-        from engine.spark.writer import storage_writer
+        from waltzctl.engine.spark.writer import storage_writer
 
         return storage_writer(self.options, schema, overwrite)

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import NotWaltzError
-from engine.findings import Finding
-from engine.inspect.limits import Limits
-from engine.inspect.partition_runs import PartitionRun, runs
-from engine.inspect.segment_job import SegmentJob
-from engine.inspect.targets import Scope, Surroundings, look_around, plan
-from engine.spark.selection import Selection
-from engine.storage import places
-from engine.storage.view import TargetKind, resolve, view_storage
-from formats.control import CONTROL_FILE_NAME
+from waltzctl.engine.errors import NotWaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.spark.selection import Selection
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import TargetKind, resolve, view_storage
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 FLAT = 256 << 10
 """Bytes that could be read in the time that opening a segment takes."""

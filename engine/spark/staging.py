@@ -15,8 +15,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskError, RefusedError
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskError, RefusedError
 
 OWNER = "owner"
 TASKS = "tasks"

@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import NotWaltzError, StalePlanError
-from engine.findings import Code, Finding
-from engine.inspect.header_checks import short_header
-from engine.inspect.record_checks import damage_finding, join_finding, tail_finding
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
-from engine.scan.columns import Damage, DamageCause, RecordBatch
-from engine.spark.offsets import BEGINNING, Anchor
-from engine.spark.read_options import storage_options
-from engine.spark.record_arrays import Constants, rows_of
-from engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
-from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
-from engine.spark.stream_rows import RowMaker
-from engine.storage import places
-from engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
-from formats.control import CONTROL_FILE_NAME, ControlFile
-from formats.segment import HEADER_SIZE
+from waltzctl.engine.errors import NotWaltzError, StalePlanError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.header_checks import short_header
+from waltzctl.engine.inspect.record_checks import damage_finding, join_finding, tail_finding
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.read_options import storage_options
+from waltzctl.engine.spark.record_arrays import Constants, rows_of
+from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
+from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
+from waltzctl.engine.spark.stream_rows import RowMaker
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import HEADER_SIZE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.amounts import parse_duration
-from engine.client.addresses import Address, parse_url
-from engine.client.admin_client import AdminClient
-from engine.client.connection import DEFAULT_TIMEOUT
-from engine.client.inspect import NodeRecord, walk
-from engine.client.reach import Reach
-from engine.client.readings import PartitionReading, read_partitions
-from engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
-from engine.findings import Code, Finding
-from engine.node.permissions import FailureCode
-from engine.spark.offsets import BEGINNING, Anchor
-from engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
-from engine.spark.stream_rows import RowMaker
-from engine.tls import DEFAULT_STORE_TYPE, TlsOptions
-from formats.checksums import crc32
-from formats.segment import pack_record_header
-from formats.wire.records import WireRecord
+from waltzctl.engine.amounts import parse_duration
+from waltzctl.engine.client.addresses import Address, parse_url
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.inspect import NodeRecord, walk
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.client.readings import PartitionReading, read_partitions
+from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
+from waltzctl.engine.spark.stream_rows import RowMaker
+from waltzctl.engine.tls import DEFAULT_STORE_TYPE, TlsOptions
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import pack_record_header
+from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

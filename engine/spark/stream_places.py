@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.inspect.limits import Limits
-from engine.inspect.record_checks import prove
-from engine.inspect.segment_checks import SegmentCheck
-from engine.inspect.segment_job import SegmentJob
-from engine.scan.columns import Damage, RecordBatch, RecordView
-from engine.scan.scanner import read_record_at
-from engine.spark.offsets import BEGINNING, Anchor
-from engine.storage.view import FileState, PartitionView, SegmentView
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.record_checks import prove
+from waltzctl.engine.inspect.segment_checks import SegmentCheck
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 SPLIT_BYTES = 128 << 20
 """Bytes of one segment that one range covers, about."""

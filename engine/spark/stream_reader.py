@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from engine.errors import InvalidRequestError
-from engine.spark.offsets import (
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.offsets import (
     BEGINNING,
     EARLIEST,
     LATEST,
@@ -28,7 +28,7 @@ from engine.spark.offsets import (
     parse_starting,
     share,
 )
-from engine.spark.read_options import STORAGE_PREFIX, partitions_of
+from waltzctl.engine.spark.read_options import STORAGE_PREFIX, partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

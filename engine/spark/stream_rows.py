@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.findings import Code, Finding
-from engine.scan.columns import RecordBatch
-from engine.spark.columns import Column, arrow_schema, columns_of
-from engine.spark.record_arrays import Constants, arrow_batch, finding_batch
-from formats.segment import RECORD_OVERHEAD
-from formats.wire.records import WireRecord
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.spark.columns import Column, arrow_schema, columns_of
+from waltzctl.engine.spark.record_arrays import Constants, arrow_batch, finding_batch
+from waltzctl.formats.segment import RECORD_OVERHEAD
+from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

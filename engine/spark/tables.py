@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import disk
-from engine.crew import Crew
-from engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
-from engine.findings import Code, Finding, make_finding
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.targets import plan
-from engine.inspect.verify import verify
-from engine.spark.crew import SparkCrew
-from engine.storage import places
+from waltzctl.engine import disk
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.targets import plan
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.storage import places
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from engine.spark.batch import Packet, WaltzReader
+    from waltzctl.engine.spark.batch import Packet, WaltzReader
 
 WRITTEN_HERE = ("parquet", "orc")
 """Formats that need no Spark."""
@@ -114,8 +114,8 @@ def _here(request: TableRequest, crew: Crew) -> tuple[int, list[Place]]:
             advice="add --engine spark",
         )
     try:
-        from engine.spark.batch import Packet, reader
-        from engine.spark.columns import arrow_schema, pick, spark_schema
+        from waltzctl.engine.spark.batch import Packet, reader
+        from waltzctl.engine.spark.columns import arrow_schema, pick, spark_schema
     except ImportError as error:
         raise UnavailableError(
             f"tables need libraries that are not installed ({error})", advice="pip install 'waltzctl[spark]'"
@@ -178,7 +178,7 @@ def _places(table: pa.Table) -> list[Place]:
 
 
 def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]:
-    from engine.spark.source import WaltzDataSource
+    from waltzctl.engine.spark.source import WaltzDataSource
 
     target = str(request.target.absolute())
     size = sum(scope.data_bytes() for scope in plan([request.path], request.partitions))

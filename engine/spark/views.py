@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from engine.errors import DiskReadError, NotWaltzError
-from engine.findings import Finding
-from engine.inspect.dump import ControlDump, SegmentDump, dump_control, dump_segment
-from engine.inspect.limits import Limits
-from engine.inspect.partition_runs import PartitionRun, storage_findings
-from engine.inspect.segment_checks import FilesChangedError, SegmentCheck
-from engine.inspect.segment_job import SegmentJob
-from engine.scan import kernels
-from engine.spark.columns import Column, arrow_type
-from engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
-from engine.spark.record_arrays import Constants
-from engine.spark.selection import Selection
-from engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
-from formats.segment import ENTRY_SIZE
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import ControlDump, SegmentDump, dump_control, dump_segment
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.spark.columns import Column, arrow_type
+from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
+from waltzctl.engine.spark.record_arrays import Constants
+from waltzctl.engine.spark.selection import Selection
+from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from waltzctl.formats.segment import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from formats.control import PartitionInfo, PartitionStruct
+    from waltzctl.formats.control import PartitionInfo, PartitionStruct
 
 _ENTRY_COST = 4 * ENTRY_SIZE
 """What an entry costs as a row, in bytes of a record's task."""

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from engine import disk
-from engine.amounts import parse_size
-from engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
-from engine.findings import Finding
-from engine.inspect.verify import VerifyOptions, verify
-from engine.spark.run_joining import StagedSegment, join
-from engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
-from engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
-from engine.storage import places
-from engine.storage.control_file import create_control_file
-from engine.storage.options import StorageOptions
-from engine.storage.segment import create_segment
-from formats.control import (
+from waltzctl.engine import disk
+from waltzctl.engine.amounts import parse_size
+from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.spark.run_joining import StagedSegment, join
+from waltzctl.engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
+from waltzctl.engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.control_file import create_control_file
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.segment import create_segment
+from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
@@ -41,7 +41,7 @@ from formats.control import (
     PartitionInfo,
     initial_control,
 )
-from formats.segment import index_name, segment_name
+from waltzctl.formats.segment import index_name, segment_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

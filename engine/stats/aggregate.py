@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.stats.axes import Interval, Scale, id_shift, joined
-from engine.stats.coverage import Runs, runs_of, united
-from engine.stats.tables import (
+from waltzctl.engine.stats.axes import Interval, Scale, id_shift, joined
+from waltzctl.engine.stats.coverage import Runs, runs_of, united
+from waltzctl.engine.stats.tables import (
     SUMS,
     How,
     Ints,

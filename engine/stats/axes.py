@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from formats.adapters import format_time
-from formats.segment import HEADER_SIZE, SegmentHeader
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 _SECOND, _DAY = 1000, 86_400_000
 _LADDER = (

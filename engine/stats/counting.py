@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from engine.scan.columns import RecordBatch
-from engine.stats.aggregate import CLIENTS, EXTENT, Aggregate, Bounds
-from engine.stats.axes import Clock, Interval, Scale, borders, id_shift
-from engine.stats.coverage import runs_of
-from engine.stats.tables import SUMS, How, Ints, Table, bounded, empty, grouped
-from formats.segment import RECORD_OVERHEAD
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.stats.aggregate import CLIENTS, EXTENT, Aggregate, Bounds
+from waltzctl.engine.stats.axes import Clock, Interval, Scale, borders, id_shift
+from waltzctl.engine.stats.coverage import runs_of
+from waltzctl.engine.stats.tables import SUMS, How, Ints, Table, bounded, empty, grouped
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 CLASSES = 32
 """Size classes: 0 for no data, then one for each number of bits of a length."""

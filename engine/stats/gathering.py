@@ -14,21 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding
-from engine.inspect.dump_chunks import Item, Place, SegmentReader
-from engine.inspect.dump_records import damage_told
-from engine.inspect.limits import Limits
-from engine.inspect.record_checks import MAX_LISTED, prove
-from engine.inspect.segment_checks import FilesChangedError, unreadable
-from engine.inspect.segment_job import SegmentJob
-from engine.scan import kernels
-from engine.scan.columns import DamageCause, RecordBatch
-from engine.stats.aggregate import Aggregate, Bounds, nothing
-from engine.stats.axes import Clock, Scale, clock_of
-from engine.stats.counting import Counting
-from engine.storage.view import FileState, read_segment_header
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, SegmentHeader
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.dump_chunks import Item, Place, SegmentReader
+from waltzctl.engine.inspect.dump_records import damage_told
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.record_checks import MAX_LISTED, prove
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.columns import DamageCause, RecordBatch
+from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
+from waltzctl.engine.stats.axes import Clock, Scale, clock_of
+from waltzctl.engine.stats.counting import Counting
+from waltzctl.engine.storage.view import FileState, read_segment_header
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, SegmentHeader
 
 
 @dataclass(frozen=True, slots=True)

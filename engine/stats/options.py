@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 
 PART = 64 << 20
 """Bytes of a segment that one task reads."""

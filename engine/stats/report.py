@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.findings import Code, Finding
-from engine.stats.aggregate import Aggregate, shifts_of
-from engine.stats.axes import Interval
-from engine.stats.tables import Ints, Ranked, Table, grouped
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.stats.aggregate import Aggregate, shifts_of
+from waltzctl.engine.stats.axes import Interval
+from waltzctl.engine.stats.tables import Ints, Ranked, Table, grouped
 
 GAPS_LISTED = 10_000
 """Gaps that are named one by one; all of them are counted."""

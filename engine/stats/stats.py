@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from engine.crew import Crew
-from engine.findings import Finding
-from engine.inspect.limits import Limits
-from engine.inspect.live import states
-from engine.inspect.outcome import Tally
-from engine.inspect.partition_runs import PartitionRun, runs
-from engine.inspect.record_checks import join_finding
-from engine.inspect.targets import look_around, plan
-from engine.stats.aggregate import Aggregate, Collector
-from engine.stats.axes import Clock, Interval, Scale
-from engine.stats.gathering import Gathered, StatsTask, gather
-from engine.stats.options import StatsOptions
-from engine.stats.report import (
+from waltzctl.engine.crew import Crew
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.live import states
+from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.record_checks import join_finding
+from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.stats.aggregate import Aggregate, Collector
+from waltzctl.engine.stats.axes import Clock, Interval, Scale
+from waltzctl.engine.stats.gathering import Gathered, StatsTask, gather
+from waltzctl.engine.stats.options import StatsOptions
+from waltzctl.engine.stats.report import (
     GAPS_LISTED,
     Gap,
     PartitionStats,
@@ -40,7 +40,7 @@ from engine.stats.report import (
     size_classes_of,
     time_buckets_of,
 )
-from engine.storage.view import FileState
+from waltzctl.engine.storage.view import FileState
 
 __all__ = ["StatsOptions", "StatsReport", "stats"]
 

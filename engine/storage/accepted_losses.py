@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from engine import disk
-from engine.storage import places
-from formats.accepted_losses import LEDGER_FILE_NAME, AcceptedLoss, Ledger, decode_ledger, encode_ledger
+from waltzctl.engine import disk
+from waltzctl.engine.storage import places
+from waltzctl.formats.accepted_losses import LEDGER_FILE_NAME, AcceptedLoss, Ledger, decode_ledger, encode_ledger
 
 LEDGER_NAME = f"{disk.STATE_DIRECTORY}/{LEDGER_FILE_NAME}"
 """Its path below the storage directory, with slashes."""

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
-from engine.findings import Finding
-from engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
-from engine.storage.batch import batch_of_records
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.partition import Partition
-from engine.storage.view import TargetKind, resolve
-from formats.control import PartitionStruct
-from formats.request_id import RequestId
-from formats.segment import RECORD_OVERHEAD, Record
+from waltzctl.engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
+from waltzctl.engine.storage.batch import batch_of_records
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.view import TargetKind, resolve
+from waltzctl.formats.control import PartitionStruct
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RECORD_OVERHEAD, Record
 
 DEFAULT_BATCH = 1000
 """Records in a batch unless told otherwise."""

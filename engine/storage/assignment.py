@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine import disk
-from formats.control import ControlFile, Layout
+from waltzctl.engine import disk
+from waltzctl.formats.control import ControlFile, Layout
 
 UNASSIGNED, DELETING = "unassigned", "deleting"
 """Directories of our own for partitions that were taken away: put aside with everything they have, or to be deleted."""

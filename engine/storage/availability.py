@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DamageError
-from engine.storage import places
-from formats.control import ControlFile, Layout
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.storage import places
+from waltzctl.formats.control import ControlFile, Layout
 
 AVAILABILITY_FILE_NAME = "availability.json"
 _VERSION = 1

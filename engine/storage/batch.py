@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import ChecksumMismatchError, InvalidRequestError, OutOfOrderError
-from engine.storage.segment import BatchPart
-from formats.checksums import crc32
-from formats.segment import CHECKPOINT_INTERVAL, CHECKSUM, HEADER_SIZE, Record
+from waltzctl.engine.errors import ChecksumMismatchError, InvalidRequestError, OutOfOrderError
+from waltzctl.engine.storage.segment import BatchPart
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, CHECKSUM, HEADER_SIZE, Record
 
 if TYPE_CHECKING:
-    from engine.scan.transcode import EncodedBlock
+    from waltzctl.engine.scan.transcode import EncodedBlock
 
 
 class Batch(NamedTuple):

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DiskReadError, NotWaltzError
-from engine.scan.columns import Damage, RecordView
-from engine.scan.scanner import read_record_at, scan_records
-from engine.scan.source import ByteSource, read_bytes
-from engine.storage.places import open_source
-from engine.storage.view import SegmentView, read_segment_header, view_partition
-from formats.request_id import RequestId
-from formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, entry_position
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, scan_records
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.view import SegmentView, read_segment_header, view_partition
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, entry_position
 
 _SAMPLE = 4
 """Records at the beginning of a segment that are looked at first."""

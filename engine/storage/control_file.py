@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from engine import disk
-from engine.errors import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     DamageError,
     InvalidRequestError,
@@ -26,9 +26,9 @@ from engine.errors import (
     PartitionQuarantinedError,
     SyncFailedError,
 )
-from engine.findings import Code, Finding, make_finding
-from engine.storage.view import read_control
-from formats.control import (
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
     Choice,

@@ -13,11 +13,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import disk
-from engine.errors import InvalidRequestError, RefusedError
-from engine.storage.control_file import create_control_file
-from engine.storage.segment import create_segment
-from formats.control import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.storage.control_file import create_control_file
+from waltzctl.engine.storage.segment import create_segment
+from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from engine import disk
-from engine.errors import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     DamageError,
     DiskError,
     NotAssignedError,
@@ -31,22 +31,22 @@ from engine.errors import (
     PartitionQuarantinedError,
     RefusedError,
 )
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.regular import special_kind
-from engine.storage.assignment import is_hosted, put_aside_path
-from engine.storage.availability import Availability, combine, load_marks, save_marks
-from engine.storage.control_file import OpenControlFile
-from engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from engine.storage.options import StorageOptions
-from engine.storage.partition import Partition
-from engine.storage.partition_recovery import (
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
+from waltzctl.engine.storage.availability import Availability, combine, load_marks, save_marks
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_recovery import (
     Examination,
     clear_unfinished,
     examine_partition,
     renew_last_index,
     settle_partition,
 )
-from engine.storage.retired import (
+from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
     check_put_aside,
@@ -54,10 +54,17 @@ from engine.storage.retired import (
     put_aside,
     take_from_aside,
 )
-from engine.storage.segment import create_segment
-from engine.storage.segment_recovery import Place
-from engine.storage.view import view_storage
-from formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionInfo, initial_info
+from waltzctl.engine.storage.segment import create_segment
+from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.view import view_storage
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    Layout,
+    PartitionInfo,
+    initial_info,
+)
 
 _IN_THE_WAY = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
 """What of an examination, or of mending, quarantines the partition instead of stopping the directory."""
@@ -122,7 +129,7 @@ class StorageDirectory:
         Raises NotWaltzError, DirectoryLockedError, MismatchError (key, number of partitions, version), DamageError for a
         control file that cannot be used, DiskReadError, DiskWriteError.
         """
-        from engine.repair.quarantine import roll_back_interrupted
+        from waltzctl.engine.repair.quarantine import roll_back_interrupted
 
         options.check()
         control_path = path / CONTROL_FILE_NAME

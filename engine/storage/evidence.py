@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.errors import DiskReadError
-from engine.storage import places
-from engine.storage.view import PartitionView, SegmentView, read_segment_header
-from formats.accepted_losses import AcceptedLoss
-from formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.view import PartitionView, SegmentView, read_segment_header
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE
 
 _CHUNK = 8192
 """Entries that are read together where the last one of an index is zero."""

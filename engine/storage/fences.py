@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from engine import disk
-from engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
-from formats.fence import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
+from waltzctl.formats.fence import (
     FENCE_FILE_NAME,
     FENCE_HEADER,
     FENCE_PAIR,

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import disk
-from engine.errors import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     DamageError,
     DiskWriteError,
@@ -30,20 +30,20 @@ from engine.errors import (
     RefusedError,
     SyncFailedError,
 )
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
-from engine.storage.control_file import OpenControlFile
-from engine.storage.options import StorageOptions
-from engine.storage.partition_log import PartitionLog, RecordHeader
-from engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
-from engine.storage.segment import ActiveSegment, SegmentExtent, create_segment, whole_extent
-from engine.storage.view import FileState, SegmentView
-from engine.storage.wire_records import WireRecords
-from formats.control import PartitionStruct
-from formats.segment import Record, index_name
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
+from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
+from waltzctl.engine.storage.segment import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from waltzctl.engine.storage.view import FileState, SegmentView
+from waltzctl.engine.storage.wire_records import WireRecords
+from waltzctl.formats.control import PartitionStruct
+from waltzctl.formats.segment import Record, index_name
 
 if TYPE_CHECKING:
-    from engine.scan.transcode import EncodedBlock
+    from waltzctl.engine.scan.transcode import EncodedBlock
 
 
 class Partition:

@@ -15,13 +15,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
-from engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
-from engine.storage.options import StorageOptions
-from engine.storage.segment import SegmentExtent
-from engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
-from engine.storage.wire_records import ListPart, WireRecords, packed
-from formats.segment import HEADER_SIZE, Record
-from formats.segment import RecordHeader as RecordHeader
+from waltzctl.engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.segment import SegmentExtent
+from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
+from waltzctl.engine.storage.wire_records import ListPart, WireRecords, packed
+from waltzctl.formats.segment import HEADER_SIZE, Record
+from waltzctl.formats.segment import RecordHeader as RecordHeader
 
 CAREFUL_RECORDS = 100
 """Records that are read the careful way before the fast one is tried again."""

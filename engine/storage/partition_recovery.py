@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from engine import disk
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.regular import special_kind
-from engine.storage.evidence import Evidence, evidence
-from engine.storage.segment import SegmentExtent, create_segment
-from engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
-from engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
-from engine.storage.view import FileState, PartitionView, SegmentView, view_partition
-from formats.segment import HEADER_SIZE, entry_position, parse_name
+from waltzctl.engine import disk
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.segment import SegmentExtent, create_segment
+from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
+from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
+from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView, view_partition
+from waltzctl.formats.segment import HEADER_SIZE, entry_position, parse_name
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -311,7 +311,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
 
     Returns the entry's id.
     """
-    from engine.repair.quarantine import Cut, Edit, Remove, Replace, apply_edits
+    from waltzctl.engine.repair.quarantine import Cut, Edit, Remove, Replace, apply_edits
 
     place = examination.place
     edits: list[Edit] = []

@@ -20,10 +20,10 @@ from pathlib import Path, PosixPath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from engine.regular import special_kind
-from engine.scan.source import ByteSource, FileSource
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.scan.source import ByteSource, FileSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 SMALL = 64 << 10

@@ -16,15 +16,15 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskError, DiskReadError, RefusedError
-from engine.storage.accepted_losses import forget_partition
-from engine.storage.assignment import DELETING, RETURNING, UNASSIGNED, put_aside_path, retired_place
-from engine.storage.availability import forget_availability
-from engine.storage.control_file import OpenControlFile
-from engine.storage.fences import forget_fence
-from engine.storage.view import view_partition
-from formats.control import FLAG_AVAILABLE
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
+from waltzctl.engine.storage.accepted_losses import forget_partition
+from waltzctl.engine.storage.assignment import DELETING, RETURNING, UNASSIGNED, put_aside_path, retired_place
+from waltzctl.engine.storage.availability import forget_availability
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.fences import forget_fence
+from waltzctl.engine.storage.view import view_partition
+from waltzctl.formats.control import FLAG_AVAILABLE
 
 
 def retired_directories(storage: Path) -> tuple[Path, Path]:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine import disk
-from engine.errors import DamageError, SyncFailedError
-from engine.findings import Code, make_finding
-from formats.segment import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, SyncFailedError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     FORMAT_VERSION,
     HEADER_SIZE,

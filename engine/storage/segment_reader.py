@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import CorruptRecordError
-from engine.findings import Code, make_finding
-from engine.scan.columns import Damage, DamageCause, RecordView
-from engine.scan.kernel import HEADER_WORDS
-from engine.scan.scanner import read_record_at
-from engine.scan.source import ByteSource, CachedSource, FileSource, read_bytes
-from engine.storage.segment import Run, SegmentExtent
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.segment import (
+from waltzctl.engine.errors import CorruptRecordError
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
+from waltzctl.engine.scan.kernel import HEADER_WORDS
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.source import ByteSource, CachedSource, FileSource, read_bytes
+from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -40,7 +40,7 @@ from formats.segment import (
 )
 
 if TYPE_CHECKING:
-    from engine.scan.transcode import ListForm
+    from waltzctl.engine.scan.transcode import ListForm
 
 READ_AHEAD = 256 << 10
 """Bytes read at a time when several records are asked for."""
@@ -190,7 +190,7 @@ class SegmentReader:
         where a lot is asked for.  None, or a verdict other than DONE: the index or a record is not right, and the careful way
         has to tell.  Raises DiskReadError.
         """
-        from engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
+        from waltzctl.engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
 
         run = _run_of(extent, transaction_id)
         count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)

@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.errors import DiskReadError
-from engine.findings import Code, Finding, Severity, make_finding
-from engine.regular import special_kind
-from engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
-from engine.scan.scanner import read_record_at, summarise_records
-from engine.scan.source import FileSource, read_bytes
-from engine.storage.belonging import stranger
-from engine.storage.segment import Run, SegmentExtent
-from engine.storage.view import SegmentView, read_segment_header
-from formats.segment import (
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
+from waltzctl.engine.scan.source import FileSource, read_bytes
+from waltzctl.engine.storage.belonging import stranger
+from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.engine.storage.view import SegmentView, read_segment_header
+from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
     FORMAT_VERSION,

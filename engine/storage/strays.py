@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.scan.columns import RecordRun
-from engine.scan.scanner import summarise_records
-from engine.scan.source import FileSource
-from engine.storage.view import StraySegment, read_segment_header
-from formats.segment import FORMAT_VERSION, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader
+from waltzctl.engine.scan.columns import RecordRun
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.storage.view import StraySegment, read_segment_header
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader
 
 Ids = tuple[int, int]
 """First and last transaction id of a range."""

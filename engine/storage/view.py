@@ -19,11 +19,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
-from engine.storage import places
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, MAX_PARTITIONS, ControlFile, Layout, decode_control
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
+from waltzctl.engine.storage import places
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    CONTROL_HEADER,
+    MAX_PARTITIONS,
+    ControlFile,
+    Layout,
+    decode_control,
+)
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
 
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formats.segment import Record, RecordHeader
+from waltzctl.formats.segment import Record, RecordHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ListPart:
 
 def packed(records: Sequence[Record], *, headers: bool) -> bytes:
     """Verified records in wire form."""
-    from formats.wire.records import WireRecord, pack_record_headers, pack_records
+    from waltzctl.formats.wire.records import WireRecord, pack_record_headers, pack_records
 
     if headers:
         return pack_record_headers(RecordHeader(r.transaction_id, r.request_id, r.header) for r in records)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from construct import Int8ub, Int32sb, Int64sb, Struct
 
-from formats.adapters import Uuid
-from formats.checksums import Buffer
-from formats.schema import compile_schema
-from formats.wire.codec import FastForm, Message, MessageCodec
-from formats.wire.failure import Failure, FailureValue
-from formats.wire.frame import Magic, frame_header
-from formats.wire.primitives import DEFAULT_LIMITS, Boolean, Limits, ListOf, MessageError, Text, pair_of
-from formats.wire.records import (
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.wire.codec import FastForm, Message, MessageCodec
+from waltzctl.formats.wire.failure import Failure, FailureValue
+from waltzctl.formats.wire.frame import Magic, frame_header
+from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Boolean, Limits, ListOf, MessageError, Text, pair_of
+from waltzctl.formats.wire.records import (
     RecordList,
     SessionInfo,
     SessionInfoValue,

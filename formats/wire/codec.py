@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Protocol
 
 import construct
 
-from formats.checksums import Buffer
-from formats.schema import CompiledSchema, SchemaError, compile_schema
-from formats.wire.frame import frame_header
-from formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageError
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.schema import CompiledSchema, SchemaError, compile_schema
+from waltzctl.formats.wire.frame import frame_header
+from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageError
 
 
 class Message(Protocol):

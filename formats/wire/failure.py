@@ -14,7 +14,7 @@ from typing import Any
 
 from construct import Int32sb, Struct
 
-from formats.wire.primitives import ListOf, NullableText, Text, ValueOf
+from waltzctl.formats.wire.primitives import ListOf, NullableText, Text, ValueOf
 
 CODE_CLASS = "waltzctl"
 """Class name of the stack element that carries our code."""

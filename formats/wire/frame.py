@@ -15,8 +15,8 @@ from enum import IntEnum
 
 from construct import Int8ub, Int16sb, Int32sb, Struct
 
-from formats.checksums import Buffer
-from formats.schema import compile_schema
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.schema import compile_schema
 
 FRAME_HEADER_SCHEMA = Struct("magic" / Int8ub, "version" / Int16sb, "length" / Int32sb)
 """Header of a frame: 7 bytes.  `length` counts the body only."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from construct import ConstructError, Int16sb, Struct
 
-from formats.checksums import Buffer
-from formats.wire.frame import Magic, frame
-from formats.wire.primitives import DEFAULT_LIMITS, Limits, ListOf, MessageError, NullableText
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.wire.frame import Magic, frame
+from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Limits, ListOf, MessageError, NullableText
 
 HELLO_VERSION = 0
 """Version in the header of a Hello frame."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
-from formats.checksums import crc32
-from formats.request_id import REQUEST_ID_SCHEMA, RequestId
-from formats.schema import compile_schema
-from formats.segment import RecordHeader
-from formats.wire.primitives import ByteArray, Limits, ListOf, MessageError, ValueOf, check_count
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
+from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.primitives import ByteArray, Limits, ListOf, MessageError, ValueOf, check_count
 
 RequestIdValue = ValueOf(RequestId, REQUEST_ID_SCHEMA)
 RECORD_HEADER_SCHEMA = Struct("transaction_id" / Int64sb, "request_id" / RequestIdValue, "header" / Int32sb)

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from construct import Int8ub, Int32sb, Int64sb, Struct
 
-from formats.adapters import Uuid
-from formats.checksums import Buffer
-from formats.schema import compile_schema
-from formats.segment import RecordHeader
-from formats.wire.codec import FastForm, MessageCodec
-from formats.wire.failure import Failure, FailureValue
-from formats.wire.frame import FRAME_HEADER_SCHEMA, Magic, frame_header
-from formats.wire.primitives import DEFAULT_LIMITS, Boolean, Limits, MessageError, optional
-from formats.wire.records import (
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.codec import FastForm, MessageCodec
+from waltzctl.formats.wire.failure import Failure, FailureValue
+from waltzctl.formats.wire.frame import FRAME_HEADER_SCHEMA, Magic, frame_header
+from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Boolean, Limits, MessageError, optional
+from waltzctl.formats.wire.records import (
     RecordHeaderList,
     RecordHeaderValue,
     RecordList,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formats.segment import HEADER_SIZE, RECORD_HEADER, Record, index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, Record, index_name, segment_name
 
 
 def segment_of(storage: Path, partition: int = 0, first: int = 0) -> Path:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.storage.append import AppendSession
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout, decode_control
-from formats.request_id import RequestId
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import command_line, environment, invoke
+from waltzctl.engine.storage.append import AppendSession
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.request_id import RequestId
 
 
 @pytest.fixture(params=list(Layout))

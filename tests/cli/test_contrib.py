@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from engine.node.configuration import CONFIG_VARIABLE, Level, load_configuration
-from engine.node.settings import BY_KEY, SETTINGS
 from tests.cli.running import ROOT
 from waltzctl.app import app
 from waltzctl.commands.serve import MANUAL
+from waltzctl.engine.node.configuration import CONFIG_VARIABLE, Level, load_configuration
+from waltzctl.engine.node.settings import BY_KEY, SETTINGS
 from waltzctl.exit_status import ExitStatus
 
 CONTRIB = ROOT / "contrib"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import invoke, on_terminal
+from waltzctl.engine import disk
+from waltzctl.formats.control import Layout
 
 
 @pytest.fixture

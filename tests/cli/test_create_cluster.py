@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout, decode_control
 from tests.builders import digest
 from tests.cli.running import invoke
+from waltzctl.formats.control import Layout, decode_control
 
 
 @pytest.mark.parametrize("layout", list(Layout))

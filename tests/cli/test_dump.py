@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
-from formats.request_id import RequestId
-from formats.segment import Record
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke, on_terminal, run
+from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
 
 TEXTS = (b"plain", "h\u00e9llo\n".encode(), b"\xff\x00", b'{"a": [1.5, null]}', b"[1e999]", b"NaN", b"")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.progress import SILENT
 from tests.builders import build_directory
 from tests.cli.running import invoke
 from waltzctl import engines
+from waltzctl.engine.progress import SILENT
 from waltzctl.engines import Computing, EngineName
 
 ARGUMENTS = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksums import crc32
+from waltzctl.formats.checksums import crc32
 from waltzctl.intake import BadLineError, Entry, bare_entries, json_entries
 
 

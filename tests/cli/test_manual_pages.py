@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from engine.findings import CATALOGUE
 from tests.cli.running import ROOT
 from waltzctl.app import COMMANDS, manual_of
+from waltzctl.engine.findings import CATALOGUE
 from waltzctl.exit_status import ExitStatus
 
 MAN = ROOT / "man"

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.verify import verify
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import PATIENCE, Served, serving
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verify import verify
 
 SERVE = ("--port", 0, "--http-port", "off", "--plaintext")
 

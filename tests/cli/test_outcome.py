@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import errors
-from engine.findings import Code, make_finding
+from waltzctl.engine import errors
+from waltzctl.engine.findings import Code, make_finding
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import conclude
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.storage.directory import StorageDirectory
 from tests.builders import build_directory, make_records
 from tests.cli.nodes import serving, unused_ports
 from tests.cli.running import ROOT, environment, run
+from waltzctl.engine.storage.directory import StorageDirectory
 
 PATIENCE = 300
 RECORDS, MARK = 40, 29

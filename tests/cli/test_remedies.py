@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from engine.findings import CATALOGUE, Code, Finding, Severity
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.verify import verify
 from fixtures.building import LAST, Files, clean, flip, header, index, name, offset_of, put_segment, segment
 from fixtures.control_examples import control_examples
 from fixtures.segment_examples import segment_examples
-from formats.control import CONTROL_FILE_NAME, Layout, decode_control
-from formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position
 from tests.cli.running import invoke
 from tests.inspect.test_codes import interrupted_repair
+from waltzctl.engine.findings import CATALOGUE, Code, Finding, Severity
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position
 from waltzctl.render.objects import finding_object
 
 STEPS = 6

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine import disk
-from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
+from waltzctl.engine import disk
+from waltzctl.formats.control import Layout
 
 PROMPT = b"to apply the plan"
 

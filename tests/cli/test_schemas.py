@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from formats.control import Layout
 from tests.builders import CREATED, build_directory
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
 from tests.cli.running import ROOT, Answer, invoke
 from tests.golden import golden_directories, needs_golden
 from waltzctl.app import COMMANDS, manual_of
+from waltzctl.formats.control import Layout
 
 SCHEMAS = ROOT / "docs" / "schemas"
 WITH_NODES = {"serve", "bench", "node"}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke, on_terminal
 from tests.cli.test_schemas import check
+from waltzctl.formats.control import Layout
 
 
 @pytest.fixture(params=list(Layout))

@@ -14,14 +14,14 @@ from types import FrameType
 
 import pytest
 
-from engine.disk import open_for_reading
-from engine.errors import SpecialFileError
-from engine.regular import special_kind
-from engine.storage.directory import StorageDirectory
-from formats.control import CONTROL_FILE_NAME
-from formats.segment import index_name, segment_name
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke, run
+from waltzctl.engine.disk import open_for_reading
+from waltzctl.engine.errors import SpecialFileError
+from waltzctl.engine.regular import special_kind
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.segment import index_name, segment_name
 
 SEGMENT, INDEX = f"0/{segment_name(20)}", f"0/{index_name(20)}"
 PLACES = (CONTROL_FILE_NAME, SEGMENT, INDEX)

@@ -11,8 +11,8 @@ import pytest
 from tests.cli.running import ROOT, environment
 from waltzctl.app import COMMANDS, manual_of
 
-HEAVY = ("numpy", "numba", "llvmlite", "construct", "rich", "isal", "engine.storage", "engine.scan", "engine.inspect",
-         "engine.repair", "engine.disk", "engine.node", "formats", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop",
+HEAVY = ("numpy", "numba", "llvmlite", "construct", "rich", "isal", "waltzctl.engine.storage", "waltzctl.engine.scan", "waltzctl.engine.inspect",
+         "waltzctl.engine.repair", "waltzctl.engine.disk", "waltzctl.engine.node", "formats", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop",
          "prometheus_client")  # fmt: skip
 PROGRAM = """
 import json, sys
@@ -53,4 +53,6 @@ def test_what_is_read_here_imports_nothing_of_spark(command: str, expected: int)
     )
     status, modules = json.loads(done.stdout.decode().partition("\0")[2])
     assert status == expected
-    assert [name for name in modules if name.split(".")[0] == "pyspark" or name.startswith("engine.spark")] == []
+    assert [
+        name for name in modules if name.split(".")[0] == "pyspark" or name.startswith("waltzctl.engine.spark")
+    ] == []

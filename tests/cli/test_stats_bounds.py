@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.stats import stats as counting
-from engine.stats.aggregate import Bounds
-from engine.stats.gathering import StatsTask
 from tests.builders import CREATED, build_directory
 from tests.cli.running import invoke
 from tests.inspect.helpers import age
 from tests.stats.support import set_times
+from waltzctl.engine.stats import stats as counting
+from waltzctl.engine.stats.aggregate import Bounds
+from waltzctl.engine.stats.gathering import StatsTask
 
 
 @pytest.fixture

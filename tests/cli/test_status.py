@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
 from tests.builders import KEY, build_directory, digest
 from tests.cli.damage import damage_record, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
+from waltzctl.formats.control import Layout
 
 
 @pytest.mark.parametrize("layout", list(Layout))

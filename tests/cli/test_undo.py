@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.repair.quarantine import Overwrite, apply_edits
-from engine.storage.view import read_control
-from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
+from waltzctl.engine import disk
+from waltzctl.engine.repair.quarantine import Overwrite, apply_edits
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import Layout
 
 
 @pytest.fixture

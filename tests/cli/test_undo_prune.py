@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke, on_terminal
 from tests.cli.test_schemas import check
+from waltzctl.engine import disk
 
 PRUNE = ("--prune", "--older-than", "1ms")
 

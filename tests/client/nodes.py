@@ -7,11 +7,11 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
-from engine.client.admin_client import AdminClient
-from engine.client.storage_client import StorageClient
-from engine.node.node import Node
-from formats.request_id import RequestId
-from formats.wire.records import WireRecord
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.node.node import Node
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.records import WireRecord
 
 
 def records(first: int, count: int, *, partition: int = 0, size: int = 20) -> list[WireRecord]:

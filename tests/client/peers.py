@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from engine.client.addresses import Address
-from formats.wire import admin
-from formats.wire.frame import FrameReader, Magic
-from formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, Hello
-from formats.wire.records import SessionInfo, WireRecord
+from waltzctl.engine.client.addresses import Address
+from waltzctl.formats.wire import admin
+from waltzctl.formats.wire.frame import FrameReader, Magic
+from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, Hello
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """What a peer does with one connection; it is closed when the script ends."""

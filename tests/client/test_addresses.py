@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.addresses import Address, is_url, parse_address, parse_url
-from engine.errors import InvalidRequestError
 from tests.formats.settings import properties
+from waltzctl.engine.client.addresses import Address, is_url, parse_address, parse_url
+from waltzctl.engine.errors import InvalidRequestError
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?", fullmatch=True)
 hosts = names | st.ip_addresses().map(str)

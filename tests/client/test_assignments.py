@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.addresses import Address
-from engine.client.assignments import (
+from tests.formats.settings import properties
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.assignments import (
     AssignedNode,
     Assignment,
     read_assignment,
     read_assignment_from_zookeeper,
 )
-from engine.errors import DiskReadError, InvalidRequestError, PeerUnreachableError
-from engine.node.options import ZooKeeperOptions
-from tests.formats.settings import properties
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, PeerUnreachableError
+from waltzctl.engine.node.options import ZooKeeperOptions
 
 ADMIN, DATA = Address("10.0.0.7", 55281), Address("10.0.0.7", 55280)
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.addresses import parse_address
-from engine.client.admin_client import AdminClient
-from engine.client.reach import Reach
-from engine.client.storage_client import StorageClient
-from engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
-from engine.tls import TlsOptions, client_context
-from formats.wire.records import SessionInfo, pack_records
 from tests.builders import KEY, build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
 from tests.node.running import LOOPS, run, running
+from waltzctl.engine.client.addresses import parse_address
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
+from waltzctl.engine.tls import TlsOptions, client_context
+from waltzctl.formats.wire.records import SessionInfo, pack_records
 
 
 @LOOPS

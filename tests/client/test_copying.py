@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.admin_client import AdminClient
-from engine.client.copying import Comparison, Copy, CopyOptions, CopyResult, plan_copy
-from engine.client.plan import Action
-from engine.client.storage_client import StorageClient
-from engine.errors import (
+from tests.builders import build_directory, make_records
+from tests.client.nodes import admin_of, data_of, records
+from tests.client.peers import ReleasedAdmin, scripted
+from tests.node.running import run, running
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.copying import Comparison, Copy, CopyOptions, CopyResult, plan_copy
+from waltzctl.engine.client.plan import Action
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
     PeerUnreachableError,
@@ -23,15 +27,11 @@ from engine.errors import (
     RemoteError,
     StalePlanError,
 )
-from engine.findings import Code
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.verify import verify
-from formats.segment import Record
-from formats.wire.records import SessionInfo, WireRecord
-from tests.builders import build_directory, make_records
-from tests.client.nodes import admin_of, data_of, records
-from tests.client.peers import ReleasedAdmin, scripted
-from tests.node.running import run, running
+from waltzctl.engine.findings import Code
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
 @contextlib.asynccontextmanager

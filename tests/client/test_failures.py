@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from engine.client.failures import code_of, remote_error
-from engine.node.permissions import FailureCode
-from formats.wire.failure import Failure, StackElement
 from tests.golden import GOLDEN, needs_golden
+from waltzctl.engine.client.failures import code_of, remote_error
+from waltzctl.engine.node.permissions import FailureCode
+from waltzctl.formats.wire.failure import Failure, StackElement
 
 
 @pytest.mark.parametrize("code", list(FailureCode))

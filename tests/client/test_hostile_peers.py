@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.addresses import Address
-from engine.client.admin_client import AdminClient
-from engine.client.connection import MAX_BODY, WRITE_BUFFER
-from engine.client.storage_client import StorageClient
-from engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RefusedError
-from formats.request_id import RequestId
-from formats.wire import admin, storage
-from formats.wire.frame import FRAME_HEADER, Magic
-from formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello
-from formats.wire.records import WireRecord
 from tests.client.peers import ADMIN_HELLO, STORAGE_HELLO, Bodies, Script, scripted, until_closed
 from tests.formats.settings import properties
 from tests.node.running import LOOPS, run
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.connection import MAX_BODY, WRITE_BUFFER
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RefusedError
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello
+from waltzctl.formats.wire.records import WireRecord
 
 SHORT = 0.2
 """Seconds for a deadline that is meant to pass."""

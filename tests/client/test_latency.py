@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.latency import BUCKETS, LatencyHistogram, bucket_of, highest_of
+from waltzctl.engine.client.latency import BUCKETS, LatencyHistogram, bucket_of, highest_of
 
 nanoseconds = st.integers(0, 2**43)
 many = st.lists(nanoseconds, min_size=1, max_size=200)

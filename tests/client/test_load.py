@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.addresses import Address
-from engine.client.load import LoadOptions, LoadResult, begin, run_load, survey, take_away
-from engine.client.load_frames import AppendFrames, Place, ReadFrames
-from engine.client.storage_client import StorageClient
-from engine.errors import (
+from tests.node.running import LOOPS, run, running
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.load import LoadOptions, LoadResult, begin, run_load, survey, take_away
+from waltzctl.engine.client.load_frames import AppendFrames, Place, ReadFrames
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import (
     DeadlineError,
     InvalidRequestError,
     PeerUnreachableError,
@@ -24,13 +25,12 @@ from engine.errors import (
     RefusedError,
     RemoteError,
 )
-from engine.node.node import Node
-from engine.storage.directory import create_cluster
-from formats.control import Layout
-from formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header, frame
-from formats.wire.hello import STORAGE_SERVER, Hello
-from formats.wire.storage import AppendRequest, RecordListRequest, decode
-from tests.node.running import LOOPS, run, running
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header, frame
+from waltzctl.formats.wire.hello import STORAGE_SERVER, Hello
+from waltzctl.formats.wire.storage import AppendRequest, RecordListRequest, decode
 
 places_of = st.lists(
     st.builds(Place, st.integers(0, 2**31 - 1), st.integers(0, 2**60), st.integers(-1, 2**40)),

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.admin_client import AdminClient
-from engine.client.inspect import NodeRecord, NodeVerification, NodeVerifyOptions, node_status, read_records
-from engine.client.reading import BatchSize, read_batches
-from engine.errors import InvalidRequestError, RemoteError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.outcome import VerifySummary
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.client.nodes import admin_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.inspect import NodeRecord, NodeVerification, NodeVerifyOptions, node_status, read_records
+from waltzctl.engine.client.reading import BatchSize, read_batches
+from waltzctl.engine.errors import InvalidRequestError, RemoteError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.outcome import VerifySummary
 
 
 async def verified(

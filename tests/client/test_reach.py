@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.addresses import Address
-from engine.client.reach import Reach
-from engine.errors import PeerUnreachableError, RefusedError
-from engine.tls import TlsOptions
 from tests.builders import build_directory
 from tests.node.certificates import PASSWORD, Authority
 from tests.node.running import run, running
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.errors import PeerUnreachableError, RefusedError
+from waltzctl.engine.tls import TlsOptions
 
 FAR = Address("192.0.2.1", 55281)
 HERE = Address("127.0.0.1", 55281)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.readings import PartitionReading, need_assigned, parse_metrics, read_partitions
-from engine.errors import InvalidRequestError, ProtocolError
 from tests.builders import build_directory
 from tests.client.nodes import admin_of
 from tests.formats.settings import properties
 from tests.golden import GOLDEN, needs_golden
 from tests.node.running import run, running
+from waltzctl.engine.client.readings import PartitionReading, need_assigned, parse_metrics, read_partitions
+from waltzctl.engine.errors import InvalidRequestError, ProtocolError
 
 NAME = "waltz-storage.partition-7.session-id"
 

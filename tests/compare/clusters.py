@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.compare.compare import compare
-from engine.compare.outcome import CompareOptions, CompareSummary, PartitionComparison, ReplicaComparison
-from engine.crew import LocalCrew
-from engine.findings import Finding
-from formats.control import decode_control
-from formats.segment import HEADER_SIZE, Record, encode_entries, encode_records, parse_name
 from tests.builders import build_directory, make_records
+from waltzctl.engine.compare.compare import compare
+from waltzctl.engine.compare.outcome import CompareOptions, CompareSummary, PartitionComparison, ReplicaComparison
+from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.findings import Finding
+from waltzctl.formats.control import decode_control
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records, parse_name
 
 COUNT = 130
 MARK = 60

@@ -7,13 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.compare.outcome import State
-from engine.compare.vote import Verdict
-from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from engine.repair.apply import apply
-from engine.repair.recover import plan_recover
-from formats.control import Layout
-from formats.segment import HEADER_SIZE
 from tests.builders import KEY, build_directory, digest
 from tests.compare.clusters import (
     COUNT,
@@ -36,6 +29,13 @@ from tests.compare.clusters import (
     tear,
     write,
 )
+from waltzctl.engine.compare.outcome import State
+from waltzctl.engine.compare.vote import Verdict
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE
 
 LAST = COUNT - 1
 
@@ -388,7 +388,7 @@ def test_partitions_are_compared_among_those_that_have_them(tmp_path: Path) -> N
 def test_data_that_the_client_sent_with_a_wrong_checksum_is_the_same_everywhere(nodes: list[Path]) -> None:
     from dataclasses import replace
 
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     for path in nodes:
         file = segment_of(path, 70)
@@ -433,7 +433,7 @@ def test_states_are_named_from_the_gravest_on() -> None:
 
 def test_replicas_behind_urls_are_compared_with_files(nodes: list[Path]) -> None:
     fsspec = pytest.importorskip("fsspec")
-    from engine.storage.places import place
+    from waltzctl.engine.storage.places import place
 
     rewrite(nodes[1], 70)
     flip(nodes[0], 20)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.compare.plans import plans
-from engine.compare.vote import Verdict
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
 from tests.compare.clusters import MARK, compared, make_cluster
 from tests.compare.test_ranges import Injuries, by_id, injure, injuries
 from tests.repair.trees import snapshot
+from waltzctl.engine.compare.plans import plans
+from waltzctl.engine.compare.vote import Verdict
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compare.outcome import State
 from tests.compare.clusters import COUNT, compared, extend, keep_up_to, make_cluster, marks, rewrite
+from waltzctl.engine.compare.outcome import State
 
 LAST = COUNT - 1
 

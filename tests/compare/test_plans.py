@@ -7,16 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.compare.outcome import PartitionComparison
-from engine.compare.plans import plans
-from engine.compare.vote import Verdict
-from engine.errors import InvalidRequestError, StalePlanError
-from engine.repair.apply import apply
-from engine.repair.plan import Arguments, Repair, load_plan, plan_object
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.storage.places import place
-from formats.segment import segment_name
 from tests.compare.clusters import (
     COUNT,
     MARK,
@@ -35,6 +25,16 @@ from tests.compare.clusters import (
     tear,
 )
 from tests.repair.trees import snapshot
+from waltzctl.engine.compare.outcome import PartitionComparison
+from waltzctl.engine.compare.plans import plans
+from waltzctl.engine.compare.vote import Verdict
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Arguments, Repair, load_plan, plan_object
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.places import place
+from waltzctl.formats.segment import segment_name
 
 LAST = COUNT - 1
 

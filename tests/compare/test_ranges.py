@@ -10,10 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.compare import ranges, side_by_side
-from engine.compare.directories import open_directories
-from engine.compare.outcome import PartitionComparison
-from engine.compare.vote import ABSENT, DAMAGED, Verdict
 from tests.compare.clusters import (
     COUNT,
     compared,
@@ -26,6 +22,10 @@ from tests.compare.clusters import (
     rewrite,
     segments,
 )
+from waltzctl.engine.compare import ranges, side_by_side
+from waltzctl.engine.compare.directories import open_directories
+from waltzctl.engine.compare.outcome import PartitionComparison
+from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Verdict
 
 SIZES = (900, 5000, 1 << 30)
 

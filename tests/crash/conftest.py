@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from engine import disk
 from tests.conftest import COUNTS
 from tests.crash.harness import DEFAULT, LONG, Checker, Effort, Report, try_crashes
 from tests.crash.recorder import Recording
+from waltzctl.engine import disk
 
 
 class CrashTest(Protocol):

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import SyncFailedError
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.fences import SessionFences
-from formats.control import Layout
-from formats.segment import Record
 from tests.blocks import encoded_block
 from tests.builders import build_directory, make_records
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.truth import PartitionTruth, Truth
+from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import Record
 
 STRADDLING = {Layout.DOCUMENTED: 6, Layout.RELEASED: 11}
 """A partition one of whose structs crosses a sector of the control file, so that an update of it can tear."""

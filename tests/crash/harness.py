@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from engine.disk import Change
 from tests.crash.recorder import Moment, Promise, Recording, observing
 from tests.crash.simdisk import Loss, SimulatedDisk, Tree
+from waltzctl.engine.disk import Change
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from engine import disk
-from engine.disk import Change
 from tests.crash.simdisk import SimulatedDisk, Tree
 from tests.crash.sites import calling_site
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change
 
 SYNCS = ("sync", "sync-directory")
 LOCK = f"{disk.STATE_DIRECTORY}/lock"

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import disk
-from engine.disk import Change, DirectoryLock
-from engine.errors import WaltzError
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from engine.repair.journal import journal_path
-from engine.repair.manifest import UNASSIGNED, State
-from engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
-from engine.storage.directory import StorageDirectory
-from formats.control import CONTROL_FILE_NAME
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.simdisk import Tree
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change, DirectoryLock
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.repair.journal import journal_path
+from waltzctl.engine.repair.manifest import UNASSIGNED, State
+from waltzctl.engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
 @dataclass(frozen=True, slots=True)

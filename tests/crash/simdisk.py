@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.disk import Change
+from waltzctl.engine.disk import Change
 
 SECTOR = 512
 """Bytes that a disk writes whole or not at all."""

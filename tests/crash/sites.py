@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-import engine
+import waltzctl.engine
 
 ENGINE = Path(engine.__file__).parent
 COMPOSED: dict[str, tuple[str, ...]] = {

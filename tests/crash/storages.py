@@ -8,23 +8,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import disk
-from engine.disk import Change
-from engine.errors import NotWaltzError, WaltzError
-from engine.findings import Code, Finding, Severity
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from engine.storage.accepted_losses import read_ledger
-from engine.storage.assignment import put_aside_path
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.fences import SessionFences
-from engine.storage.partition import Partition
-from formats.control import CONTROL_FILE_NAME
-from formats.fence import NO_SESSION
-from formats.request_id import RequestId
-from formats.segment import SEGMENT_SUFFIX, Record
 from tests.crash.recorder import LOCK
 from tests.crash.simdisk import Tree
 from tests.crash.truth import NO_MARKS, AbsentSeen, PartitionSeen, Seen, Truth, judge, narrowed
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change
+from waltzctl.engine.errors import NotWaltzError, WaltzError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.fence import NO_SESSION
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import SEGMENT_SUFFIX, Record
 
 SMALL_SEGMENTS = StorageOptions(segment_size_threshold=1500)
 """Some ten records of the builders in a segment, so that a few appends roll over."""

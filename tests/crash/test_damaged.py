@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import STATE_DIRECTORY
-from engine.repair.apply import apply
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from formats.control import CONTROL_FILE_NAME
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from tests.trust.damage import draw
 from tests.trust.running import aged
 from tests.trust.scene import plant
+from waltzctl.engine.disk import STATE_DIRECTORY
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 DIRECTORIES, MANY = 3, 150
 MOST_CHANGES = 6

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import Change
-from engine.storage.directory import StorageOptions
-from formats.control import Layout
-from formats.fence import FENCE_FILE_NAME
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.harness import Effort, try_crashes
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+from waltzctl.engine.disk import Change
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.fence import FENCE_FILE_NAME
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 ONE_LAYOUT = pytest.mark.parametrize(

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.disk import Change, DirectoryLock, WritableFile
-from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
-from engine.storage.directory import StorageOptions
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.harness import Effort, try_crashes
@@ -20,6 +15,11 @@ from tests.crash.repairs import RepairChecker, RepairTruth, record_repair, recor
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change, DirectoryLock, WritableFile
+from waltzctl.engine.repair.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 QUICK = Effort(Loss(torn_positions=2, random_states=3), 8, Loss(torn_positions=1, random_states=1), failures=1)
 LAYOUT = Layout.RELEASED

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.repair.set_partition import Setting, plan_set_partition
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.harness import DEATHS
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout
 
 
 @pytest.mark.parametrize(

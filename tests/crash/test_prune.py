@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.repair.apply import apply
-from engine.repair.manifest import MANIFEST, State
-from engine.repair.prune import plan_prune, prune
-from engine.repair.quarantine import list_entries
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.truncate import plan_truncate
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.recorder import LOCK, Recorder
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Tree
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.manifest import MANIFEST, State
+from waltzctl.engine.repair.prune import plan_prune, prune
+from waltzctl.engine.repair.quarantine import list_entries
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 
 class PruneChecker(RepairChecker):

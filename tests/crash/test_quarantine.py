@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.repair import apply as repair
-from engine.repair.manifest import State
-from engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
-from engine.repair.truncate import plan_truncate
-from engine.repair.undoing import to_set_aside
-from engine.storage.append import PendingRecord, append_lines
-from engine.storage.options import StorageOptions
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.recorder import LOCK
 from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
 from tests.crash.simdisk import Tree
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.repair import apply as repair
+from waltzctl.engine.repair.manifest import State
+from waltzctl.engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import to_set_aside
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 

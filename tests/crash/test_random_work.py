@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+from waltzctl.formats.control import Layout
 
 DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 

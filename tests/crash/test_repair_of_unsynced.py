@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import WritableFile
-from engine.repair.apply import apply
-from engine.repair.plan import Repair
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.recover import plan_recover
-from engine.repair.truncate import plan_truncate
-from formats.control import Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Loss, SimulatedDisk, Tree
+from waltzctl.engine.disk import WritableFile
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.control import Layout
 
 
 class UnsyncedChecker(RepairChecker):

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from engine.repair.apply import apply
-from engine.repair.convert import plan_convert
-from engine.repair.manifest import quarantine_directory
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.recover import plan_recover
-from engine.repair.recover_ledger import plan_forget
-from engine.repair.truncate import plan_truncate
-from engine.storage.directory import StorageDirectory
-from engine.storage.view import read_control
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.manifest import quarantine_directory
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 
 def segment(storage: Path, first: int, suffix: str = "seg") -> Path:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.set_partition import Setting, plan_set_partition
-from engine.storage.directory import StorageDirectory
-from engine.storage.fences import SessionFences
-from formats.control import Layout
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.formats.control import Layout
 
 
 def as_built(storage: Path) -> None:

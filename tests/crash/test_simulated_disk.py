@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.disk import Change, WritableFile
 from tests.crash.recorder import Recorder, observing
 from tests.crash.simdisk import SECTOR, Loss, SimulatedDisk, Tree, sector_boundaries, split_by_sector
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change, WritableFile
 
 EMPTY = Tree({}, frozenset())
 

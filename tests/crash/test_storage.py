@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from formats.control import Layout
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import SECTOR, Tree, sector_boundaries
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import PartitionTruth, Seen, Truth
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.formats.control import Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 ONE_SEGMENT = StorageOptions()

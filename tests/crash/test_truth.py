@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from formats.segment import Record, segment_name
 from tests.builders import make_records
 from tests.crash.simdisk import Tree
 from tests.crash.truth import (
@@ -20,6 +19,7 @@ from tests.crash.truth import (
     judge,
     narrowed,
 )
+from waltzctl.formats.segment import Record, segment_name
 
 RECORDS = make_records(6)
 NOTHING = Tree({}, frozenset())

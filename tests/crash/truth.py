@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from formats.fence import NO_SESSION
-from formats.segment import SEGMENT_SUFFIX, Record
 from tests.crash.simdisk import Tree
+from waltzctl.formats.fence import NO_SESSION
+from waltzctl.formats.segment import SEGMENT_SUFFIX, Record
 
 Marks = tuple[int, int, int]
 """Session id, low-water mark, local low-water mark."""

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.client.storage_client import StorageClient
-from engine.errors import WaltzError
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.wire.records import WireRecord
 from tests.interop.processes import Running, Stage, wait_until
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import WaltzError
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.records import WireRecord
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.storage_client import StorageClient
-from engine.storage.directory import create_cluster
-from formats.checksums import crc32
-from formats.control import Layout
-from formats.wire import storage as wire
-from formats.wire.frame import Magic
-from formats.wire.hello import STORAGE_CLIENT, Hello
-from formats.wire.records import WireRecord
 from tests.faults.served import ServedNode, records_of
 from tests.interop.processes import Stage
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire import storage as wire
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.records import WireRecord
 
 CONNECTIONS = 64
 BOUND = 500 << 20

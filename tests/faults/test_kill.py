@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.inspect.verify import VerifyOptions, verify
-from engine.storage.directory import create_cluster
-from formats.control import Layout
 from tests.faults.served import Ledger, ServedNode, load, record_of
 from tests.interop.processes import Stage
+from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.formats.control import Layout
 
 PARTITIONS = 4
 KILLS = 4

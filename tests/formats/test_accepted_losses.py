@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from formats.accepted_losses import AcceptedLoss, Ledger, decode_ledger, encode_ledger
+from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, decode_ledger, encode_ledger
 
 LOSSES = (
     AcceptedLoss(0, 448, 525, 447, "2026-11-22T08:51:18.000Z", "the end was lost"),

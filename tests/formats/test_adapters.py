@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.adapters import Uuid, format_time
 from tests.formats.settings import properties
+from waltzctl.formats.adapters import Uuid, format_time
 
 
 @properties

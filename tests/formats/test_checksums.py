@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import checksums
-from formats.checksums import CRC32_BY_LIBRARY, crc32, crc32_combine, crc32c, shift_operator
 from tests.formats.settings import properties
+from waltzctl.formats import checksums
+from waltzctl.formats.checksums import CRC32_BY_LIBRARY, crc32, crc32_combine, crc32c, shift_operator
 
 CHECK = b"123456789"
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksums import crc32
-from formats.control import (
+from tests.formats.settings import properties
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import (
     CONTROL_HEADER_SCHEMA,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
@@ -28,7 +29,6 @@ from formats.control import (
     initial_info,
     layout_of,
 )
-from tests.formats.settings import properties
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.fence import (
+from tests.formats.settings import properties
+from waltzctl.formats.fence import (
     FENCE_HEADER,
     FENCE_HEADER_SCHEMA,
     FENCE_PAIR,
@@ -25,7 +26,6 @@ from formats.fence import (
     fence_file_size,
     pair_offset,
 )
-from tests.formats.settings import properties
 
 SESSIONS = st.integers(0, 2**63 - 1)
 NUMBERS = st.integers(0, 2**31 - 1)

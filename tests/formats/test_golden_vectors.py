@@ -7,8 +7,9 @@ import uuid
 
 import pytest
 
-from formats.checksums import crc32
-from formats.control import (
+from tests.golden import GOLDEN, golden_directories, needs_golden
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import (
     CONTROL_HEADER_SCHEMA,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
@@ -21,8 +22,8 @@ from formats.control import (
     initial_control,
     initial_info,
 )
-from formats.request_id import RequestId
-from formats.segment import (
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import (
     INDEX_FILE_SCHEMA,
     RECORD_SCHEMA,
     SEGMENT_FILE_SCHEMA,
@@ -33,7 +34,6 @@ from formats.segment import (
     index_name,
     segment_name,
 )
-from tests.golden import GOLDEN, golden_directories, needs_golden
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 CREATED = 0x0000018BCFE5687B

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.java_text import MAX_UTF, decode_modified_utf8, encode_modified_utf8
 from tests.formats.settings import properties
+from waltzctl.formats.java_text import MAX_UTF, decode_modified_utf8, encode_modified_utf8
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.jks import (
+from tests.formats.settings import properties
+from tests.node.certificates import Authority
+from waltzctl.formats.jks import (
     JksCertificate,
     JksEntry,
     JksError,
@@ -23,8 +25,6 @@ from formats.jks import (
     seal,
     unprotect_key,
 )
-from tests.formats.settings import properties
-from tests.node.certificates import Authority
 
 PASSWORD = "changeit"
 KEYTOOL = shutil.which("keytool")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.request_id import REQUEST_ID_SCHEMA, RequestId
 from tests.formats.settings import properties
+from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
 
 parts = st.integers(-(2**31), 2**31 - 1)
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import control, request_id, segment
-from formats.adapters import Uuid
-from formats.schema import CompiledSchema, SchemaError, compile_schema
 from tests.formats.settings import properties
+from waltzctl.formats import control, request_id, segment
+from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.schema import CompiledSchema, SchemaError, compile_schema
 
 
 def compiled_schemas() -> dict[str, CompiledSchema]:
@@ -28,16 +28,16 @@ def compiled_schemas() -> dict[str, CompiledSchema]:
 
 SCHEMAS = compiled_schemas()
 SIZES = {
-    "formats.control.CONTROL_HEADER": 128,
-    "formats.control.DOCUMENTED_STRUCT": 28,
-    "formats.control.RELEASED_STRUCT": 36,
-    "formats.control.DOCUMENTED_INFO": 60,
-    "formats.control.RELEASED_INFO": 76,
-    "formats.request_id.REQUEST_ID": 16,
-    "formats.segment.SEGMENT_HEADER": 128,
-    "formats.segment.RECORD_HEADER": 36,
-    "formats.segment.INDEX_ENTRY": 8,
-    "formats.segment.CHECKSUM": 4,
+    "waltzctl.formats.control.CONTROL_HEADER": 128,
+    "waltzctl.formats.control.DOCUMENTED_STRUCT": 28,
+    "waltzctl.formats.control.RELEASED_STRUCT": 36,
+    "waltzctl.formats.control.DOCUMENTED_INFO": 60,
+    "waltzctl.formats.control.RELEASED_INFO": 76,
+    "waltzctl.formats.request_id.REQUEST_ID": 16,
+    "waltzctl.formats.segment.SEGMENT_HEADER": 128,
+    "waltzctl.formats.segment.RECORD_HEADER": 36,
+    "waltzctl.formats.segment.INDEX_ENTRY": 8,
+    "waltzctl.formats.segment.CHECKSUM": 4,
 }
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.segment import (
+from tests.formats.settings import properties
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import (
     HEADER_SIZE,
     INDEX_FILE_SCHEMA,
     RECORD_OVERHEAD,
@@ -29,7 +30,6 @@ from formats.segment import (
     parse_name,
     segment_name,
 )
-from tests.formats.settings import properties
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

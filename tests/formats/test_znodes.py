@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.znodes import (
+from tests.formats.settings import properties
+from tests.golden import GOLDEN, needs_golden
+from waltzctl.formats.znodes import (
     UNRESOLVED,
     AssignedPartition,
     ClusterParameters,
@@ -30,8 +32,6 @@ from formats.znodes import (
     ZnodeError,
     ZnodeVersionError,
 )
-from tests.formats.settings import properties
-from tests.golden import GOLDEN, needs_golden
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 GOLDEN_VALUES: list[tuple[str, Payload]] = [

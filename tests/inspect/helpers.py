@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.findings import Finding
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 
 LONG_AGO = time.time_ns() - 3600 * 10**9
 

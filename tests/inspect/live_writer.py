@@ -23,9 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from formats.control import decode_control
-from formats.segment import HEADER_SIZE, RECORD_HEADER, index_name, segment_name
 from tests.builders import make_records, segment_header
+from waltzctl.formats.control import decode_control
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, index_name, segment_name
 
 THRESHOLD = 3000
 MOST_SEGMENTS = 25
@@ -115,7 +115,7 @@ def closed(source: random.Random) -> bool:
 
 def run_engine(storage: Path, count: int) -> None:
     """Appends, truncations and low-water marks as our own engine makes them."""
-    from engine.storage.directory import StorageDirectory, StorageOptions
+    from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 
     source = random.Random(0)
     with StorageDirectory.open(storage, options=StorageOptions(segment_size_threshold=THRESHOLD)) as opened:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError
-from engine.findings import Finding
-from engine.inspect import limits, split_segments
-from engine.inspect import verify as verify_module
-from engine.inspect.limits import CutShort, Limits
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record
 from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import limits, split_segments
+from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record
 
 SIZE = 1000
 RECORD = SIZE + 40
@@ -121,7 +121,7 @@ def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other seeds read other parts; everything together finds what is there."""
-    from engine.inspect import sampling
+    from waltzctl.engine.inspect import sampling
 
     monkeypatch.setattr(sampling, "BLOCK", 10_000)
     storage = build(tmp_path / "s", records=2000, per_segment=1000)
@@ -318,7 +318,7 @@ def test_progress_adds_up_to_the_size_of_the_data(tmp_path: Path) -> None:
 def peak(storage: Path) -> int:
     """Peak resident memory of a verification in a process of its own, in kibibytes."""
     code = (
-        "import resource, sys; from pathlib import Path; from engine.inspect.verify import verify\n"
+        "import resource, sys; from pathlib import Path; from waltzctl.engine.inspect.verify import verify\n"
         "*_, summary = verify([Path(sys.argv[1])]); assert summary.complete and not summary.damage, summary\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import DiskReadError, NotWaltzError
-from engine.findings import CATALOGUE, Code, Finding
-from engine.scan.source import FileSource
-from engine.storage.accepted_losses import LEDGER_NAME
-from formats.accepted_losses import AcceptedLoss, encode_ledger
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, RECORD_HEADER, Record
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import CATALOGUE, Code, Finding
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, Record
 
 DAMAGE, REPAIRABLE, NOTE = "damage", "repairable", "note"
 CTL = "waltz-storage.ctl"
@@ -109,7 +109,7 @@ def bad_data_checksum(storage: Path) -> None:
     record = Record.decode(path.read_bytes()[at(3) : at(4)])
     wrong = replace(record, data_checksum=record.data_checksum ^ 1)
     sealed = replace(wrong, record_checksum=0)
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     patch(path, at(3), replace(sealed, record_checksum=crc32(sealed.encode()[:-4])).encode())
 
@@ -133,9 +133,9 @@ def overlap(storage: Path) -> None:
 
 def interrupted_repair(storage: Path) -> None:
     """A repair that was killed between keeping and applying."""
-    from engine.disk import DirectoryLock
-    from engine.repair.edits import Overwrite
-    from engine.repair.quarantine import apply_edits
+    from waltzctl.engine.disk import DirectoryLock
+    from waltzctl.engine.repair.edits import Overwrite
+    from waltzctl.engine.repair.quarantine import apply_edits
 
     class Killed(BaseException):
         pass

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError
-from engine.findings import Finding
-from engine.inspect import dump_chunks
-from engine.inspect.dump import (
+from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age, cut, flip, idx, patch, run, seg
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import dump_chunks
+from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
     dump_control,
@@ -20,11 +22,9 @@ from engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
-from formats.control import Layout
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record
-from tests.builders import build_directory, make_records
-from tests.inspect.helpers import age, cut, flip, idx, patch, run, seg
+from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record
 
 SIZE = 20
 RECORD = SIZE + 40

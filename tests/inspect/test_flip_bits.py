@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import CONTROL_HEADER, Layout
-from formats.segment import HEADER_SIZE, SEGMENT_HEADER
 from tests.builders import build_directory, digest
 from tests.inspect.helpers import age, codes, flip, run
+from waltzctl.formats.control import CONTROL_HEADER, Layout
+from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER
 
 # The only bits that carry no meaning: nothing can tell which creation time is the right one.
 MEANINGLESS = {
@@ -95,7 +95,7 @@ def test_every_flipped_bit_is_named_by_exactly_one_finding(tmp_path: Path, layou
 
 def test_a_flipped_creation_time_is_shown_by_dump_though_verify_cannot_judge_it(tmp_path: Path) -> None:
     """What no check can tell is at least visible."""
-    from engine.inspect.dump import dump_segments
+    from waltzctl.engine.inspect.dump import dump_segments
 
     storage = age(build_directory(tmp_path / "s", {0: 2}))
     (path,) = (storage / "0").glob("*.seg")

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.inspect.dump import (
+from tests.builders import digest
+from tests.golden import GOLDEN, golden_directories, needs_golden
+from tests.inspect.helpers import codes, run
+from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
     SegmentDump,
@@ -16,11 +19,8 @@ from engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
-from engine.inspect.status import storage_status
-from formats.adapters import format_time
-from tests.builders import digest
-from tests.golden import GOLDEN, golden_directories, needs_golden
-from tests.inspect.helpers import codes, run
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.formats.adapters import format_time
 
 pytestmark = needs_golden
 

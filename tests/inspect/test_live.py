@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.inspect.dump import DumpedRecord, dump_index, dump_records
-from engine.inspect.limits import Limits
-from engine.inspect.partition_runs import runs
-from engine.inspect.segment_checks import check_segment
-from engine.inspect.status import storage_status
-from engine.inspect.targets import look_around, plan
-from engine.inspect.verify import VerifyOptions, verify
-from formats.segment import HEADER_SIZE, encode_entries, encode_records
 from tests.builders import build_directory, make_records, segment_header
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
 WRITER = Path(__file__).with_name("live_writer.py")
 

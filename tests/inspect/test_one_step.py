@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.inspect import record_checks, split_segments
-from engine.inspect import verify as verify_module
-from engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
-from engine.inspect.outcome import ManifestRequest
-from engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding
-from engine.scan.source import FileSource
-from engine.storage.view import FileState, SegmentView
-from formats.accepted_losses import AcceptedLoss
-from formats.control import Layout, decode_control
-from formats.segment import HEADER_SIZE, Record, encode_entries, entry_position, index_name, segment_name
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.inspect import record_checks, split_segments
+from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
+from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.storage.view import FileState, SegmentView
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, entry_position, index_name, segment_name
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -454,7 +454,7 @@ def test_a_data_checksum_that_is_wrong_is_told_of_each_record(tmp_path: Path) ->
         sealed = Record.make(number, bad.request_id, bad.header, bad.data)
         raw = bytearray(sealed.encode())
         raw[32:36] = bad.data_checksum.to_bytes(4, "big")
-        from formats.checksums import crc32
+        from waltzctl.formats.checksums import crc32
 
         raw[-4:] = crc32(bytes(raw[:-4])).to_bytes(4, "big")
         patch(storage / "0" / segment_name(0), at(number), bytes(raw))

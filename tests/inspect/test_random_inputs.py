@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import NotWaltzError, WaltzError
-from engine.findings import Finding
-from engine.inspect.dump import dump_control, dump_index, dump_records, dump_segments
-from engine.inspect.resume import ResumeState
-from engine.inspect.status import storage_status
-from engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from engine.scan.scanner import read_record_at, scan_records
-from engine.scan.source import BytesSource
-from formats.control import CONTROL_HEADER, ControlHeader, Layout, PartitionInfo, decode_control
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record, SegmentHeader, parse_name
 from tests.builders import build_directory
 from tests.inspect.helpers import age
+from waltzctl.engine.errors import NotWaltzError, WaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import dump_control, dump_index, dump_records, dump_segments
+from waltzctl.engine.inspect.resume import ResumeState
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.scan.scanner import read_record_at, scan_records
+from waltzctl.engine.scan.source import BytesSource
+from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout, PartitionInfo, decode_control
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, parse_name
 
 FEW, MANY = 4_000, 100_000
 FEW_DIRECTORIES = 1_000

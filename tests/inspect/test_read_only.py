@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
 from tests.builders import build_directory, digest
 from tests.inspect.helpers import age, cut, flip, idx, seg
+from waltzctl.formats.control import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -21,9 +21,9 @@ INSPECT = """
 import json, os, sys
 from pathlib import Path
 storage, user = Path(sys.argv[1]), int(sys.argv[2])
-from engine.inspect.verify import verify, VerifyOptions
-from engine.inspect.status import storage_status
-from engine.inspect.dump import *
+from waltzctl.engine.inspect.verify import verify, VerifyOptions
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.dump import *
 if user:
     os.setgroups([]); os.setgid(user); os.setuid(user)
     assert not os.access(storage, os.W_OK)

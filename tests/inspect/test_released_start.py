@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError
-from engine.findings import Finding
-from formats.control import Layout
-from formats.segment import HEADER_SIZE
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke
 from tests.inspect.helpers import age, flip, idx, run, seg
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE
 
 SIZE = 20
 RECORD = SIZE + 40

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.disk import DirectoryLock
-from engine.errors import InvalidRequestError
-from engine.inspect.status import storage_status
-from engine.scan.source import FileSource
-from formats.control import Layout
 from tests.builders import KEY, build_directory
 from tests.inspect.helpers import age, cut, flip, seg
 from tests.inspect.test_codes import break_struct, unassigned
+from waltzctl.engine import disk
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.scan.source import FileSource
+from waltzctl.formats.control import Layout
 
 
 @pytest.mark.parametrize("layout", list(Layout))

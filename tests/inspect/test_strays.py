@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Finding
-from engine.inspect.dump import DumpedRecord, dump_records, dump_segments
-from engine.inspect.status import storage_status
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.storage.directory import StorageDirectory
-from engine.storage.strays import hidden, joined
-from formats.segment import HEADER_SIZE
 from tests.builders import build_directory, digest, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_records, dump_segments
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.strays import hidden, joined
+from waltzctl.formats.segment import HEADER_SIZE
 
 SIZE = 20
 RECORD = SIZE + 40

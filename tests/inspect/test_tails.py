@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Finding
-from engine.inspect import partial
-from engine.inspect.outcome import VerifySummary
-from engine.inspect.status import storage_status
-from formats.request_id import RequestId
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, Record
 from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, idx, run, seg
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import partial
+from waltzctl.engine.inspect.outcome import VerifySummary
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, Record
 
 SIZE = 100
 RECORDS = 30

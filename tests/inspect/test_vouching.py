@@ -13,23 +13,23 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engine import disk
-from engine.disk import DirectoryLock
-from engine.errors import InvalidRequestError, RefusedError, WaltzError
-from engine.findings import Finding
-from engine.inspect import split_segments, verify
-from engine.inspect.directory_manifest import (
+from tests.builders import build_directory, digest, make_records, write_segment
+from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
+from waltzctl.engine import disk
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import InvalidRequestError, RefusedError, WaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import split_segments, verify
+from waltzctl.engine.inspect.directory_manifest import (
     DamagedManifestError,
     Manifest,
     NoManifestError,
     decode_manifest,
 )
-from engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
-from engine.repair.recover import plan_recover
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.control import CONTROL_FILE_NAME, Layout
-from tests.builders import build_directory, digest, make_records, write_segment
-from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
+from waltzctl.engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 
@@ -473,8 +473,8 @@ def test_the_signature_can_be_checked_without_this_program(
 
 def test_a_repair_is_seen(storage: Path, manifest: Path) -> None:
     """What a repair changed on purpose is no longer what the manifest vouched for."""
-    from engine.repair.apply import apply
-    from engine.repair.truncate import plan_truncate
+    from waltzctl.engine.repair.apply import apply
+    from waltzctl.engine.repair.truncate import plan_truncate
 
     written(storage, manifest)
     apply(plan_truncate(storage, partition=0, after=17), arguments=[])

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from formats.wire import admin, storage
-from formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header
-from formats.wire.hello import Hello
 from tests.golden import GOLDEN
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header
+from waltzctl.formats.wire.hello import Hello
 
 CLUSTER_KEY = uuid.UUID("6bc969b7-5ccd-4d3c-a601-576a3b4bac85")
 PARTITIONS = 4

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
-from formats.wire.admin import OPEN_SEQUENCE
-from formats.wire.admin import PREFIX as ADMIN_PREFIX
-from formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header
-from formats.wire.storage import PREFIX as STORAGE_PREFIX
 from tests.interop.conversations import Step, decoded, read_frame
+from waltzctl.formats.wire.admin import OPEN_SEQUENCE
+from waltzctl.formats.wire.admin import PREFIX as ADMIN_PREFIX
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, decode_frame_header
+from waltzctl.formats.wire.storage import PREFIX as STORAGE_PREFIX
 
 _SEQUENCE_SIZE = 8
 

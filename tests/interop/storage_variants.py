@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from formats.checksums import crc32
-from formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout, decode_control
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, SEGMENT_HEADER, Record
 from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import idx, seg
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout, decode_control
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, SEGMENT_HEADER, Record
 
 SIZE = 20
 RECORD = SIZE + 40

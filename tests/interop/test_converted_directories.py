@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.repair.apply import apply
-from engine.repair.convert import plan_convert
-from engine.repair.recover import plan_recover
-from engine.storage.availability import Availability
-from engine.storage.directory import StorageDirectory, create_cluster
-from formats.control import Layout
 from tests.builders import digest, make_records
 from tests.interop.processes import PATIENCE
 from tests.interop.released import Java, needs_released
 from tests.repair.scenes import codes, status
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.directory import StorageDirectory, create_cluster
+from waltzctl.formats.control import Layout
 
 pytestmark = needs_released
 COUNT = 40

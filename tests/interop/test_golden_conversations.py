@@ -13,13 +13,6 @@ from typing import Any
 
 import pytest
 
-from engine.node.node import Node
-from engine.node.options import NodeOptions
-from engine.storage.directory import create_cluster
-from formats.control import Layout
-from formats.wire import admin, storage
-from formats.wire.failure import Failure
-from formats.wire.hello import ADMIN_SERVER, Hello
 from tests.golden import needs_golden
 from tests.interop.conversations import (
     CLUSTER_KEY,
@@ -30,6 +23,13 @@ from tests.interop.conversations import (
     read_frame,
     recorded_steps,
 )
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.node.options import NodeOptions
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.hello import ADMIN_SERVER, Hello
 
 LOG = logging.getLogger("waltzctl.test")
 PATIENCE = 60.0

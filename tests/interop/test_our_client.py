@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from engine.client.admin_client import AdminClient
-from engine.client.storage_client import StorageClient
-from engine.errors import RemoteError
-from engine.tls import TlsOptions, client_context
-from formats.request_id import RequestId
-from formats.wire.records import SessionInfo, WireRecord
 from tests.interop.clusters import Cluster, Kind, StorageNode, environment, waltzctl
 from tests.interop.conftest import MakeCluster
 from tests.interop.processes import HOST, PATIENCE
 from tests.interop.released import needs_released
 from tests.interop.replicas import expect_clean, record_bytes
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import RemoteError
+from waltzctl.engine.tls import TlsOptions, client_context
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 pytestmark = needs_released
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.storage.append import PendingRecord, append_lines
-from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from formats.control import Layout
-from formats.segment import Record
 from tests.builders import digest, make_records
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import Record
 
 CLASSPATH = os.environ.get("WALTZ_CLASSPATH")
 pytestmark = pytest.mark.skipif(

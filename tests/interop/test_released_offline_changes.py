@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import apply
-from engine.repair.set_partition import Setting, plan_set_partition
 from tests.interop.clusters import Kind
 from tests.interop.conftest import MakeCluster
 from tests.interop.released import needs_released
 from tests.interop.replicas import expect_clean
+from waltzctl.engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
 
 pytestmark = needs_released
 

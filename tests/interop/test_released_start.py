@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Code, Finding
-from engine.inspect.dump import DumpedRecord, dump_records
-from engine.inspect.outcome import VerifySummary
 from tests.golden import GOLDEN
 from tests.inspect.helpers import age, run
 from tests.interop import storage_variants
 from tests.interop.processes import PATIENCE
 from tests.interop.released import Java, needs_released
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
+from waltzctl.engine.inspect.outcome import VerifySummary
 
 pytestmark = needs_released
 

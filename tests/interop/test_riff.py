@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.node import Node
-from engine.node.options import NodeOptions
-from engine.storage.directory import create_cluster
-from engine.tls import TlsOptions
-from formats.control import Layout
 from tests.builders import KEY
 from tests.interop.riff import PATIENCE, RiffProgram, Stores, build, needs_maven
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.node.options import NodeOptions
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.engine.tls import TlsOptions
+from waltzctl.formats.control import Layout
 
 LOG = logging.getLogger("waltzctl.test")
 PARTITIONS = 4

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from engine.client.admin_client import AdminClient
-from engine.client.storage_client import StorageClient
-from engine.errors import PeerUnreachableError, ProtocolError, RemoteError
-from formats.wire import admin, storage
-from formats.wire.hello import ADMIN_CLIENT, ADMIN_SERVER, STORAGE_CLIENT, Hello
-from formats.wire.records import pack_records
 from tests.golden import needs_golden
 from tests.interop.conversations import PARTITIONS, Step, decoded, encoded, recorded_steps
 from tests.interop.scripted_node import ScriptedNode
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import PeerUnreachableError, ProtocolError, RemoteError
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.hello import ADMIN_CLIENT, ADMIN_SERVER, STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.records import pack_records
 
 PATIENCE = 60.0
 HOST = "127.0.0.1"

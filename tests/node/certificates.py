@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
-from formats.jks import JksCertificate, JksKey, encode_store, protect_key
+from waltzctl.formats.jks import JksCertificate, JksKey, encode_store, protect_key
 
 PASSWORD = "changeit"
 DER, PEM = s.Encoding.DER, s.Encoding.PEM

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from engine import disk
-from engine.node.node import Node
-from engine.node.one_at_a_time import OneAtATime
-from engine.node.options import NodeOptions
-from formats.request_id import RequestId
-from formats.wire import admin, storage
-from formats.wire.frame import FrameReader, Magic
-from formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
-from formats.wire.storage import AppendRequest, StorageMessage, WireRecord
+from waltzctl.engine import disk
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.node.one_at_a_time import OneAtATime
+from waltzctl.engine.node.options import NodeOptions
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import FrameReader, Magic
+from waltzctl.formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.storage import AppendRequest, StorageMessage, WireRecord
 
 LOG = logging.getLogger("waltzctl.test")
 PATIENCE = 60.0

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.node.hosted_storage import HostedStorage, ServiceOptions
-from engine.node.http_options import HealthOptions
-from engine.node.metrics import NodeMetrics
-from engine.node.partition_service import Admission
-from engine.node.requests import AppendRun, Request
-from engine.scan.frames import Column, FrameSplitter
-from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from formats.checksums import crc32
-from formats.control import Layout
-from formats.request_id import RequestId
-from formats.wire.failure import Failure
-from formats.wire.frame import FrameReader, Magic
-from formats.wire.storage import (
+from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.partition_service import Admission
+from waltzctl.engine.node.requests import AppendRun, Request
+from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.frame import FrameReader, Magic
+from waltzctl.formats.wire.storage import (
     AppendRequest,
     FailureResponse,
     StorageMessage,

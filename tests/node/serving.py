@@ -27,19 +27,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from engine.node.admin_port import AdminPort
-from engine.node.data_port import DataPort
-from engine.node.hosted_storage import HostedStorage, ServiceOptions
-from engine.node.limits import NodeLimits
-from engine.node.metrics import NodeMetrics
-from engine.storage.directory import StorageDirectory
-from engine.storage.options import StorageOptions
-from formats.segment import Record
-from formats.wire import admin, storage
-from formats.wire.frame import FRAME_HEADER, Magic
-from formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
-from formats.wire.storage import WireRecord
 from tests.builders import build_directory, make_records
+from waltzctl.engine.node.admin_port import AdminPort
+from waltzctl.engine.node.data_port import DataPort
+from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.storage import WireRecord
 
 T = TypeVar("T")
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.hosted_storage import ServiceOptions
-from engine.node.limits import NodeLimits
-from engine.storage.availability import Availability
-from formats.wire import admin, storage
-from formats.wire.frame import Magic, frame, keep_alive
-from formats.wire.records import SessionInfo
 from tests.builders import KEY, make_records
 from tests.node.serving import LOOPS, METRICS, SESSION, Serving, header, serving, wire
+from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.storage.availability import Availability
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import Magic, frame, keep_alive
+from waltzctl.formats.wire.records import SessionInfo
 
 WAYS = [(loop, tls) for loop in LOOPS for tls in (False, True)]
 STORAGE_EXCEPTION = "com.wepay.waltz.storage.exception.StorageException"

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.partition_service import PartitionService
-from engine.storage.directory import StorageOptions
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
-from formats.wire.storage import (
+from tests.node.service_support import Peer, Served, appended, created, request_of, serving
+from tests.storage.support import damage, data_path
+from waltzctl.engine.node.partition_service import PartitionService
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     RecordHeaderListRequest,
     RecordListRequest,
     StorageMessage,
 )
-from tests.node.service_support import Peer, Served, appended, created, request_of, serving
-from tests.storage.support import damage, data_path
 
 ROOM = 1 << 20
 COUNT = 60

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.node.answer_room import Share
-from engine.node.connection import OVERHEAD
-from engine.node.hosted_storage import ServiceOptions
-from engine.node.limits import NodeLimits
-from engine.node.partition_service import PartitionService
-from formats.wire import storage
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, serving, success
+from waltzctl.engine.node.answer_room import Share
+from waltzctl.engine.node.connection import OVERHEAD
+from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.partition_service import PartitionService
+from waltzctl.formats.wire import storage
 
 MAX_ID = storage.MaxTransactionIdRequest(SESSION, 1, 0)
 

@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InvalidRequestError
-from engine.node import admin_port, connection, data_port, port
-from engine.node.admin_port import AdminPort
-from engine.node.answer_room import AnswerRoom, Share
-from engine.node.budget import Budget
-from engine.node.configuration import _secret_of
-from engine.node.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
-from engine.node.connection import OVERHEAD, Connection, Pause
-from engine.node.data_port import DataPort
-from engine.node.http_options import HealthOptions, HttpLimits
-from engine.node.limits import NodeLimits
-from engine.node.service_options import ServiceOptions
-from engine.scan.frames import FrameSplitter, SplitStatus
-from formats.wire import storage
-from formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
-from formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
-from formats.wire.primitives import MessageError, check_count
 from tests.mutation.trial import ROOT
 from tests.node.serving import LOG
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.node import admin_port, connection, data_port, port
+from waltzctl.engine.node.admin_port import AdminPort
+from waltzctl.engine.node.answer_room import AnswerRoom, Share
+from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.node.configuration import _secret_of
+from waltzctl.engine.node.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
+from waltzctl.engine.node.connection import OVERHEAD, Connection, Pause
+from waltzctl.engine.node.data_port import DataPort
+from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
+from waltzctl.formats.wire import storage
+from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
+from waltzctl.formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.primitives import MessageError, check_count
 
 APPEND = storage.AppendRequest.TYPE
 READ = storage.RecordRequest.TYPE

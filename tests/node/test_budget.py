@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.errors import InvalidRequestError
-from engine.node.answer_room import AnswerRoom, Share
-from engine.node.budget import Budget
-from engine.node.limits import NodeLimits
-from engine.node.outbox import Outbox
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.node.answer_room import AnswerRoom, Share
+from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.outbox import Outbox
 
 CAPACITY = 100
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import (
+from tests.golden import GOLDEN, needs_golden
+from tests.interop.processes import Stage
+from tests.interop.released import Java, ZooKeeper, needs_released
+from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
     MismatchError,
@@ -21,14 +24,11 @@ from engine.errors import (
     PeerUnreachableError,
     RefusedError,
 )
-from engine.node.cluster_metadata import ClusterMetadata, prepare_directory, read_cluster_metadata
-from engine.node.options import ZooKeeperOptions
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout, decode_control
-from formats.znodes import StoreParameters
-from tests.golden import GOLDEN, needs_golden
-from tests.interop.processes import Stage
-from tests.interop.released import Java, ZooKeeper, needs_released
+from waltzctl.engine.node.cluster_metadata import ClusterMetadata, prepare_directory, read_cluster_metadata
+from waltzctl.engine.node.options import ZooKeeperOptions
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.znodes import StoreParameters
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 METADATA = ClusterMetadata(KEY, 4, "a test")

@@ -11,27 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.disk import Change
-from engine.node.answers import SUCCESS_SIZE, failure_frames, successes
-from engine.node.commit import _portions
-from engine.node.hosted_storage import ServiceOptions
-from engine.node.partition_service import Admission
-from engine.node.permissions import out_of_order
-from engine.scan.frames import Column
-from engine.storage.directory import StorageOptions
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
-from formats.wire.storage import (
-    FailureResponse,
-    MaxTransactionIdRequest,
-    MaxTransactionIdResponse,
-    RecordListRequest,
-    RecordListResponse,
-    StorageMessage,
-    SuccessResponse,
-    TruncateRequest,
-    encode,
-)
 from tests.node.service_support import (
     STORAGE,
     Peer,
@@ -42,6 +21,27 @@ from tests.node.service_support import (
     request_of,
     run_of,
     serving,
+)
+from waltzctl.engine import disk
+from waltzctl.engine.disk import Change
+from waltzctl.engine.node.answers import SUCCESS_SIZE, failure_frames, successes
+from waltzctl.engine.node.commit import _portions
+from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.node.partition_service import Admission
+from waltzctl.engine.node.permissions import out_of_order
+from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.formats.wire.storage import (
+    FailureResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    RecordListRequest,
+    RecordListResponse,
+    StorageMessage,
+    SuccessResponse,
+    TruncateRequest,
+    encode,
 )
 
 DATA = b"data"

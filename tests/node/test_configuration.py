@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DiskReadError, InvalidRequestError, RefusedError
-from engine.node.configuration import Configuration, Given, Level, load_configuration, read_tls_options
-from engine.node.limits import NodeLimits
-from engine.node.options import GraphiteOptions, NodeOptions, Ports, ZooKeeperOptions, is_loopback
-from engine.node.service_options import ServiceOptions
-from engine.node.settings import BY_NAME, SETTINGS, LogFormat, LogLevel
-from engine.storage.options import StorageOptions
-from engine.tls import TlsOptions
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
+from waltzctl.engine.node.configuration import Configuration, Given, Level, load_configuration, read_tls_options
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.options import GraphiteOptions, NodeOptions, Ports, ZooKeeperOptions, is_loopback
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.settings import BY_NAME, SETTINGS, LogFormat, LogLevel
+from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.tls import TlsOptions
 
 RELEASED = """
 storage:
@@ -414,7 +414,7 @@ def test_a_reload_takes_what_can_change_and_names_what_needs_a_restart(tmp_path:
 
 
 def test_what_a_node_can_reload_is_what_the_settings_say() -> None:
-    from engine.node.node import RELOADABLE
+    from waltzctl.engine.node.node import RELOADABLE
 
     before = load_configuration(given=[Given("directory", "/d")])
     for setting in SETTINGS:

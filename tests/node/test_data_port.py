@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.node.limits import NodeLimits
-from formats.wire import storage
-from formats.wire.frame import Magic, frame, keep_alive
 from tests.builders import KEY
 from tests.node.serving import LOOPS, SESSION, Serving, appends, header, serving, success
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.formats.wire import storage
+from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 
 WAYS = [(loop, tls) for loop in LOOPS for tls in (False, True)]
 KEEP_ALIVE = keep_alive(Magic.STORAGE, 0)

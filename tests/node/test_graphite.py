@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from engine.node.graphite import report_for_ever, report_lines, send
-from engine.node.metrics import PartitionGauges, PartitionMetrics
-from engine.node.options import GraphiteOptions
-from engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.graphite import report_for_ever, report_lines, send
+from waltzctl.engine.node.metrics import PartitionGauges, PartitionMetrics
+from waltzctl.engine.node.options import GraphiteOptions
+from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 NOW = 1_700_000_000
 LOG = logging.getLogger("tests.node.graphite")

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import InvalidRequestError
-from engine.node.health import DiskProbe
-from engine.node.http_options import HealthOptions, HttpLimits
-from engine.node.one_at_a_time import OneAtATime, OverdueError
-from engine.node.service_options import ServiceOptions
-from formats.wire import storage
-from formats.wire.storage import FailureResponse, SuccessResponse
 from tests.builders import build_directory
 from tests.node.running import LOOPS, Answer, Peer, StuckDisk, append, get, run, running
 from tests.storage.support import damage, data_path
+from waltzctl.engine import disk
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.node.health import DiskProbe
+from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
+from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
+from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.formats.wire import storage
+from waltzctl.formats.wire.storage import FailureResponse, SuccessResponse
 
 PROBE = "health-probe" + disk.TEMPORARY_SUFFIX
 
@@ -246,7 +246,7 @@ case, place = sys.argv[1], Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
 from tests.builders import build_directory
 from tests.node.running import Peer, append, get, running
-from engine.node.http_options import HealthOptions
+from waltzctl.engine.node.http_options import HealthOptions
 
 build_directory(place, {0: 3})
 

@@ -12,11 +12,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from engine.node.http_options import HttpLimits
-from engine.node.node import Node
-from engine.node.one_at_a_time import OneAtATime
-from formats.control import CONTROL_FILE_NAME
-from formats.wire.storage import SuccessResponse
 from tests.builders import build_directory
 from tests.node.running import (
     LOOPS,
@@ -31,6 +26,11 @@ from tests.node.running import (
     run,
     running,
 )
+from waltzctl.engine.node.http_options import HttpLimits
+from waltzctl.engine.node.node import Node
+from waltzctl.engine.node.one_at_a_time import OneAtATime
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.wire.storage import SuccessResponse
 
 
 def http_peer(node: Node) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

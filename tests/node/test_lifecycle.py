@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from engine import disk
-from engine.errors import (
+from tests.builders import KEY, build_directory
+from tests.node.running import LOG, LOOPS, Held, Peer, append, connected, get, node_options, record, run, running
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     DirectoryLockedError,
     InvalidRequestError,
     ListenError,
@@ -23,15 +25,15 @@ from engine.errors import (
     PeerUnreachableError,
     WaltzError,
 )
-from engine.node.limits import NodeLimits
-from engine.node.node import Node, Reloaded
-from engine.node.one_at_a_time import OneAtATime
-from engine.node.options import ZooKeeperOptions
-from engine.storage.directory import StorageDirectory
-from engine.tls import TlsOptions, self_signed
-from formats.control import CONTROL_FILE_NAME
-from formats.wire import admin, storage
-from formats.wire.storage import (
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.node.node import Node, Reloaded
+from waltzctl.engine.node.one_at_a_time import OneAtATime
+from waltzctl.engine.node.options import ZooKeeperOptions
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.tls import TlsOptions, self_signed
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.storage import (
     FailureResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
@@ -40,8 +42,6 @@ from formats.wire.storage import (
     SetLowWaterMarkRequest,
     SuccessResponse,
 )
-from tests.builders import KEY, build_directory
-from tests.node.running import LOG, LOOPS, Held, Peer, append, connected, get, node_options, record, run, running
 
 
 def trusting() -> ssl.SSLContext:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.node.logs import (
+from waltzctl.engine.node.logs import (
     BURST,
     LOGGER,
     QUEUED,
@@ -27,7 +27,7 @@ from engine.node.logs import (
     journal_line,
     json_line,
 )
-from engine.node.settings import LogFormat, LogLevel
+from waltzctl.engine.node.settings import LogFormat, LogLevel
 
 KEY = (LOGGER, logging.WARNING, "template")
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from engine.node.metrics import (
+from tests.golden import GOLDEN, needs_golden
+from waltzctl.engine.node.metrics import (
     BUCKETS,
     RESERVOIR_SIZE,
     Counter,
@@ -28,10 +29,9 @@ from engine.node.metrics import (
     Timer,
     make_sample,
 )
-from engine.node.metrics_json import indented, registry, report
-from engine.node.prometheus import Surroundings, exposition, prefers_text
-from engine.node.readings import NodeReading, PartitionReading
-from tests.golden import GOLDEN, needs_golden
+from waltzctl.engine.node.metrics_json import indented, registry, report
+from waltzctl.engine.node.prometheus import Surroundings, exposition, prefers_text
+from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 properties = settings(deadline=None)
 """A slow machine is no failure."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.notify import Notifier
+from waltzctl.engine.node.notify import Notifier
 
 
 class Manager:

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, InvalidRequestError
-from engine.node.outages import Return, outage_of, reads_again
-from engine.node.partition_requests import FEW_RECORDS, is_short
-from engine.node.permissions import FailureCode, check_low_water_mark
-from engine.storage.availability import Availability
-from engine.storage.directory import StorageDirectory
-from engine.storage.fences import SessionFences
-from formats.control import Layout
-from formats.wire.storage import (
+from tests.builders import build_directory
+from tests.memory import in_memory
+from tests.node.service_support import CONCURRENT, appended, created, serving
+from tests.storage.support import damage, data_path
+from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, InvalidRequestError
+from waltzctl.engine.node.outages import Return, outage_of, reads_again
+from waltzctl.engine.node.partition_requests import FEW_RECORDS, is_short
+from waltzctl.engine.node.permissions import FailureCode, check_low_water_mark
+from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdResponse,
     RecordListRequest,
@@ -24,10 +28,6 @@ from formats.wire.storage import (
     SuccessResponse,
     TruncateRequest,
 )
-from tests.builders import build_directory
-from tests.memory import in_memory
-from tests.node.service_support import CONCURRENT, appended, created, serving
-from tests.storage.support import damage, data_path
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import CorruptRecordError
-from engine.node.health import DiskProbe
-from engine.node.http_options import HealthOptions
-from engine.node.outages import Room
-from formats.wire.storage import (
+from tests.node.service_support import Served, appended, created, serving
+from tests.storage.support import built, damage, data_path, offset_of
+from waltzctl.engine import disk
+from waltzctl.engine.errors import CorruptRecordError
+from waltzctl.engine.node.health import DiskProbe
+from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.outages import Room
+from waltzctl.formats.wire.storage import (
     FailureResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
@@ -34,8 +36,6 @@ from formats.wire.storage import (
     StorageMessage,
     TruncateRequest,
 )
-from tests.node.service_support import Served, appended, created, serving
-from tests.storage.support import built, damage, data_path, offset_of
 
 SESSION = 1000
 """Above those of directories that were built by hand."""

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.node import permissions
-from engine.node.permissions import Access, FailureCode, PartitionState, check, check_low_water_mark, raises_session
+from waltzctl.engine.node import permissions
+from waltzctl.engine.node.permissions import (
+    Access,
+    FailureCode,
+    PartitionState,
+    check,
+    check_low_water_mark,
+    raises_session,
+)
 
 STORAGE = "com.wepay.waltz.storage.exception.StorageException: "
 CONCURRENT = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "

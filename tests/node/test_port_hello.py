@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.limits import NodeLimits
-from formats.wire import admin, storage
-from formats.wire.frame import Magic, frame, keep_alive
-from formats.wire.hello import ADMIN_SERVER, STORAGE_CLIENT, STORAGE_SERVER, Hello
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, header, serving, success
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import Magic, frame, keep_alive
+from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_CLIENT, STORAGE_SERVER, Hello
 
 WAYS = [(loop, tls) for loop in LOOPS for tls in (False, True)]
 HELLO = Hello((0,), STORAGE_CLIENT).encode()

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.errors import ListenError
-from engine.node.data_port import DataPort
-from engine.node.limits import NodeLimits
-from formats.wire import storage
-from formats.wire.hello import STORAGE_CLIENT, Hello
 from tests.node.serving import LOG, LOOPS, SESSION, Peer, Serving, appends, serving, success
+from waltzctl.engine.errors import ListenError
+from waltzctl.engine.node.data_port import DataPort
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.formats.wire import storage
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
 
 MAX_ID = storage.MaxTransactionIdRequest(SESSION, 1, 0)
 HELLO = Hello((0,), STORAGE_CLIENT).encode()

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from formats.wire import storage
-from formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER, Hello
 from tests.builders import build_directory
 from tests.cli.nodes import Served, serving
 from tests.node.serving import SESSION, SharedTls, appends
+from waltzctl.formats.wire import storage
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, STORAGE_SERVER, Hello
 
 BOUND = 500
 """MiB."""

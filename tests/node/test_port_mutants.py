@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.node.limits import NodeLimits
-from formats.wire import admin, storage
-from formats.wire.frame import Magic, keep_alive
 from tests.builders import KEY
 from tests.node.serving import SESSION, Peer, Serving, appends, serving, success
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.frame import Magic, keep_alive
 
 DEFAULT, THOROUGH = 20_000, 1_000_000
 ABREAST = 10

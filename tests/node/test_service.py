@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError, MismatchError, NotAssignedError
-from engine.node.failures import failure_of
-from engine.node.hosted_storage import ServiceOptions
-from engine.storage.directory import StorageOptions
-from formats.control import Layout
-from formats.segment import RECORD_OVERHEAD
-from formats.wire.failure import Failure
-from formats.wire.storage import (
+from tests.builders import build_directory
+from tests.node.service_support import CONCURRENT, STORAGE, Peer, Served, appended, created, record, serving
+from tests.storage.support import built, damage, data_path, offset_of
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotAssignedError
+from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import RECORD_OVERHEAD
+from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.storage import (
     FailureResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
@@ -33,9 +36,6 @@ from formats.wire.storage import (
     SuccessResponse,
     TruncateRequest,
 )
-from tests.builders import build_directory
-from tests.node.service_support import CONCURRENT, STORAGE, Peer, Served, appended, created, record, serving
-from tests.storage.support import built, damage, data_path, offset_of
 
 
 def max_id(served: Served, partition: int = 0, session: int = 1) -> int:

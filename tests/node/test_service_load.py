@@ -11,23 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import RefusedError
-from engine.node.failures import failure_of
-from engine.node.hosted_storage import ServiceOptions
-from engine.node.partition_service import Admission, PartitionService
-from engine.node.permissions import DeniedError
-from engine.node.workers import WorkerPool
-from formats.wire.frame import FrameReader, Magic
-from formats.wire.storage import (
-    AppendRequest,
-    FailureResponse,
-    MaxTransactionIdRequest,
-    MaxTransactionIdResponse,
-    StorageMessage,
-    SuccessResponse,
-    TruncateRequest,
-    decode,
-)
 from tests.node.service_support import (
     LOG,
     PATIENCE,
@@ -38,6 +21,23 @@ from tests.node.service_support import (
     request_of,
     run_of,
     serving,
+)
+from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.node.partition_service import Admission, PartitionService
+from waltzctl.engine.node.permissions import DeniedError
+from waltzctl.engine.node.workers import WorkerPool
+from waltzctl.formats.wire.frame import FrameReader, Magic
+from waltzctl.formats.wire.storage import (
+    AppendRequest,
+    FailureResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    StorageMessage,
+    SuccessResponse,
+    TruncateRequest,
+    decode,
 )
 
 

@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.node.hosted_storage import HostedStorage, ServiceOptions
-from engine.node.metrics import NodeMetrics
-from engine.node.partition_service import Admission
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.control import Layout
-from formats.wire.storage import (
+from tests.node.service_support import LOG, Peer, created, record, request_of, run_of
+from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
+from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.partition_service import Admission
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.wire.storage import (
     AppendRequest,
     FailureResponse,
     LastSessionInfoRequest,
@@ -45,7 +46,6 @@ from formats.wire.storage import (
     WireRecord,
     encode,
 )
-from tests.node.service_support import LOG, Peer, created, record, request_of, run_of
 
 PARTITIONS = 3
 PEERS = 3

@@ -15,11 +15,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-import engine.tls
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.keystore import MAX_STORE_SIZE, StoreType, read_key_store, read_trust_store, store_type_of
-from engine.tls import TlsOptions, client_context, self_signed, server_context
+import waltzctl.engine.tls
 from tests.node.certificates import PASSWORD, Authority, Leaf, self_made
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.keystore import MAX_STORE_SIZE, StoreType, read_key_store, read_trust_store, store_type_of
+from waltzctl.engine.tls import TlsOptions, client_context, self_signed, server_context
 
 KINDS = ("JKS", "PKCS12", "PEM")
 AUTHORITY = Authority()

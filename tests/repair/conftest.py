@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from formats.control import Layout
 from tests.memory import in_memory
 from tests.repair.scenes import Scene, make_scene
+from waltzctl.formats.control import Layout
 
 
 @pytest.fixture

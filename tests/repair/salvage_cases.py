@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from engine.inspect.verify import verify
-from engine.repair.salvage import SalvageReport
-from formats.segment import HEADER_SIZE, Record, encode_records, parse_name
 from tests.builders import KEY, segment_header
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.salvage import SalvageReport
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, parse_name
 
 OTHER = uuid.UUID("fedcba98-7654-3210-fedc-ba9876543210")
 

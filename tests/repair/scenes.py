@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import RepairResult, apply
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from formats.control import Layout, decode_control
-from formats.segment import Record, encode_records, index_name, segment_name
 from tests.builders import build_directory, make_records
 from tests.repair.trees import Snapshot, snapshot
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import Record, encode_records, index_name, segment_name
 
 SEGMENTS = (0, 50, 100)
 COUNT = 130

@@ -10,21 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import RefusedError, StalePlanError
-from engine.repair.apply import apply
-from engine.repair.plan import load_plan, plan_object
-from engine.repair.quarantine import undo
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.recover import plan_recover
-from engine.repair.recover_ledger import plan_forget
-from engine.repair.set_partition import Setting, plan_set_partition
-from engine.repair.truncate import plan_truncate
-from engine.storage.accepted_losses import ledger_path, read_ledger
-from engine.storage.directory import StorageDirectory
-from engine.storage.view import read_control
-from formats.accepted_losses import encode_ledger
-from formats.control import Layout
-from formats.segment import HEADER_SIZE
 from tests.builders import build_directory
 from tests.repair.scenes import (
     MARK,
@@ -39,6 +24,21 @@ from tests.repair.scenes import (
     status,
     undecided,
 )
+from waltzctl.engine.errors import RefusedError, StalePlanError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import load_plan, plan_object
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.accepted_losses import ledger_path, read_ledger
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.accepted_losses import encode_ledger
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 def accepted(root: Path) -> list[tuple[int, int, int, int]]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import (
+from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
+from tests.repair.trees import Crash, crashing_at, recording, snapshot
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
     InvalidRequestError,
@@ -17,15 +19,13 @@ from engine.errors import (
     StalePlanError,
     WaltzError,
 )
-from engine.repair import journal
-from engine.repair.apply import apply
-from engine.repair.plan import Repair, load_plan, plan_object
-from engine.repair.quarantine import interrupted, list_entries, undo
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.recover import plan_recover
-from engine.repair.truncate import plan_truncate
-from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
-from tests.repair.trees import Crash, crashing_at, recording, snapshot
+from waltzctl.engine.repair import journal
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
+from waltzctl.engine.repair.quarantine import interrupted, list_entries, undo
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.truncate import plan_truncate
 
 
 def plans(scene: Scene) -> list[Repair]:
@@ -212,7 +212,7 @@ def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(scene: Scen
 
 
 def remade(repair: Repair, scene: Scene) -> Repair:
-    from engine.repair.plan import make
+    from waltzctl.engine.repair.plan import make
 
     return make(repair.plan.command, scene.root, repair.plan.arguments)
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import MismatchError
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import apply
-from engine.repair.recover import plan_recover
-from formats.control import Layout
 from tests.builders import build_directory
 from tests.repair.scenes import flip
 from tests.repair.trees import contents, snapshot
+from waltzctl.engine.errors import MismatchError
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.control import Layout
 
 
 def scene(path: Path, layout: Layout) -> tuple[Path, Path]:

@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.disk import DirectoryLock
-from engine.errors import DirectoryLockedError, NotWaltzError, RefusedError, StalePlanError
-from engine.repair.apply import RepairResult, apply
-from engine.repair.convert import plan_convert
-from engine.repair.quarantine import undo
-from engine.storage.availability import Availability, load_marks, read_availability
-from engine.storage.directory import StorageDirectory
-from engine.storage.view import read_control
-from formats.control import (
+from tests.builders import build_directory, digest
+from tests.repair.scenes import Scene, flip, make_scene, rewrite_mark, status
+from tests.repair.trees import snapshot
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import DirectoryLockedError, NotWaltzError, RefusedError, StalePlanError
+from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.storage.availability import Availability, load_marks, read_availability
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import (
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
     Choice,
@@ -30,9 +33,6 @@ from formats.control import (
     convert_info,
     decode_control,
 )
-from tests.builders import build_directory, digest
-from tests.repair.scenes import Scene, flip, make_scene, rewrite_mark, status
-from tests.repair.trees import snapshot
 
 CTL = "waltz-storage.ctl"
 OTHER = {Layout.DOCUMENTED: Layout.RELEASED, Layout.RELEASED: Layout.DOCUMENTED}

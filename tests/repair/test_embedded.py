@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.repair.recover import plan_recover
 from fixtures.building import SEGMENTS, Files, clean, index, name, overwrite, put_segment, record, segment
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record
 from tests.repair.scenes import actions, undecided
 from tests.repair.test_rivals import recovered
 from tests.repair.test_wrong_ids import stored, write
 from tests.repair.trees import snapshot
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record
 
 INNER = Record.make(5, RequestId(8, 1, 0, 5), 0, b"a record within a record")
 

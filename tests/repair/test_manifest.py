@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DamageError, WaltzError
-from engine.repair.manifest import MANIFEST, QuarantineEntry, decode_entry, encode_entry
-from engine.repair.quarantine import Cut, Remove, Replace, apply_edits, list_entries, roll_back_interrupted, undo
 from tests.repair.trees import contents
+from waltzctl.engine.errors import DamageError, WaltzError
+from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, decode_entry, encode_entry
+from waltzctl.engine.repair.quarantine import (
+    Cut,
+    Remove,
+    Replace,
+    apply_edits,
+    list_entries,
+    roll_back_interrupted,
+    undo,
+)
 
 
 @pytest.fixture

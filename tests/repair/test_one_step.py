@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.compare.plans import plans
-from engine.errors import BelowLowWaterMarkError
-from engine.repair import provenance
-from engine.repair.apply import apply
-from engine.repair.content import Content
-from engine.repair.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
-from engine.repair.plan import Repair
-from engine.repair.provenance import MOMENT_MS, Surroundings, judge
-from engine.repair.quarantine import apply_edits
-from engine.repair.recover import plan_recover
-from engine.repair.since import falling_marks
-from engine.repair.survey import survey
-from engine.repair.truncate import plan_truncate
-from engine.storage.view import read_control, view_partition
-from formats.control import Layout, decode_control
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position
 from tests.builders import build_directory, make_records, write_segment
 from tests.compare.clusters import COUNT as HELD
 from tests.compare.clusters import compared, extend, make_cluster, marks, rewrite
 from tests.repair.scenes import COUNT, MARK, Scene, actions, make_scene, rewrite_mark, undecided
 from tests.repair.trees import recording
+from waltzctl.engine import disk
+from waltzctl.engine.compare.plans import plans
+from waltzctl.engine.errors import BelowLowWaterMarkError
+from waltzctl.engine.repair import provenance
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.provenance import MOMENT_MS, Surroundings, judge
+from waltzctl.engine.repair.quarantine import apply_edits
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.since import falling_marks
+from waltzctl.engine.repair.survey import survey
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.view import read_control, view_partition
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 

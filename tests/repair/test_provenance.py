@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
-from engine.findings import Finding
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import apply
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.recover import plan_recover
-from engine.repair.truncate import plan_truncate
-from engine.storage.append import PendingRecord, append_lines
-from engine.storage.directory import StorageDirectory
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record, SegmentHeader, index_name, segment_name
 from tests.builders import build_directory, make_records
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.scenes import flip
 from tests.repair.trees import snapshot
+from waltzctl.engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, index_name, segment_name
 
 FIRST = segment_name(0)
 PARTITION_AT = 31

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.disk import DirectoryLock
-from engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
-from engine.repair.apply import apply
-from engine.repair.journal import journal_path
-from engine.repair.manifest import MANIFEST, QuarantineEntry, State
-from engine.repair.prune import Prune, kept_bytes, plan_prune, prune
-from engine.repair.quarantine import list_entries, roll_back_interrupted, undo
-from engine.repair.truncate import plan_truncate
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory, digest
 from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
+from waltzctl.engine import disk
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.journal import journal_path
+from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, State
+from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
+from waltzctl.engine.repair.quarantine import list_entries, roll_back_interrupted, undo
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 DAY = 86_400.0
 NOW = 1_700_000_000_000

@@ -15,27 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.errors import (
-    DamageError,
-    DirectoryLockedError,
-    DiskFullError,
-    InvalidRequestError,
-    RefusedError,
-    StalePlanError,
-)
-from engine.repair import carrying_out, journal, quarantine
-from engine.repair.quarantine import (
-    Cut,
-    Overwrite,
-    Remove,
-    Replace,
-    apply_edits,
-    interrupted,
-    list_entries,
-    roll_back_interrupted,
-    undo,
-)
 from tests.repair.trees import (
     Crash,
     contents,
@@ -46,6 +25,27 @@ from tests.repair.trees import (
     random_edits,
     recording,
     snapshot,
+)
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    DiskFullError,
+    InvalidRequestError,
+    RefusedError,
+    StalePlanError,
+)
+from waltzctl.engine.repair import carrying_out, journal, quarantine
+from waltzctl.engine.repair.quarantine import (
+    Cut,
+    Overwrite,
+    Remove,
+    Replace,
+    apply_edits,
+    interrupted,
+    list_entries,
+    roll_back_interrupted,
+    undo,
 )
 
 SEEDS = st.integers(0, 2**32)
@@ -259,8 +259,8 @@ def test_a_disk_that_fills_up_while_copies_are_made_leaves_nothing(tree: Path) -
     code = f"""
 import resource, signal, sys
 from pathlib import Path
-from engine.errors import DiskWriteError
-from engine.repair.quarantine import Cut, Replace, apply_edits
+from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.repair.quarantine import Cut, Replace, apply_edits
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 root = Path({str(tree)!r})

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError, NotWaltzError, RefusedError
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.rebuild_index import plan_rebuild_index
-from formats.segment import HEADER_SIZE, Record, encode_entries
 from tests.builders import CREATED, segment_header
 from tests.golden import golden_directories, needs_golden
 from tests.repair.scenes import Scene, actions, codes, flip
 from tests.repair.trees import contents, snapshot
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 GARBLES = ["delete", "garble", "cut", "extend", "zero", "empty"]
 
@@ -146,7 +146,7 @@ def test_entries_inside_a_damaged_span_are_kept_when_the_old_index_knows_them(sc
 
 
 def test_a_jump_of_ids_that_is_no_loss_does_not_make_an_enormous_index(scene: Scene) -> None:
-    from formats.request_id import RequestId
+    from waltzctl.formats.request_id import RequestId
 
     path = scene.seg(100)
     path.write_bytes(path.read_bytes() + Record.make(2**55, RequestId(0, 0, 0, 0), 0, b"far").encode())

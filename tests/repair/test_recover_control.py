@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.repair.recover import plan_recover
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Choice, Layout, decode_control
 from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, codes, flip, make_scene, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Choice, Layout, decode_control
 
 
 def layout_of(scene: Scene) -> Layout:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.repair.recover import plan_recover
 from tests.builders import segment_header
 from tests.repair.scenes import Scene, actions, flip, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
+from waltzctl.engine.repair.recover import plan_recover
 
 FIELDS = {"version": 3, "key": 15, "partition": 31, "first": 39}
 

@@ -9,11 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from engine.repair.recover import plan_recover
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.segment import Record, index_name, segment_name
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.scenes import (
     COUNT,
@@ -31,6 +26,11 @@ from tests.repair.scenes import (
     undecided,
 )
 from tests.repair.trees import snapshot
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record, index_name, segment_name
 
 
 def test_a_clean_directory_gives_an_empty_plan(scene: Scene) -> None:
@@ -525,9 +525,9 @@ def test_any_mixture_of_damage_is_restored_from_a_replica_or_stays_named(tmp_pat
 
 def readable(scene: Scene) -> list[int]:
     """Ids that the scanner can still find in partition 0."""
-    from engine.scan.columns import RecordBatch
-    from engine.scan.scanner import scan_records
-    from engine.scan.source import FileSource
+    from waltzctl.engine.scan.columns import RecordBatch
+    from waltzctl.engine.scan.scanner import scan_records
+    from waltzctl.engine.scan.source import FileSource
 
     found: list[int] = []
     for path in sorted((scene.root / "0").glob("*.seg")):

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import apply
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.storage.accepted_losses import read_ledger
-from formats.segment import Record, segment_name
 from tests.builders import build_directory, make_records, write_segment
 from tests.repair.trees import snapshot
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.formats.segment import Record, segment_name
 
 Runs = Sequence[Sequence[Record]]
 

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Finding
-from engine.inspect.outcome import VerifyOptions
-from engine.inspect.verify import verify
-from engine.repair.apply import RepairResult, apply
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.repair.recover_ledger import plan_forget
-from engine.storage.accepted_losses import read_ledger
-from engine.storage.append import PendingRecord, append_lines
 from fixtures.building import LAST, SEGMENTS, clean, put_segment, record, segment
-from formats.request_id import RequestId
-from formats.segment import Record
 from tests.repair.scenes import actions, codes, status
 from tests.repair.test_wrong_ids import WHOLE, stored, write
 from tests.repair.trees import snapshot
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
 
 ENDS = (*SEGMENTS[1:], LAST + 1)
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError, NotWaltzError
-from engine.inspect.verify import verify
-from engine.repair.salvage import IdRange, salvage
-from formats.checksums import crc32
-from formats.control import Layout, decode_control
-from formats.request_id import RequestId
-from formats.segment import Record, encode_records, pack_record_header
 from tests.builders import KEY, build_directory, digest, make_records, segment_header
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, assert_clean, data_file, records_in, without
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.salvage import IdRange, salvage
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record, encode_records, pack_record_header
 
 
 def state(path: Path) -> dict[str, tuple[str, int]]:

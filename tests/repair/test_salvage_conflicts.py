@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.repair.salvage import salvage
-from formats.checksums import crc32
-from formats.segment import Record, pack_record_header
 from tests.builders import make_records
 from tests.repair.salvage_cases import assert_adds_up, assert_clean, data_file, records_in
+from waltzctl.engine.repair.salvage import salvage
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import Record, pack_record_header
 
 
 def write(path: Path, *parts: bytes) -> Path:

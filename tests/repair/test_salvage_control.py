@@ -13,14 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError, NotWaltzError, RefusedError
-from engine.repair.salvage import IdRange, SalvageReport, salvage
-from engine.repair.salvage_control_file import SalvagedControl, salvage_control_file
-from formats.control import ControlFile, Layout, PartitionInfo, PartitionStruct, decode_control, initial_control
 from tests.builders import CREATED, KEY, build_directory, digest, make_records
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, data_file, records_in
 from tests.repair.scenes import codes, flip, status
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.repair.salvage import IdRange, SalvageReport, salvage
+from waltzctl.engine.repair.salvage_control_file import SalvagedControl, salvage_control_file
+from waltzctl.formats.control import (
+    ControlFile,
+    Layout,
+    PartitionInfo,
+    PartitionStruct,
+    decode_control,
+    initial_control,
+)
 
 CTL = "waltz-storage.ctl"
 both_layouts = pytest.mark.parametrize("layout", Layout)

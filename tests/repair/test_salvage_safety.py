@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import DamageError, DiskFullError, DiskReadError, InvalidRequestError
-from engine.repair import salvage_sources
-from engine.repair.salvage import salvage
-from engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource
-from engine.scan.source import FileSource
 from tests.builders import build_directory, digest, make_records
 from tests.repair.salvage_cases import assert_adds_up, assert_clean, data_file, records_in
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError, InvalidRequestError
+from waltzctl.engine.repair import salvage_sources
+from waltzctl.engine.repair.salvage import salvage
+from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource
+from waltzctl.engine.scan.source import FileSource
 
 
 @pytest.fixture

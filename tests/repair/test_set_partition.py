@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.errors import (
+from tests.builders import build_directory, digest
+from tests.repair.trees import snapshot
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
     DamageError,
@@ -20,20 +22,18 @@ from engine.errors import (
     RefusedError,
     StalePlanError,
 )
-from engine.repair.apply import RepairResult, apply
-from engine.repair.journal import journal_path
-from engine.repair.manifest import MANIFEST, KeptMove, encode_entry
-from engine.repair.plan import Repair, load_plan, plan_object
-from engine.repair.quarantine import list_entries, undo
-from engine.repair.set_partition import Setting, plan_set_partition
-from engine.repair.truncate import plan_truncate
-from engine.storage.availability import Availability, read_availability, save_marks
-from engine.storage.directory import StorageDirectory
-from engine.storage.fences import SessionFences
-from engine.storage.view import read_control
-from formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
-from tests.builders import build_directory, digest
-from tests.repair.trees import snapshot
+from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.journal import journal_path
+from waltzctl.engine.repair.manifest import MANIFEST, KeptMove, encode_entry
+from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
+from waltzctl.engine.repair.quarantine import list_entries, undo
+from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.availability import Availability, read_availability, save_marks
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
 
 SESSION, MARK, LAST = 3, 9, 29
 """Of partition 0; partition 1 has twelve records, partition 2 was never here."""

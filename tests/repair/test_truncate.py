@@ -6,13 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzError, RefusedError
-from engine.repair.apply import apply
-from engine.repair.quarantine import undo
-from engine.repair.truncate import plan_truncate
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout
-from formats.segment import encode_entries
 from tests.builders import segment_header
 from tests.repair.scenes import (
     COUNT,
@@ -29,6 +22,13 @@ from tests.repair.scenes import (
     same_bytes,
 )
 from tests.repair.trees import snapshot
+from waltzctl.engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import encode_entries
 
 
 def wanted(scene: Scene, after: int) -> dict[str, bytes]:

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from engine.disk import DirectoryLock
-from engine.errors import StalePlanError
-from engine.repair.apply import apply, undo_repair
-from engine.repair.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
-from engine.repair.quarantine import Overwrite, apply_edits, list_entries, undo
-from engine.repair.recover import plan_recover
-from engine.repair.since import falling_marks
-from engine.repair.truncate import plan_truncate
-from engine.storage.append import PendingRecord, append_lines
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.view import read_control
-from formats.control import CONTROL_FILE_NAME, Layout
 from tests.builders import build_directory
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
 from tests.repair.test_manifest import sealed
 from tests.repair.trees import contents, snapshot
+from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.repair.apply import apply, undo_repair
+from waltzctl.engine.repair.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
+from waltzctl.engine.repair.quarantine import Overwrite, apply_edits, list_entries, undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.since import falling_marks
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 LAST = 129
 """The last transaction of partition 0 of a scene."""

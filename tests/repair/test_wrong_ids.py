@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Finding
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.verify import verify
-from engine.repair.apply import RepairResult, apply
-from engine.repair.plan import Repair
-from engine.repair.quarantine import undo
-from engine.repair.recover import plan_recover
-from engine.storage.accepted_losses import read_ledger
-from engine.storage.segment_recovery import Place, examine_segment
-from engine.storage.view import view_storage
 from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, record, segment
-from formats.segment import Record
 from tests.repair.trees import snapshot
 from tests.trust.running import Said, called
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.segment_recovery import Place, examine_segment
+from waltzctl.engine.storage.view import view_storage
+from waltzctl.formats.segment import Record
 
 ENDS = (*SEGMENTS[1:], LAST + 1)
 FAR = 10**15

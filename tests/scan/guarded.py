@@ -14,16 +14,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.scan import wire_compiled
-from engine.scan.transcode import room_for
-from engine.scan.wire_code import Loops
-from engine.scan.wire_layout import COLUMNS, EXPECTED, FILLED, LONGEST, MAGIC, POSITION, ROWS
-from engine.scan.wire_loops import INTERPRETED, new_state
-from formats.request_id import RequestId
-from formats.segment import Record
-from formats.wire.frame import keep_alive
-from formats.wire.records import WireRecord
-from formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
+from waltzctl.engine.scan import wire_compiled
+from waltzctl.engine.scan.transcode import room_for
+from waltzctl.engine.scan.wire_code import Loops
+from waltzctl.engine.scan.wire_layout import COLUMNS, EXPECTED, FILLED, LONGEST, MAGIC, POSITION, ROWS
+from waltzctl.engine.scan.wire_loops import INTERPRETED, new_state
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.frame import keep_alive
+from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
 _PAGE = mmap.PAGESIZE
 _NO_ACCESS = 0

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import construct
 
-from engine.scan.columns import Damage, RecordBatch
-from formats.segment import HEADER_SIZE, RECORD_SCHEMA, Record, encode_entries, encode_records
 from tests.builders import segment_header
+from waltzctl.engine.scan.columns import Damage, RecordBatch
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_SCHEMA, Record, encode_entries, encode_records
 
 Row = tuple[int, int, int, int, int, int, int, int, bool]
 

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 
-from engine.scan import carve, probe
-from engine.scan.carve import carve_records
-from engine.scan.kernel import made_up_record
-from engine.scan.source import BytesSource
-from formats.request_id import RequestId
-from formats.segment import Record, encode_records
 from tests.builders import make_records
 from tests.scan.oracle import rows_of, segment_of
+from waltzctl.engine.scan import carve, probe
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.kernel import made_up_record
+from waltzctl.engine.scan.source import BytesSource
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record, encode_records
 
 KERNELS = pytest.mark.parametrize("compiled", [False, True], ids=["interpreted", "compiled"])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.scan import code_cache, compiled
+from waltzctl.engine.scan import code_cache, compiled
 
 needs_owner_checks = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners here")
 
@@ -139,7 +139,7 @@ def test_kernel_from_a_cache_with_rubbish_in_it(root: Path, monkeypatch: pytest.
 def test_loading_from_the_cache_leaves_numba_out(root: Path) -> None:
     script = (
         "import sys\n"
-        "from engine.scan import compiled\n"
+        "from waltzctl.engine.scan import compiled\n"
         f"compiled.load({compiled.available_ways()[0]!r})\n"
         "print('numba' in sys.modules)\n"
     )
@@ -156,8 +156,8 @@ def test_loading_from_the_cache_leaves_numba_out(root: Path) -> None:
 def test_small_scan_imports_no_compiler() -> None:
     script = (
         "import sys\n"
-        "from engine.scan.scanner import scan_records\n"
-        "from engine.scan.source import BytesSource\n"
+        "from waltzctl.engine.scan.scanner import scan_records\n"
+        "from waltzctl.engine.scan.source import BytesSource\n"
         "list(scan_records(BytesSource(bytes(200)), first_transaction_id=0))\n"
         "print(sorted({'numba', 'llvmlite', 'construct.lib'} & sys.modules.keys() - {'construct.lib'}))\n"
     )

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from engine.scan import crc_kernel
-from formats.checksums import shift_operator
+from waltzctl.engine.scan import crc_kernel
+from waltzctl.formats.checksums import shift_operator
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 63, 100, 4095, 4096, 4097, 10**6])

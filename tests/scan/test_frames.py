@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.scan.frames import Column, FrameSplitter, SplitStatus
-from formats.wire.frame import FrameError, FrameReader, keep_alive
-from formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 from tests.scan.wire_oracle import MAGIC, changed, expected_split, mixed_streams
 from tests.scan.wire_support import WAYS, use
+from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.formats.wire.frame import FrameError, FrameReader, keep_alive
+from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
 properties = settings(
     deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

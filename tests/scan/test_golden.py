@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine.scan.scanner import scan_records
-from engine.scan.source import FileSource
 from tests.golden import GOLDEN, needs_golden
 from tests.scan.oracle import split
+from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.source import FileSource
 
 EXPECTED = sorted((GOLDEN / "expected" / "cluster-a").glob("*/partition-*.jsonl")) if GOLDEN else []
 

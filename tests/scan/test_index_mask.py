@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.scan.carve import carve_records
-from engine.scan.index_mask import LEAST_ENTRIES, inside_index
-from engine.scan.source import BytesSource
-from formats.request_id import RequestId
-from formats.segment import Record, encode_entries, encode_records
 from tests.builders import make_records
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.index_mask import LEAST_ENTRIES, inside_index
+from waltzctl.engine.scan.source import BytesSource
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record, encode_entries, encode_records
 
 
 def window(data: bytes) -> np.ndarray:  # type: ignore[type-arg]

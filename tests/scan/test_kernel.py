@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.scan import compiled, kernels
-from engine.scan.kernel import (
+from tests.scan.oracle import Row, parse
+from waltzctl.engine.scan import compiled, kernels
+from waltzctl.engine.scan.kernel import (
     BASE,
     EXPECTED,
     FILLED,
@@ -24,8 +25,7 @@ from engine.scan.kernel import (
     answers,
     made_up_record,
 )
-from formats.segment import Record
-from tests.scan.oracle import Row, parse
+from waltzctl.formats.segment import Record
 
 BEFORE = 4096
 LENGTHS = [*range(9), *range(15, 18), *range(27, 34), 60, *range(63, 66), 100, *range(127, 130), 200, 255, 256]
@@ -177,7 +177,7 @@ def test_answers_tell_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that is wrong about one record is not taken."""
     data = made_up_record(0, 50)
     right = answers(INTERPRETED, data)
-    monkeypatch.setattr("engine.scan.kernel.crc32", lambda *_: 1)
+    monkeypatch.setattr("waltzctl.engine.scan.kernel.crc32", lambda *_: 1)
     assert answers(INTERPRETED, data) != right
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DiskReadError, SpecialFileError
-from engine.scan import scanner, walk
-from engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
-from engine.scan.scanner import read_record_at, scan_records, summarise_records
-from engine.scan.source import BytesSource, FileSource
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record, encode_records
 from tests.builders import make_records, segment_header
 from tests.scan.oracle import Segment, assert_tiles, rows_of, segment_of, split
+from waltzctl.engine.errors import DiskReadError, SpecialFileError
+from waltzctl.engine.scan import scanner, walk
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
+from waltzctl.engine.scan.source import BytesSource, FileSource
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 
 GOLDEN_RECORDS = bytes.fromhex(
     "0000000000000000 00000001000000020000000300000004 00000005 00000003 352441c2 616263 201cb6fd"

@@ -10,22 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.scan.frames import Column, FrameSplitter
-from engine.scan.transcode import (
-    AppendEncoder,
-    EncodedAppends,
-    TranscodeError,
-    Verdict,
-    headers_to_wire,
-    list_form,
-    to_wire,
-)
-from engine.scan.wire_layout import COLUMNS
-from formats.request_id import RequestId
-from formats.segment import RecordHeader
-from formats.wire.primitives import Limits, MessageError
-from formats.wire.records import WireRecord, pack_record_headers, pack_records
-from formats.wire.storage import AppendRequest, decode, encode
 from tests.scan.wire_oracle import (
     MAGIC,
     append_streams,
@@ -35,6 +19,22 @@ from tests.scan.wire_oracle import (
     wire_records,
 )
 from tests.scan.wire_support import WAYS, use
+from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.transcode import (
+    AppendEncoder,
+    EncodedAppends,
+    TranscodeError,
+    Verdict,
+    headers_to_wire,
+    list_form,
+    to_wire,
+)
+from waltzctl.engine.scan.wire_layout import COLUMNS
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.primitives import Limits, MessageError
+from waltzctl.formats.wire.records import WireRecord, pack_record_headers, pack_records
+from waltzctl.formats.wire.storage import AppendRequest, decode, encode
 
 properties = settings(
     deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

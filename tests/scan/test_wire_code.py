@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
-from engine.scan.frames import Column, FrameSplitter
-from engine.scan.kernels import WAY_VARIABLE
-from engine.scan.transcode import AppendEncoder, Verdict
-from engine.scan.wire_loops import INTERPRETED
-from formats.segment import Record
-from formats.wire.storage import AppendRequest, decode
 from tests.golden import GOLDEN, needs_golden
 from tests.scan.wire_support import WAYS, loops_of, use
+from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
+from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.kernels import WAY_VARIABLE
+from waltzctl.engine.scan.transcode import AppendEncoder, Verdict
+from waltzctl.engine.scan.wire_loops import INTERPRETED
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.storage import AppendRequest, decode
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,8 +86,8 @@ def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fr
 def test_the_cache_is_enough_and_needs_no_numba(fresh: Path) -> None:
     script = (
         "import sys\n"
-        "from engine.scan import wire_code\n"
-        "from engine.scan.frames import FrameSplitter\n"
+        "from waltzctl.engine.scan import wire_code\n"
+        "from waltzctl.engine.scan.frames import FrameSplitter\n"
         "if sys.argv[1] == 'prepare': wire_code.prepare()\n"
         "print(FrameSplitter(magic=1, max_body=1).loops, 'numba' in sys.modules, 'llvmlite' in sys.modules)\n"
     )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from engine.scan.frames import SplitStatus
-from engine.scan.transcode import Verdict
-from formats.checksums import crc32
-from formats.request_id import RequestId
-from formats.segment import Record
-from formats.wire.frame import keep_alive
-from formats.wire.records import WireRecord
-from formats.wire.storage import AppendRequest, TruncateRequest, encode
+from waltzctl.engine.scan.frames import SplitStatus
+from waltzctl.engine.scan.transcode import Verdict
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.frame import keep_alive
+from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.storage import AppendRequest, TruncateRequest, encode
 
 MAGIC = 0x53
 

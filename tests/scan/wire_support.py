@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.scan import wire_code, wire_compiled
-from engine.scan.object_code import UnavailableError
-from engine.scan.wire_loops import INTERPRETED
+from waltzctl.engine.scan import wire_code, wire_compiled
+from waltzctl.engine.scan.object_code import UnavailableError
+from waltzctl.engine.scan.wire_loops import INTERPRETED
 
 WAYS = ("interpreted", *wire_compiled.WAYS)
 

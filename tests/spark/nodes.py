@@ -9,11 +9,11 @@ from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.client.storage_client import StorageClient
-from engine.node.node import Node
-from formats.segment import Record
-from formats.wire.records import WireRecord
 from tests.node.running import LOG, PATIENCE, node_options
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.node.node import Node
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.records import WireRecord
 
 SESSION = 3
 """The session of `tests.builders.build_directory`."""

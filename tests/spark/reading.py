@@ -9,11 +9,11 @@ from typing import Any
 
 from pyspark.sql.datasource import CaseInsensitiveDict, Filter
 
-from engine.findings import Code, Finding
-from engine.inspect.dump import dump_records
-from engine.inspect.verify import verify
-from engine.spark.batch import PushingReader, reader
-from engine.spark.columns import arrow_schema, pick, spark_schema
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.spark.batch import PushingReader, reader
+from waltzctl.engine.spark.columns import arrow_schema, pick, spark_schema
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 Row = dict[str, Any]

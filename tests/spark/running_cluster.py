@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from engine.spark.java import prepare_java
+from waltzctl.engine.spark.java import prepare_java
 
 HOME = Path(pyspark.__file__).parent
 

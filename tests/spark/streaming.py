@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from engine.spark.columns import RECORD_COLUMNS, spark_schema
-from engine.spark.stream_directory import directory_stream
-from engine.spark.stream_node import node_stream
-from engine.spark.stream_reader import ADMISSION, WaltzStreamReader
-from formats.segment import Record, index_name, segment_name
+from waltzctl.engine.spark.columns import RECORD_COLUMNS, spark_schema
+from waltzctl.engine.spark.stream_directory import directory_stream
+from waltzctl.engine.spark.stream_node import node_stream
+from waltzctl.engine.spark.stream_reader import ADMISSION, WaltzStreamReader
+from waltzctl.formats.segment import Record, index_name, segment_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

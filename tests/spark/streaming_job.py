@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def main(job: Path) -> None:
-    from engine.spark.session import SparkOptions, open_session
-    from engine.spark.source import WaltzDataSource
+    from waltzctl.engine.spark.session import SparkOptions, open_session
+    from waltzctl.engine.spark.source import WaltzDataSource
 
     told = json.loads(job.read_text())
     with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:

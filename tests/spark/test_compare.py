@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.compare import ranges
-from engine.compare.compare import Compared, compare
-from engine.compare.outcome import CompareOptions, CompareSummary
-from engine.crew import Crew, LocalCrew
-from engine.spark.crew import SparkCrew
 from tests.compare.clusters import extend, flip, make_cluster, remove_segment, rewrite, tear
+from waltzctl.engine.compare import ranges
+from waltzctl.engine.compare.compare import Compared, compare
+from waltzctl.engine.compare.outcome import CompareOptions, CompareSummary
+from waltzctl.engine.crew import Crew, LocalCrew
+from waltzctl.engine.spark.crew import SparkCrew
 
 if TYPE_CHECKING:
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 

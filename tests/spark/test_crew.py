@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.crew import LocalCrew
-from engine.errors import ClusterError, DiskReadError
-from engine.spark.crew import PACKET, SparkCrew, pack
-from engine.spark.session import first_line
+from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.errors import ClusterError, DiskReadError
+from waltzctl.engine.spark.crew import PACKET, SparkCrew, pack
+from waltzctl.engine.spark.session import first_line
 
 if TYPE_CHECKING:
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 

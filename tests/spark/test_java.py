@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import UnavailableError
-from engine.spark import java
+from waltzctl.engine.errors import UnavailableError
+from waltzctl.engine.spark import java
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("sh", "bash", "env", "dirname", "readlink", "cat", "sed", "uname", "ls", "nice", "ps")

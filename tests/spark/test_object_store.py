@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.errors import DiskReadError
-from engine.spark.stream_reader import ADMISSION
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import dumped, examples, in_order, read, verified
 from tests.spark.streaming import Query, ids
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.spark.stream_reader import ADMISSION
 from waltzctl.render.objects import finding_keys
 
 if TYPE_CHECKING:

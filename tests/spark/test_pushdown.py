@@ -23,12 +23,12 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from engine.errors import InvalidRequestError
-from engine.spark.selection import Selection, pushed
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, idx, seg
 from tests.spark.opened import Opened
 from tests.spark.reading import dumped, examples, in_order, packets, read
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.selection import Selection, pushed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.crew import Crew, LocalCrew
-from engine.findings import Finding
-from engine.inspect.outcome import VerifyOptions, VerifySummary
-from engine.inspect.status import storage_status
-from engine.inspect.verify import verify
-from engine.repair.rebuild_index import plan_rebuild_index
-from engine.repair.salvage import salvage
-from engine.spark.crew import SparkCrew
 from tests.golden import GOLDEN, needs_golden
+from waltzctl.engine.crew import Crew, LocalCrew
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.salvage import salvage
+from waltzctl.engine.spark.crew import SparkCrew
 
 if TYPE_CHECKING:
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -46,8 +46,8 @@ def test_verify_finds_the_same_in_the_corpus(spark_session: Session, options: Ve
 def test_verify_finds_the_same_in_parts_of_segments(
     spark_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("engine.inspect.crew_checks.PART", 300)
-    monkeypatch.setattr("engine.inspect.crew_checks.SHARES", 4096)
+    monkeypatch.setattr("waltzctl.engine.inspect.crew_checks.PART", 300)
+    monkeypatch.setattr("waltzctl.engine.inspect.crew_checks.SHARES", 4096)
     assert seen(CORPUS, VerifyOptions(), LocalCrew(2)) == seen(CORPUS, VerifyOptions(), None)
     assert seen(CORPUS, VerifyOptions(), SparkCrew(spark_session)) == seen(CORPUS, VerifyOptions(), None)
 
@@ -88,7 +88,7 @@ def test_salvage_writes_the_same(spark_session: Session, tmp_path: Path) -> None
 
 
 def test_a_worker_that_sees_another_file_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
-    from engine.errors import ClusterError
+    from waltzctl.engine.errors import ClusterError
 
     target = tmp_path / "storage"
     shutil.copytree(Path("fixtures/clean-released/storage"), target)

@@ -13,15 +13,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from engine.errors import InvalidRequestError
-from engine.spark.batch import reader
-from engine.spark.columns import RECORD_COLUMNS, VIEWS, arrow_schema, columns_of, ddl, pick, spark_schema
-from engine.spark.read_options import parse
-from engine.spark.record_arrays import Constants, Gathering, arrow_batch
-from engine.spark.source import WaltzDataSource
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import FIXTURES, dumped, examples, in_order, read, verified
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.batch import reader
+from waltzctl.engine.spark.columns import RECORD_COLUMNS, VIEWS, arrow_schema, columns_of, ddl, pick, spark_schema
+from waltzctl.engine.spark.read_options import parse
+from waltzctl.engine.spark.record_arrays import Constants, Gathering, arrow_batch
+from waltzctl.engine.spark.source import WaltzDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,8 +164,8 @@ def test_only_what_is_asked_for_is_made(storage: Path) -> None:
 
 
 def test_batches_are_bounded_in_rows_and_bytes(storage: Path) -> None:
-    from engine.scan.scanner import scan_records
-    from engine.scan.source import FileSource
+    from waltzctl.engine.scan.scanner import scan_records
+    from waltzctl.engine.scan.source import FileSource
 
     columns = pick("records", None, data=True)
     gathering = Gathering([one.name for one in columns], arrow_schema(columns), most_rows=10, most_bytes=200)
@@ -174,7 +174,7 @@ def test_batches_are_bounded_in_rows_and_bytes(storage: Path) -> None:
         (whole,) = scan_records(source, first_transaction_id=0, data=True)
     batches += gathering.begin("n", 0, 0)
     for place in range(len(whole)):
-        from engine.spark.record_arrays import rows_of
+        from waltzctl.engine.spark.record_arrays import rows_of
 
         one = rows_of(whole, place, place + 1)
         assert one is not None
@@ -226,12 +226,14 @@ def test_the_module_that_spark_looks_for_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FIXTURES.parent)
     name, *modules = done.stdout.split()
     assert name == "waltz"
-    assert not {"numba", "fsspec", "s3fs", "engine.scan.scanner", "engine.inspect.targets"} & set(modules)
+    assert not {"numba", "fsspec", "s3fs", "waltzctl.engine.scan.scanner", "waltzctl.engine.inspect.targets"} & set(
+        modules
+    )
 
 
 def test_the_manual_names_every_option_and_column() -> None:
     """docs/spark-data-source.md against the tables that the program uses."""
-    from engine.spark.read_options import KNOWN
+    from waltzctl.engine.spark.read_options import KNOWN
 
     text = (FIXTURES.parent / "docs" / "spark-data-source.md").read_text()
     for name in KNOWN:

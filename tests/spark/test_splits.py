@@ -15,20 +15,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from engine import disk
-from engine.errors import DiskReadError, InvalidRequestError
-from engine.inspect.segment_job import SegmentJob
-from engine.scan import resync
-from engine.spark import batch, segment_parts
-from engine.spark.batch import reader
-from engine.spark.columns import pick, spark_schema
-from engine.spark.splits import Part, pack, parts_for
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record, encode_records
 from tests.builders import build_directory, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import dumped, examples, in_order, packets, read
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan import resync
+from waltzctl.engine.spark import batch, segment_parts
+from waltzctl.engine.spark.batch import reader
+from waltzctl.engine.spark.columns import pick, spark_schema
+from waltzctl.engine.spark.splits import Part, pack, parts_for
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 
 SIZES = ("128MiB", "5000", "777", "300")
 

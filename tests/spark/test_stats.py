@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from engine.spark.crew import SparkCrew
-from engine.spark.session import Session
-from engine.stats.options import StatsOptions
-from engine.stats.stats import stats
 from tests.stats.support import count, same
+from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.session import Session
+from waltzctl.engine.stats.options import StatsOptions
+from waltzctl.engine.stats.stats import stats
 
 pytestmark = pytest.mark.xdist_group("spark")
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

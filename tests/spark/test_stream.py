@@ -11,12 +11,12 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from pyspark.errors import StreamingQueryException
 
-from engine.spark.source import WaltzDataSource
-from engine.spark.stream_reader import ADMISSION
-from engine.storage.append import AppendSession, PendingRecord
-from engine.storage.directory import StorageDirectory
 from tests.builders import build_directory, make_records
 from tests.spark.nodes import served
+from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.stream_reader import ADMISSION
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

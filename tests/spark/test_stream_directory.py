@@ -14,16 +14,16 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
-from engine.findings import Finding
-from engine.inspect.dump import dump_records
-from engine.storage.append import AppendSession, PendingRecord
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.control import decode_control
-from formats.segment import Record, index_name, segment_name
 from tests.builders import build_directory, make_records, write_segment
 from tests.golden import GOLDEN, needs_golden
 from tests.spark.streaming import Query, as_row, damage, findings, ids, open_stream, row_value, segment_path
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import decode_control
+from waltzctl.formats.segment import Record, index_name, segment_name
 
 
 def test_every_record_comes_once_with_its_bytes_whatever_the_limit(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_data_that_disagrees_with_its_own_checksum_is_given_with_its_finding(tmp
     bad = Record.make(2, records[2].request_id, records[2].header, b"x" * 20)
     import dataclasses
 
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     wrong = dataclasses.replace(bad, data_checksum=bad.data_checksum ^ 1)
     wrong = dataclasses.replace(wrong, record_checksum=crc32(wrong.encode()[:-4]))

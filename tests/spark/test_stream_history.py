@@ -11,15 +11,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from engine.errors import InvalidRequestError, StalePlanError
-from engine.inspect import segment_checks
-from engine.scan import scanner
-from engine.spark import stream_directory, stream_places
-from engine.storage.append import AppendSession, PendingRecord
-from engine.storage.directory import StorageDirectory
-from formats.segment import index_name
 from tests.builders import build_directory, make_records, write_segment
 from tests.spark.streaming import Query, damage, findings, ids, open_stream, segment_path
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.inspect import segment_checks
+from waltzctl.engine.scan import scanner
+from waltzctl.engine.spark import stream_directory, stream_places
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.segment import index_name
 
 # ---- a history that changed ---------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ def test_a_large_segment_is_split_where_its_index_proves_records_and_nothing_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_places, "SPLIT_BYTES", 3000)
-    monkeypatch.setattr("engine.spark.stream_reader.TASK_WEIGHT", 5000)
+    monkeypatch.setattr("waltzctl.engine.spark.stream_reader.TASK_WEIGHT", 5000)
     path = build_directory(tmp_path / "d", {0: [make_records(300)], 1: [make_records(5, partition=1)]})
     damage(path, 0, 77)
     reader = open_stream(path)

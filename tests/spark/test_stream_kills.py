@@ -17,14 +17,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from engine.client.storage_client import StorageClient
-from engine.storage.append import AppendSession, PendingRecord
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.segment import Record
 from tests.builders import build_directory, make_records
 from tests.interop.processes import Stage, wait_until
 from tests.spark.killing import PATIENCE, mortal
 from tests.spark.nodes import SESSION, sent
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.segment import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

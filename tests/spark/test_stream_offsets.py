@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError, StalePlanError
-from engine.spark.offsets import (
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.spark.offsets import (
     BEGINNING,
     EARLIEST,
     LATEST,
@@ -26,7 +26,7 @@ from engine.spark.offsets import (
     parse_starting,
     share,
 )
-from formats.request_id import RequestId
+from waltzctl.formats.request_id import RequestId
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 PLACE = st.integers(0, 2**63 - 1)

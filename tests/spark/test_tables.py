@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.crew import Crew, LocalCrew
-from engine.errors import ClusterError, InvalidRequestError
-from engine.findings import Finding
-from engine.inspect.dump import DumpedRecord, dump_records
-from engine.spark.crew import SparkCrew
-from engine.spark.tables import TableRequest, write_table
 from tests.cli.running import invoke
+from waltzctl.engine.crew import Crew, LocalCrew
+from waltzctl.engine.errors import ClusterError, InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
+from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.tables import TableRequest, write_table
 
 if TYPE_CHECKING:
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 dataset = pytest.importorskip("pyarrow.dataset")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.spark.crew import SparkCrew
-from engine.spark.telegrams import Receiver, Sender
 from tests.spark.test_crew import Heard
+from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.telegrams import Receiver, Sender
 
 if TYPE_CHECKING:
-    from engine.spark.session import Session
+    from waltzctl.engine.spark.session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 

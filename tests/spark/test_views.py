@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine.findings import Finding
-from engine.inspect.dump import SegmentDump, dump_control, dump_segments
-from engine.inspect.dump_index import IndexEntry, dump_index
-from engine.spark.columns import VIEWS
 from tests.builders import build_directory, make_records, write_segment
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import examples, in_order, packets, read, verified
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
+from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
+from waltzctl.engine.spark.columns import VIEWS
 from waltzctl.render.objects import finding_keys
 
 SIZES = ("128MiB", "1000", "300")

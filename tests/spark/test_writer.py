@@ -22,15 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from engine.errors import ChecksumMismatchError, InvalidRequestError, RefusedError, WaltzError
-from engine.spark import run_writing
-from engine.spark.writer import Staged, storage_writer
-from engine.storage.append import AppendSession, PendingRecord
-from engine.storage.directory import StorageDirectory
-from engine.storage.view import read_control
-from formats.control import Layout
 from tests.builders import make_records
 from tests.spark.writing import KEY, SCHEMA, begin, is_clean, nothing_left, records_of, request_parts, rows, write
+from waltzctl.engine.errors import ChecksumMismatchError, InvalidRequestError, RefusedError, WaltzError
+from waltzctl.engine.spark import run_writing
+from waltzctl.engine.spark.writer import Staged, storage_writer
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import Layout
 
 # ---- what is written ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InvalidRequestError
-from engine.spark.run_joining import StagedSegment, join
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.run_joining import StagedSegment, join
 
 
 def _segments(lengths: dict[int, list[int]]) -> list[StagedSegment]:

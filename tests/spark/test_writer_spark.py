@@ -13,14 +13,14 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from pyspark.errors import PySparkException
 
-from engine.spark import staging
-from engine.spark.source import WaltzDataSource
-from engine.spark.writer import in_order
 from tests.builders import build_directory
 from tests.golden import GOLDEN, needs_golden
 from tests.interop.processes import Stage, wait_until
 from tests.spark.killing import PATIENCE, mortal
 from tests.spark.writing import is_clean, nothing_left, records_of
+from waltzctl.engine.spark import staging
+from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.writer import in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

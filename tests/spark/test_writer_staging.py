@@ -16,11 +16,11 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 
-from engine import disk
-from engine.errors import DamageError, RefusedError
-from engine.spark import run_writing, staging
 from tests.builders import make_records
 from tests.spark.writing import begin, is_clean, nothing_left, rows, write
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, RefusedError
+from waltzctl.engine.spark import run_writing, staging
 
 # ---- jobs that end half-way -----------------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ from tests.spark.writing import begin, is_clean, nothing_left, rows, write
 def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "new"
     code = (
-        "from pathlib import Path; from engine.spark.staging import make_staging;"
+        "from pathlib import Path; from waltzctl.engine.spark.staging import make_staging;"
         f"made = make_staging(Path({str(path)!r})); (made / 'tasks' / 'x').mkdir(); (made / 'tasks' / 'x' / 'f').touch()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

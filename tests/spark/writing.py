@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from engine.errors import WaltzError
-from engine.findings import Finding
-from engine.inspect.dump import dump_records
-from engine.inspect.verify import verify
-from engine.spark.columns import RECORD_COLUMNS, arrow_schema, spark_schema
-from engine.spark.writer import StorageWriter, storage_writer
-from formats.segment import Record
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_schema, spark_schema
+from waltzctl.engine.spark.writer import StorageWriter, storage_writer
+from waltzctl.formats.segment import Record
 
 SCHEMA: StructType = spark_schema(RECORD_COLUMNS)
 KEY = "01234567-89ab-cdef-0123-456789abcdef"

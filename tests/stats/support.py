@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from engine.crew import LocalCrew
-from engine.findings import Finding
-from engine.inspect.dump_records import DumpedRecord, dump_records
-from engine.stats.options import StatsOptions
-from engine.stats.report import StatsReport
-from engine.stats.stats import stats
-from formats.segment import SEGMENT_HEADER
+from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+from waltzctl.engine.stats.options import StatsOptions
+from waltzctl.engine.stats.report import StatsReport
+from waltzctl.engine.stats.stats import stats
+from waltzctl.formats.segment import SEGMENT_HEADER
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

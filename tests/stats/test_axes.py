@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.stats.axes import (
+from tests.formats.settings import properties
+from waltzctl.engine.stats.axes import (
     CHOSEN_BUCKETS,
     ID_BUCKETS,
     TIME_BUCKETS,
@@ -18,8 +19,7 @@ from engine.stats.axes import (
     clock_of,
     id_shift,
 )
-from formats.segment import HEADER_SIZE, SegmentHeader
-from tests.formats.settings import properties
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 MOMENTS = st.integers(1, 253_402_300_799_999)
 NOON = 1_790_000_000_000

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.scan.columns import RecordBatch
-from engine.stats import counting
-from engine.stats.aggregate import Aggregate, Bounds, Collector, merge, nothing
-from engine.stats.axes import Clock, Interval, Scale
-from engine.stats.counting import Counting
-from engine.stats.report import clients_of, gaps_of, repeated_in
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.engine.stats import counting
+from waltzctl.engine.stats.aggregate import Aggregate, Bounds, Collector, merge, nothing
+from waltzctl.engine.stats.axes import Clock, Interval, Scale
+from waltzctl.engine.stats.counting import Counting
+from waltzctl.engine.stats.report import clients_of, gaps_of, repeated_in
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 HOUR = 3_600_000
 properties = settings(deadline=None, max_examples=80)

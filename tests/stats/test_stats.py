@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError, NotWaltzError
-from engine.stats.axes import Interval
-from engine.stats.options import StatsOptions
-from engine.stats.report import StatsReport
-from engine.stats.stats import stats
-from engine.storage.places import place
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record
 from tests.builders import CREATED, build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, records_of, segment_of, tear_tail
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age
 from tests.stats.support import SMALL_PART, PicklingCrew, count, dumped, same, set_created, set_times
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.stats.axes import Interval
+from waltzctl.engine.stats.options import StatsOptions
+from waltzctl.engine.stats.report import StatsReport
+from waltzctl.engine.stats.stats import stats
+from waltzctl.engine.storage.places import place
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 EXAMPLES = sorted(path.name for path in FIXTURES.iterdir() if (path / "storage").is_dir())

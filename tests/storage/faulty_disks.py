@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.errors import DiskFullError, DiskReadError, DiskWriteError
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.partition import Partition
-from formats.segment import Record
-from formats.wire.records import pack_records
 from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
+from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.segment import Record
+from waltzctl.formats.wire.records import pack_records
 
 
 def group(following: int) -> list[Record]:

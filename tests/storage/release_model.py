@@ -10,7 +10,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from formats.control import Layout, PartitionInfo, PartitionStruct, choose_current
+from waltzctl.formats.control import Layout, PartitionInfo, PartitionStruct, choose_current
 
 HEADER = 128
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import PartitionQuarantinedError
-from engine.findings import Finding
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.control import Layout
-from formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
 from tests.builders import build_directory, digest, make_records
+from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 SMALL = StorageOptions(segment_size_threshold=1000, cached_segments=2)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import (
+from tests.builders import build_directory, digest
+from tests.storage.support import LAYOUTS, SMALL, damage, data_path, opened
+from waltzctl.engine.errors import (
     InvalidRequestError,
     NotAssignedError,
     NotAvailableError,
     PartitionQuarantinedError,
     RefusedError,
 )
-from engine.storage.append import AppendResult, PendingRecord, append_lines, grouped
-from engine.storage.directory import create_cluster
-from formats.control import Layout
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE
-from tests.builders import build_directory, digest
-from tests.storage.support import LAYOUTS, SMALL, damage, data_path, opened
+from waltzctl.engine.storage.append import AppendResult, PendingRecord, append_lines, grouped
+from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 @LAYOUTS
@@ -103,6 +103,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.storage.append.BATCH_BYTES", 200)
+    monkeypatch.setattr("waltzctl.engine.storage.append.BATCH_BYTES", 200)
     sizes = [len(group) for group in grouped((PendingRecord(b"x" * 60) for _ in range(5)), 1000)]
     assert sizes == [2, 2, 1]

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.errors import OutOfOrderError, PartitionQuarantinedError
-from engine.scan.transcode import EncodedBlock
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record
 from tests.blocks import encoded_block
 from tests.builders import build_directory, digest, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.storage.support import LAYOUTS, SMALL, damage, data_path, entries, index_path, opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import OutOfOrderError, PartitionQuarantinedError
+from waltzctl.engine.scan.transcode import EncodedBlock
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record
 
 properties = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

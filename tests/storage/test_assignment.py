@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import RefusedError
-from engine.findings import Finding
-from engine.inspect.status import storage_status
-from engine.inspect.verify import VerifySummary, verify
-from engine.repair.recover import plan_recover
-from engine.storage.assignment import assigned_here, is_hosted
-from engine.storage.view import read_control
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionStruct, initial_control
 from tests.builders import KEY, build_directory
 from tests.storage.support import codes, opened
+from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.assignment import assigned_here, is_hosted
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import (
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    ControlFile,
+    Layout,
+    PartitionStruct,
+    initial_control,
+)
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 

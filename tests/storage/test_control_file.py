@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.errors import (
+from tests.builders import CREATED, KEY
+from tests.storage.support import LAYOUTS, codes, damage
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     DamageError,
     InvalidRequestError,
@@ -24,10 +26,8 @@ from engine.errors import (
     PartitionQuarantinedError,
     SyncFailedError,
 )
-from engine.storage.control_file import OpenControlFile, create_control_file
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, decode_control, initial_control
-from tests.builders import CREATED, KEY
-from tests.storage.support import LAYOUTS, codes, damage
+from waltzctl.engine.storage.control_file import OpenControlFile, create_control_file
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, decode_control, initial_control
 
 NAME = "waltz-storage.ctl"
 

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import (
+from tests.builders import KEY, build_directory, digest, make_records
+from tests.golden import GOLDEN, golden_directories, needs_golden
+from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
     MismatchError,
@@ -19,14 +22,11 @@ from engine.errors import (
     PartitionQuarantinedError,
     RefusedError,
 )
-from engine.storage.availability import Availability, read_availability
-from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from engine.storage.view import read_control
-from formats.control import Layout, decode_control
-from formats.segment import HEADER_SIZE, SegmentHeader
-from tests.builders import KEY, build_directory, digest, make_records
-from tests.golden import GOLDEN, golden_directories, needs_golden
-from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, opened
+from waltzctl.engine.storage.availability import Availability, read_availability
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 
 @LAYOUTS

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import DiskFullError, DiskWriteError, SyncFailedError
-from engine.inspect.verify import VerifySummary, verify
-from engine.storage.directory import StorageOptions
-from engine.storage.partition import Partition
-from formats.wire.records import pack_records
 from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
 from tests.storage.faulty_disks import everything_is_there
 from tests.storage.support import LAYOUTS, SMALL, opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
+from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.wire.records import pack_records
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import CorruptRecordError, WaltzError
-from formats.control import Layout
-from formats.segment import HEADER_SIZE, RECORD_OVERHEAD, Record
 from tests.builders import build_directory, digest, make_records
 from tests.storage.support import LAYOUTS, built, data_path, kept_bytes, offset_of, opened
+from waltzctl.engine.errors import CorruptRecordError, WaltzError
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, Record
 
 FILL = """
 import resource, sys
 from pathlib import Path
-from engine.errors import DiskWriteError
-from engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from tests.builders import make_records
 
 path, limit, threshold = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError, SyncFailedError
-from engine.inspect.verify import VerifySummary, verify
-from engine.storage.fences import SessionFences, fence_path, forget_fence
-from formats.fence import fence_file_size, pair_offset
 from tests.builders import build_directory, digest
 from tests.storage.support import LAYOUTS, opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError, SyncFailedError
+from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.storage.fences import SessionFences, fence_path, forget_fence
+from waltzctl.formats.fence import fence_file_size, pair_offset
 
 
 def state_directory(path: Path) -> Path:

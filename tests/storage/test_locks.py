@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import DirectoryLockedError
-from engine.storage.view import view_storage
 from tests.builders import build_directory, digest
 from tests.storage.support import opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DirectoryLockedError
+from waltzctl.engine.storage.view import view_storage
 
 HOLD_AS_WE_DO = """
 import sys
 from pathlib import Path
-from engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.directory import StorageDirectory
 with StorageDirectory.open(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.errors import (
+from tests.builders import build_directory, make_records
+from tests.memory import in_memory
+from tests.repair.trees import Crash, crashing_at, recording
+from tests.storage.support import LAYOUTS, built, opened
+from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
     InvalidRequestError,
@@ -18,20 +22,16 @@ from engine.errors import (
     RefusedError,
     WaltzError,
 )
-from engine.storage.accepted_losses import ledger_path, still_lost, without
-from engine.storage.append import AppendSession
-from engine.storage.assignment import assigned_here, is_hosted
-from engine.storage.batch import Batch, BatchPart, parts_of
-from engine.storage.directory import StorageDirectory, StorageOptions
-from engine.storage.fences import SessionFences
-from engine.storage.strays import hidden, joined
-from formats.accepted_losses import AcceptedLoss, encode_ledger
-from formats.control import Layout, decode_control
-from formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, segment_name
-from tests.builders import build_directory, make_records
-from tests.memory import in_memory
-from tests.repair.trees import Crash, crashing_at, recording
-from tests.storage.support import LAYOUTS, built, opened
+from waltzctl.engine.storage.accepted_losses import ledger_path, still_lost, without
+from waltzctl.engine.storage.append import AppendSession
+from waltzctl.engine.storage.assignment import assigned_here, is_hosted
+from waltzctl.engine.storage.batch import Batch, BatchPart, parts_of
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.strays import hidden, joined
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, segment_name
 
 
 @pytest.fixture

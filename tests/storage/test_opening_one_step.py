@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import (
-    CorruptRecordError,
-)
-from engine.storage.directory import StorageOptions
-from formats.control import Layout
-from formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.memory import in_memory
 from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, offset_of, opened
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+)
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
 
 
 @pytest.fixture

@@ -13,17 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import (
-    BelowLowWaterMarkError,
-    CorruptRecordError,
-    InvalidRequestError,
-    MarkWouldFallError,
-    OutOfOrderError,
-    RefusedError,
-)
-from engine.storage.directory import StorageDirectory, StorageOptions
-from formats.control import Layout
-from formats.segment import HEADER_SIZE, SegmentHeader
 from tests.builders import build_directory, digest, make_records
 from tests.storage.support import (
     LAYOUTS,
@@ -39,6 +28,17 @@ from tests.storage.support import (
     opened,
     write_at,
 )
+from waltzctl.engine.errors import (
+    BelowLowWaterMarkError,
+    CorruptRecordError,
+    InvalidRequestError,
+    MarkWouldFallError,
+    OutOfOrderError,
+    RefusedError,
+)
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 
 @LAYOUTS

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidRequestError, NotWaltzError, UnavailableError
-from engine.inspect.dump import dump_records, dump_segments
-from engine.inspect.status import storage_status
-from engine.inspect.verify import VerifySummary, verify
-from engine.storage import places
-from engine.storage.places import (
+from tests.cli.running import invoke
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, UnavailableError
+from waltzctl.engine.inspect.dump import dump_records, dump_segments
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.storage import places
+from waltzctl.engine.storage.places import (
     LARGE,
     UrlPath,
     UrlSource,
@@ -26,7 +27,6 @@ from engine.storage.places import (
     place,
     read_range,
 )
-from tests.cli.running import invoke
 
 fsspec = pytest.importorskip("fsspec", reason="the extra 'spark' is not installed")
 CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import disk
-from engine.errors import CorruptRecordError, InvalidRequestError
-from engine.scan import source
-from engine.storage import segment_reader
-from engine.storage.directory import StorageOptions
-from engine.storage.partition import Partition
-from formats.segment import HEADER_SIZE
-from formats.wire.records import pack_record_headers, pack_records
 from tests.blocks import wire_record
 from tests.builders import build_directory, make_records
 from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, offset_of, opened, write_at
+from waltzctl.engine import disk
+from waltzctl.engine.errors import CorruptRecordError, InvalidRequestError
+from waltzctl.engine.scan import source
+from waltzctl.engine.storage import segment_reader
+from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.wire.records import pack_record_headers, pack_records
 
 properties = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -163,7 +163,7 @@ def test_data_that_does_not_agree_with_its_own_checksum_is_not_served(tmp_path: 
     bad = records[1].encode()
     bad = bad[:32] + bytes(4) + bad[36:-4]
     build_directory(tmp_path, {0: [records]})
-    from formats.checksums import crc32
+    from waltzctl.formats.checksums import crc32
 
     write_at(data_path(tmp_path), offset_of(records, 1), bad + crc32(bad).to_bytes(4))
     with opened(tmp_path) as storage:

@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.errors import BelowLowWaterMarkError
-from engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from engine.storage.partition import Partition
-from formats.control import Layout
-from formats.request_id import RequestId
-from formats.segment import HEADER_SIZE, Record, encode_records
-from formats.wire.records import pack_record_headers, pack_records
 from tests.blocks import encoded_block, wire_record
 from tests.storage.support import entries
+from waltzctl.engine.errors import BelowLowWaterMarkError
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
+from waltzctl.formats.wire.records import pack_record_headers, pack_records
 
 
 class PartitionMachine(RuleBasedStateMachine):

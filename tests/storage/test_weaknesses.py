@@ -13,17 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import (
-    ChecksumMismatchError,
-    CorruptRecordError,
-    DamageError,
-    InvalidRequestError,
-)
-from engine.storage.assignment import RETURNING
-from engine.storage.directory import StorageDirectory
-from formats.control import Layout, decode_control
-from formats.segment import HEADER_SIZE
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.storage import release_model
 from tests.storage.support import (
@@ -42,6 +31,17 @@ from tests.storage.support import (
     opened,
     write_at,
 )
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
+    ChecksumMismatchError,
+    CorruptRecordError,
+    DamageError,
+    InvalidRequestError,
+)
+from waltzctl.engine.storage.assignment import RETURNING
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 @LAYOUTS

@@ -11,20 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from engine import disk
-from engine.errors import (
-    CorruptRecordError,
-    DamageError,
-    DirectoryLockedError,
-    DiskFullError,
-    DiskWriteError,
-    MismatchError,
-    SyncFailedError,
-    WaltzError,
-)
-from engine.inspect.verify import verify
-from formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, decode_control, initial_control
-from formats.segment import HEADER_SIZE, Record, SegmentHeader, segment_name
 from tests.builders import CREATED, KEY, build_directory, digest, make_records, write_segment
 from tests.storage import release_model
 from tests.storage.support import (
@@ -39,6 +25,20 @@ from tests.storage.support import (
     opened,
     write_at,
 )
+from waltzctl.engine import disk
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+    DamageError,
+    DirectoryLockedError,
+    DiskFullError,
+    DiskWriteError,
+    MismatchError,
+    SyncFailedError,
+    WaltzError,
+)
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, decode_control, initial_control
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, segment_name
 
 
 @LAYOUTS
@@ -135,7 +135,7 @@ def test_w12_a_short_or_blank_control_file_is_damage_and_stays(tmp_path: Path, l
 
 
 def test_w12_a_control_file_is_created_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.storage.control_file import create_control_file
+    from waltzctl.engine.storage.control_file import create_control_file
 
     kinds: list[str] = []
     monkeypatch.setattr(disk, "observer", lambda change: kinds.append(change.kind))
@@ -374,8 +374,8 @@ def test_every_error_of_the_engine_is_one_of_its_own(tmp_path: Path) -> None:
 
 def test_records_are_what_they_were(tmp_path: Path) -> None:
     """Golden vectors: two records and their index entries, as release 0.13.2 writes them."""
-    from engine.storage.directory import create_cluster
-    from formats.request_id import RequestId
+    from waltzctl.engine.storage.directory import create_cluster
+    from waltzctl.formats.request_id import RequestId
 
     create_cluster([tmp_path / "s"], num_partitions=1, layout=Layout.RELEASED, cluster_key=KEY)
     with opened(tmp_path / "s") as storage:

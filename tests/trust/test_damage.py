@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Code
 from tests.cli.running import ROOT
 from tests.trust.damage import draw
 from tests.trust.injuries import REGISTER
 from tests.trust.running import SHARED_MEMORY, called
 from tests.trust.scene import plant, read_tree
 from tests.trust.test_trust import DIRECTORIES
+from waltzctl.engine.findings import Code
 
 NOT_OF_A_DIRECTORY = {
     "read-error": "needs a disk that fails: tests/storage and tests/inspect have one",

@@ -26,7 +26,7 @@ from waltzctl.outcome import say
 from waltzctl.values import counted, human_bytes, parse_size
 
 if TYPE_CHECKING:
-    from engine.storage.append import AppendResult, PendingRecord
+    from waltzctl.engine.storage.append import AppendResult, PendingRecord
     from waltzctl.intake import Entry
 
 
@@ -155,9 +155,9 @@ def _append(
     *,
     progress_ids: bool,
 ) -> ExitStatus:
-    from engine.storage.append import AppendSession, grouped, storage_to_append_to
-    from engine.storage.directory import StorageDirectory
-    from engine.storage.options import StorageOptions
+    from waltzctl.engine.storage.append import AppendSession, grouped, storage_to_append_to
+    from waltzctl.engine.storage.directory import StorageDirectory
+    from waltzctl.engine.storage.options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
     from waltzctl.render.objects import append_result_object
@@ -199,7 +199,7 @@ def _append(
 
 def _say_nothing_appended(console: Console, partition: int) -> None:
     """An interrupt before the session began: the answer is the same object, with nothing in it."""
-    from engine.storage.append import AppendResult
+    from waltzctl.engine.storage.append import AppendResult
     from waltzctl.render.objects import append_result_object
 
     result = AppendResult(partition, None, None, 0, 0)
@@ -208,8 +208,8 @@ def _say_nothing_appended(console: Console, partition: int) -> None:
 
 
 def _pending(entries: Iterator[Entry]) -> Iterator[PendingRecord]:
-    from engine.storage.append import PendingRecord
-    from formats.request_id import RequestId
+    from waltzctl.engine.storage.append import PendingRecord
+    from waltzctl.formats.request_id import RequestId
 
     for entry in entries:
         yield PendingRecord(entry.data, entry.header, RequestId(*entry.request_id) if entry.request_id else None)

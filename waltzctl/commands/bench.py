@@ -26,10 +26,10 @@ from waltzctl.values import counted, format_ranges, parse_duration, parse_size
 if TYPE_CHECKING:
     import asyncio
 
-    from engine.client.addresses import Address
-    from engine.client.load import LoadOptions, LoadResult, SurveyedPartition
-    from engine.client.load_frames import Place
-    from engine.client.reach import Reach
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
+    from waltzctl.engine.client.load_frames import Place
+    from waltzctl.engine.client.reach import Reach
 
 Result = TypeVar("Result")
 
@@ -150,7 +150,7 @@ def run(
     if read and truncate:
         raise typer.BadParameter("reading leaves nothing to remove", param_hint="'--truncate'")
 
-    from engine.client.load import LoadOptions
+    from waltzctl.engine.client.load import LoadOptions
     from waltzctl.render.bench import bench_result_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
@@ -206,7 +206,7 @@ def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
-    from engine.client.load import survey
+    from waltzctl.engine.client.load import survey
 
     async with await reach.storage(node) as client:
         return await survey(client, partitions)
@@ -221,7 +221,7 @@ async def _load(
     *,
     truncate: bool,
 ) -> tuple[tuple[Place, ...], LoadResult]:
-    from engine.client.load import begin, run_load, take_away
+    from waltzctl.engine.client.load import begin, run_load, take_away
 
     async with await reach.storage(node) as client:
         places = await begin(client, surveyed, options)
@@ -250,7 +250,7 @@ def _agree(
     yes: bool,
 ) -> None:
     """Say what is about to be done, and ask where something could be harmed.  Raises RefusedError where nobody agreed."""
-    from engine.errors import RefusedError
+    from waltzctl.engine.errors import RefusedError
     from waltzctl.repairing import confirm
 
     used = [found for found in surveyed if not found.is_fresh]

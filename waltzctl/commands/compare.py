@@ -17,7 +17,7 @@ from waltzctl.render.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
     from waltzctl.render.compared import PlanFile
     from waltzctl.render.progress import NoProgress, TerminalProgress
 
@@ -145,10 +145,10 @@ def run(
     if allow_data_loss and plans is None:
         raise typer.BadParameter("nothing is changed without a plan; add --plan-dir", param_hint="'--allow-data-loss'")
 
-    from engine.compare.compare import compare
-    from engine.compare.outcome import CompareOptions
-    from engine.crew import LocalCrew
-    from engine.storage.places import UrlPath
+    from waltzctl.engine.compare.compare import compare
+    from waltzctl.engine.compare.outcome import CompareOptions
+    from waltzctl.engine.crew import LocalCrew
+    from waltzctl.engine.storage.places import UrlPath
     from waltzctl.output_file import check_outside
 
     for path in wanted:
@@ -156,7 +156,7 @@ def run(
             if target is not None and not isinstance(path, UrlPath):
                 check_outside(target, path)
     if table is not None:
-        from engine.compare.differences import load_arrow
+        from waltzctl.engine.compare.differences import load_arrow
 
         load_arrow()
     options = CompareOptions(partitions_of(partition), replicas)
@@ -195,8 +195,8 @@ class _Report:
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
-        from engine.compare.outcome import CompareSummary, PartitionComparison
-        from engine.findings import Finding
+        from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+        from waltzctl.engine.findings import Finding
         from waltzctl.render.compared import comparison_object
         from waltzctl.render.objects import finding_object
 
@@ -220,7 +220,7 @@ class _Report:
         summary = self._summary
         assert summary is not None
         if table is not None:
-            from engine.compare.differences import write_table
+            from waltzctl.engine.compare.differences import write_table
             from waltzctl.output_file import replacing_binary
 
             with replacing_binary(table) as target:
@@ -240,8 +240,8 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
-        from engine import disk
-        from engine.compare.plans import plans
+        from waltzctl.engine import disk
+        from waltzctl.engine.compare.plans import plans
         from waltzctl.output_file import replacing_text
         from waltzctl.render.compared import PlanFile
         from waltzctl.render.json import JsonWriter

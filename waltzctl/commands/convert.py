@@ -85,9 +85,9 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from engine.repair.convert import plan_convert
-    from engine.repair.plan import Arguments
-    from formats.control import Layout
+    from waltzctl.engine.repair.convert import plan_convert
+    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.formats.control import Layout
 
     wanted = Layout(layout.value)
     given = Arguments.of(layout=wanted)

@@ -14,7 +14,7 @@ from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOptio
 from waltzctl.values import counted, parse_ranges
 
 if TYPE_CHECKING:
-    from engine.storage.creation import ClusterResult
+    from waltzctl.engine.storage.creation import ClusterResult
 
 MANUAL = Manual(
     name="create-cluster",
@@ -96,8 +96,8 @@ def run(
     cluster_key = parsed("--key", key, cluster_key_of)
     assigned = _assigned(assign, partitions)
 
-    from engine.storage.directory import create_cluster
-    from formats.control import Layout
+    from waltzctl.engine.storage.directory import create_cluster
+    from waltzctl.formats.control import Layout
     from waltzctl.render.objects import cluster_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
@@ -112,7 +112,7 @@ def run(
 
 def _opened_by(result: ClusterResult) -> str:
     """Which programs can open what was made, and what to do where that is not enough."""
-    from formats.control import RELEASE
+    from waltzctl.formats.control import RELEASE
 
     programs = " and ".join(result.layout.opened_by)
     said = f"{result.layout} layout: {programs} can open what was made"

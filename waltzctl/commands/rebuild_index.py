@@ -26,7 +26,7 @@ from waltzctl.render.progress import progress
 from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
 
 if TYPE_CHECKING:
-    from engine.repair.plan import Repair
+    from waltzctl.engine.repair.plan import Repair
 
 MANUAL = Manual(
     name="rebuild-index",
@@ -68,9 +68,9 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from engine.crew import LocalCrew
-    from engine.repair.plan import Arguments
-    from engine.repair.rebuild_index import plan_rebuild_index
+    from waltzctl.engine.crew import LocalCrew
+    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 
     given = Arguments.of(partitions, everything=everything)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:

@@ -129,7 +129,7 @@ def run(
             "it repairs nothing; leave --from and --allow-data-loss out", param_hint="'--forget-losses'"
         )
 
-    from engine.repair.plan import Arguments, make
+    from waltzctl.engine.repair.plan import Arguments, make
 
     given = Arguments.of(
         partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss, forget_losses=forget_losses

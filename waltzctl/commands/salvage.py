@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from engine.repair.salvage import SalvageReport
+    from waltzctl.engine.repair.salvage import SalvageReport
 
 MANUAL = Manual(
     name="salvage",
@@ -153,8 +153,8 @@ def run(
             wanted, target, cluster_key, partitions, control_at, verbose,
         )  # fmt: skip
 
-    from engine.repair.salvage import salvage
-    from formats.control import Layout
+    from waltzctl.engine.repair.salvage import salvage
+    from waltzctl.formats.control import Layout
     from waltzctl.render.objects import salvage_report_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
@@ -198,7 +198,7 @@ def _control(
     verbose: int,
 ) -> ExitStatus:
     """Find, write and report a control file alone."""
-    from engine.repair.salvage_control_file import salvage_control_file
+    from waltzctl.engine.repair.salvage_control_file import salvage_control_file
     from waltzctl.render.objects import salvaged_control_object
 
     with console, progress(quiet=console.quiet, verbose=verbose) as listener:

@@ -18,9 +18,9 @@ from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
 
 if TYPE_CHECKING:
-    from engine.node.configuration import Configuration
-    from engine.node.logs import LineStream
-    from engine.node.node import Node
+    from waltzctl.engine.node.configuration import Configuration
+    from waltzctl.engine.node.logs import LineStream
+    from waltzctl.engine.node.node import Node
     from waltzctl.render.objects import Object
     from waltzctl.serving import Shown
 
@@ -274,7 +274,7 @@ def run(
         if text is not None:
             path_of(text, name="PATH" if name == "directory" else f"--{name}")
 
-    from engine.node.configuration import Given, load_configuration
+    from waltzctl.engine.node.configuration import Given, load_configuration
 
     given = [Given(name, text) for name, text in (*texts.items(), *paths.items()) if text is not None]
     file = None if config is None else Path(config)
@@ -312,9 +312,9 @@ def _serve(
     live: bool,
     with_uvloop: bool,
 ) -> ExitStatus:
-    from engine.errors import NotWaltzError
-    from engine.node.logs import NodeLog, goes_to_journal
-    from engine.node.notify import Notifier
+    from waltzctl.engine.errors import NotWaltzError
+    from waltzctl.engine.node.logs import NodeLog, goes_to_journal
+    from waltzctl.engine.node.notify import Notifier
     from waltzctl.serving import Service, ready_file_at, serve
 
     configuration.node_options().check()

@@ -25,7 +25,7 @@ from waltzctl.render.progress import progress
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
-    from engine.stats.report import StatsReport
+    from waltzctl.engine.stats.report import StatsReport
     from waltzctl.render.stats import Look
 
 MANUAL = Manual(
@@ -137,9 +137,9 @@ def run(
     seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
     wanted = [path_of(text, remote=True) for text in paths]
     target = None if html is None else path_of(html, name="--html")
-    from engine.crew import LocalCrew
-    from engine.stats.options import StatsOptions
-    from engine.stats.stats import stats
+    from waltzctl.engine.crew import LocalCrew
+    from waltzctl.engine.stats.options import StatsOptions
+    from waltzctl.engine.stats.stats import stats
 
     if target is not None:
         _check_target(target, wanted)
@@ -160,7 +160,7 @@ def run(
 
 def _check_target(target: Path, paths: list[Path]) -> None:
     """Refuse a page inside a storage that is only inspected.  Raises RefusedError, NotWaltzError."""
-    from engine.storage.view import resolve
+    from waltzctl.engine.storage.view import resolve
     from waltzctl.output_file import check_outside
 
     for path in paths:

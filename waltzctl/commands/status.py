@@ -30,7 +30,7 @@ from waltzctl.render.progress import progress
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
-    from engine.inspect.status import StorageStatus
+    from waltzctl.engine.inspect.status import StorageStatus
 
 MANUAL = Manual(
     name="status",
@@ -98,7 +98,7 @@ def run(
     else:
         refuse_with_node(**computing.given)
 
-    from engine.inspect.status import storage_status
+    from waltzctl.engine.inspect.status import storage_status
     from waltzctl.render.objects import status_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
@@ -117,7 +117,7 @@ def run(
 
 
 def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> ExitStatus:
-    from engine.inspect.outcome import Tally
+    from waltzctl.engine.inspect.outcome import Tally
 
     tally = Tally()
     for finding in found.findings:

@@ -70,8 +70,8 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from engine.repair.plan import Arguments
-    from engine.repair.truncate import plan_truncate
+    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.engine.repair.truncate import plan_truncate
 
     given = Arguments.of({partition}, after=after, allow_data_loss=allow_data_loss)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.errors import InvalidRequestError, RefusedError
 from waltzctl.console import Console
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
@@ -18,7 +18,7 @@ from waltzctl.outcome import say
 from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
-    from engine.repair.manifest import QuarantineEntry
+    from waltzctl.engine.repair.manifest import QuarantineEntry
 
 MANUAL = Manual(
     name="undo",
@@ -115,9 +115,9 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from engine.repair.quarantine import list_entries
-    from engine.repair.since import concerned
-    from engine.storage.view import TargetKind, resolve
+    from waltzctl.engine.repair.quarantine import list_entries
+    from waltzctl.engine.repair.since import concerned
+    from waltzctl.engine.storage.view import TargetKind, resolve
 
     target = resolve(named)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
@@ -175,7 +175,7 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    from engine.repair.manifest import INTERRUPTED, State
+    from waltzctl.engine.repair.manifest import INTERRUPTED, State
 
     advice = f"waltzctl undo {storage} --list shows what was kept"
     open_states = (State.APPLIED, *INTERRUPTED)
@@ -194,10 +194,10 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 
 def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
-    from engine.repair.manifest import State
-    from engine.repair.quarantine import list_entries
-    from engine.repair.since import falling_marks
-    from engine.repair.undoing import check_undo
+    from waltzctl.engine.repair.manifest import State
+    from waltzctl.engine.repair.quarantine import list_entries
+    from waltzctl.engine.repair.since import falling_marks
+    from waltzctl.engine.repair.undoing import check_undo
 
     if entry.state is not State.APPLIED:
         return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
@@ -208,7 +208,7 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 
 def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
-    from engine.repair.manifest import partitions_of
+    from waltzctl.engine.repair.manifest import partitions_of
 
     if not sys.stdin.isatty():
         raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
@@ -233,7 +233,7 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 
 
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
-    from engine.repair.apply import undo_repair
+    from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
     from waltzctl.render.objects import result_object
     from waltzctl.repairing import say_taken_back

@@ -34,9 +34,9 @@ from waltzctl.render.progress import NoProgress, TerminalProgress, progress
 from waltzctl.values import counted, human_bytes, human_duration, parse_duration, parse_percent, parse_rate
 
 if TYPE_CHECKING:
-    from engine.client.addresses import Address
-    from engine.findings import Finding
-    from engine.inspect.outcome import ManifestRequest, VerifySummary
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.findings import Finding
+    from waltzctl.engine.inspect.outcome import ManifestRequest, VerifySummary
 
 
 class Release(enum.StrEnum):
@@ -242,8 +242,8 @@ def run(
         raise typer.BadParameter("a node opens all partitions; leave --partition out", param_hint="'--for'")
     wanted = [path_of(text, remote=True) for text in paths]
 
-    from engine.inspect.outcome import VerifyOptions
-    from engine.inspect.verify import verify
+    from waltzctl.engine.inspect.outcome import VerifyOptions
+    from waltzctl.engine.inspect.verify import verify
     from waltzctl.interrupt import showing
 
     options = VerifyOptions(
@@ -278,7 +278,7 @@ def run(
 
 def _manifest(text: str | None, key: str | None) -> ManifestRequest | None:
     """What ``--manifest`` and ``--manifest-key`` ask for."""
-    from engine.inspect.outcome import ManifestRequest
+    from waltzctl.engine.inspect.outcome import ManifestRequest
 
     if text is None:
         if key is not None:
@@ -297,8 +297,8 @@ def _verify_nodes(
     seconds: float | None,
     rate: int | None,
 ) -> ExitStatus:
-    from engine.client.inspect import NodeVerifyOptions
-    from engine.inspect.outcome import VerifySummary
+    from waltzctl.engine.client.inspect import NodeVerifyOptions
+    from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.interrupt import showing
     from waltzctl.node_verifying import verify_nodes
 
@@ -328,7 +328,7 @@ class _Report:
 
     def show(self, seen: Finding | VerifySummary) -> None:
         """Show one item of the stream."""
-        from engine.findings import Finding
+        from waltzctl.engine.findings import Finding
         from waltzctl.render.objects import finding_object, verify_summary_object
 
         silent = self._console.quiet and self._console.for_people

@@ -9,9 +9,9 @@ from waltzctl.render.objects import Object, named
 from waltzctl.values import human_bytes
 
 if TYPE_CHECKING:
-    from engine.client.addresses import Address
-    from engine.client.load import LoadOptions, LoadResult
-    from engine.client.load_frames import Place
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.load import LoadOptions, LoadResult
+    from waltzctl.engine.client.load_frames import Place
     from waltzctl.render.table import TableWriter
 
 BAR = 40

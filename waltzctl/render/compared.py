@@ -13,9 +13,9 @@ from waltzctl.render.objects import Object, base64_text, hex32, named, path_text
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
-    from engine.compare.outcome import CompareSummary, PartitionComparison, ReplicaComparison
-    from engine.compare.side_by_side import Side
-    from engine.repair.plan import Plan
+    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison, ReplicaComparison
+    from waltzctl.engine.compare.side_by_side import Side
+    from waltzctl.engine.repair.plan import Plan
     from waltzctl.render.table import TableWriter
 
 _STATE_STYLE = {

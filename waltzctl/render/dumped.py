@@ -10,8 +10,8 @@ from waltzctl.options import DataForm
 from waltzctl.render.objects import Object, base64_text, hex32, named, path_text
 
 if TYPE_CHECKING:
-    from engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
-    from formats.control import PartitionInfo, PartitionStruct
+    from waltzctl.engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
+    from waltzctl.formats.control import PartitionInfo, PartitionStruct
 
 PREVIEW = 400
 """Bytes of data that a table on a terminal looks at; no line is that long."""

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from engine import disk
-from engine.errors import DiskReadError
-from engine.findings import Finding
-from engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
-from engine.storage.view import Target, TargetKind
-from formats.adapters import format_time
-from formats.control import CONTROL_HEADER, Layout, PartitionInfo
-from formats.segment import (
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
+from waltzctl.engine.storage.view import Target, TargetKind
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.control import CONTROL_HEADER, Layout, PartitionInfo
+from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
     INDEX_ENTRY,
@@ -34,7 +34,7 @@ from formats.segment import (
 from waltzctl.values import printable
 
 if TYPE_CHECKING:
-    from formats.schema import CompiledSchema, Field
+    from waltzctl.formats.schema import CompiledSchema, Field
 
 FIELD_BYTES = 8
 DATA_BYTES = 16

@@ -9,12 +9,12 @@ from waltzctl.render.dumped import data_keys
 from waltzctl.render.objects import Object, hex32, named
 
 if TYPE_CHECKING:
-    from engine.client.addresses import Address
-    from engine.client.inspect import NodeRecord
-    from engine.client.plan import NodePlan
-    from engine.client.readings import MetricReading, PartitionReading
-    from engine.errors import WaltzError
-    from formats.wire.records import SessionInfo
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.inspect import NodeRecord
+    from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.client.readings import MetricReading, PartitionReading
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.formats.wire.records import SessionInfo
 
 
 def node_partition_object(node: Address, reading: PartitionReading) -> Object:

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 from waltzctl.exit_status import ExitStatus
 
 if TYPE_CHECKING:
-    from engine.errors import WaltzError
-    from engine.findings import Finding
-    from engine.inspect.outcome import VerifySummary
-    from engine.inspect.status import StorageStatus
-    from engine.repair.manifest import QuarantineEntry
-    from engine.repair.plan import Plan, Step
-    from engine.repair.salvage import SalvageReport
-    from engine.repair.salvage_control import FoundControl
-    from engine.repair.salvage_control_file import SalvagedControl
-    from engine.repair.salvage_selection import Place
-    from engine.storage.append import AppendResult
-    from engine.storage.directory import ClusterResult
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.findings import Finding
+    from waltzctl.engine.inspect.outcome import VerifySummary
+    from waltzctl.engine.inspect.status import StorageStatus
+    from waltzctl.engine.repair.manifest import QuarantineEntry
+    from waltzctl.engine.repair.plan import Plan, Step
+    from waltzctl.engine.repair.salvage import SalvageReport
+    from waltzctl.engine.repair.salvage_control import FoundControl
+    from waltzctl.engine.repair.salvage_control_file import SalvagedControl
+    from waltzctl.engine.repair.salvage_selection import Place
+    from waltzctl.engine.storage.append import AppendResult
+    from waltzctl.engine.storage.directory import ClusterResult
 
 Object = dict[str, Any]
 """One JSON object, keys in the order of the contract."""
@@ -293,7 +293,7 @@ def _place_keys(place: Place) -> Object:
 
 
 def _control_keys(found: FoundControl) -> Object:
-    from formats.adapters import format_time
+    from waltzctl.formats.adapters import format_time
 
     header = found.control.header
     return {

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from engine.node.configuration import Effective
-    from engine.node.node import ReadyInfo
-    from engine.node.options import NodeOptions
-    from engine.node.readings import NodeReading, PartitionReading
+    from waltzctl.engine.node.configuration import Effective
+    from waltzctl.engine.node.node import ReadyInfo
+    from waltzctl.engine.node.options import NodeOptions
+    from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 _MILLISECONDS = 1000
 

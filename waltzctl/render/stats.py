@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from formats.adapters import format_time
+from waltzctl.formats.adapters import format_time
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
-    from engine.stats.report import PartitionStats, StatsReport
+    from waltzctl.engine.stats.report import PartitionStats, StatsReport
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _RAMP = " .:-=+*#%@"

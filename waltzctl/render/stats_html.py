@@ -24,7 +24,7 @@ from waltzctl.render.stats_plots import STYLE, Mark, Plot, bar, details, figure,
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
-    from engine.stats.report import Gap, PartitionStats, StatsReport
+    from waltzctl.engine.stats.report import Gap, PartitionStats, StatsReport
 
 PLOTTED = 48
 """Partitions that have plots: those with most records.  The tables have all."""

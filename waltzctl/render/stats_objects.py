@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from formats.adapters import format_time
 from waltzctl.exit_status import ExitStatus
+from waltzctl.formats.adapters import format_time
 from waltzctl.render.objects import Object, named, path_text
 
 if TYPE_CHECKING:
-    from engine.stats.axes import Interval
-    from engine.stats.report import (
+    from waltzctl.engine.stats.axes import Interval
+    from waltzctl.engine.stats.report import (
         ClientStats,
         Gap,
         HeaderStats,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from formats.request_id import RequestId
-from formats.segment import RecordHeader
-from formats.wire import admin, storage
-from formats.wire.failure import Failure
-from formats.wire.hello import Hello
-from formats.wire.records import SessionInfo, WireRecord
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.hello import Hello
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
 
-from formats.request_id import RequestId
-from formats.segment import RecordHeader
-from formats.wire import admin, storage
-from formats.wire.failure import Failure, StackElement
-from formats.wire.hello import Hello
-from formats.wire.records import SessionInfo, WireRecord
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.failure import Failure, StackElement
+from waltzctl.formats.wire.hello import Hello
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 i16 = st.integers(-(2**15), 2**15 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from engine.node.limits import NodeLimits
-from formats.wire import admin, storage
+from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.formats.wire import admin, storage
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

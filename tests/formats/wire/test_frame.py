@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.wire.frame import (
+from tests.formats.settings import properties
+from waltzctl.formats.wire.frame import (
     FRAME_HEADER,
     FRAME_HEADER_SCHEMA,
     FrameError,
@@ -21,7 +22,6 @@ from formats.wire.frame import (
     frame_header,
     keep_alive,
 )
-from tests.formats.settings import properties
 
 STORAGE = int(Magic.STORAGE)
 

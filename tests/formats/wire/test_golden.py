@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from formats.request_id import RequestId
-from formats.segment import RecordHeader
-from formats.wire import admin, storage
-from formats.wire.failure import Failure, StackElement
-from formats.wire.frame import Magic, decode_frame_header, frame, keep_alive
-from formats.wire.hello import (
+from tests.formats.wire.recordings import RecordedFrame, fields_of, recorded_frames
+from tests.golden import GOLDEN, needs_golden
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.failure import Failure, StackElement
+from waltzctl.formats.wire.frame import Magic, decode_frame_header, frame, keep_alive
+from waltzctl.formats.wire.hello import (
     ADMIN_CLIENT,
     ADMIN_SERVER,
     STORAGE_CLIENT,
     STORAGE_SERVER,
     Hello,
 )
-from formats.wire.records import SessionInfo, WireRecord
-from tests.formats.wire.recordings import RecordedFrame, fields_of, recorded_frames
-from tests.golden import GOLDEN, needs_golden
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 FRAMES = recorded_frames(GOLDEN) if GOLDEN else []
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from formats.request_id import RequestId
-from formats.segment import RecordHeader
-from formats.wire import admin, storage
-from formats.wire.failure import Failure, StackElement
-from formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
-from formats.wire.hello import STORAGE_CLIENT, Hello
-from formats.wire.primitives import Limits, MessageError
-from formats.wire.records import SessionInfo, WireRecord
 from tests.formats.wire.recordings import recorded_frames
 from tests.golden import GOLDEN
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.failure import Failure, StackElement
+from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
+from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
+from waltzctl.formats.wire.primitives import Limits, MessageError
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 MEMORY = 200_000
 """Bytes that decoding a hostile body of a few hundred bytes may take: interpreter objects, a copy, an error text."""

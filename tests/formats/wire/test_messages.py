@@ -9,15 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.request_id import REQUEST_ID_SCHEMA, RequestId
-from formats.segment import RecordHeader
-from formats.wire import admin, storage
-from formats.wire.codec import MessageCodec
-from formats.wire.failure import Failure, StackElement
-from formats.wire.frame import Magic, decode_frame_header
-from formats.wire.hello import ADMIN_CLIENT, Hello, choose_version
-from formats.wire.primitives import ValueOf
-from formats.wire.records import WireRecord, pack_record_headers, pack_records
 from tests.formats.settings import properties
 from tests.formats.wire.strategies import (
     ADMIN_BY_VERSION,
@@ -29,6 +20,15 @@ from tests.formats.wire.strategies import (
     messages_of,
     records,
 )
+from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire.codec import MessageCodec
+from waltzctl.formats.wire.failure import Failure, StackElement
+from waltzctl.formats.wire.frame import Magic, decode_frame_header
+from waltzctl.formats.wire.hello import ADMIN_CLIENT, Hello, choose_version
+from waltzctl.formats.wire.primitives import ValueOf
+from waltzctl.formats.wire.records import WireRecord, pack_record_headers, pack_records
 
 KINDS: list[tuple[MessageCodec, Any]] = [(storage.CODEC, kind) for kind in STORAGE_KINDS]
 KINDS += [(codec, kind) for codec, kinds in zip(admin.CODECS, ADMIN_BY_VERSION, strict=True) for kind in kinds]

@@ -44,7 +44,7 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
-    from engine.client.changes import plan_add
+    from waltzctl.engine.client.changes import plan_add
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return change_partitions(target, console, switches, lambda client: plan_add(client, wanted), "assigned")

@@ -73,7 +73,7 @@ def run(
     if online is not None and (readable is not None or writable is not None):
         raise typer.BadParameter("switches both; leave --readable and --writable out", param_hint="'--online'")
 
-    from engine.client.changes import plan_availability
+    from waltzctl.engine.client.changes import plan_availability
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return change_partitions(

@@ -42,7 +42,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from engine.client.readings import read_partitions
+    from waltzctl.engine.client.readings import read_partitions
     from waltzctl.render.node import node_partition_object
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:

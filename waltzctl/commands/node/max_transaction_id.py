@@ -45,7 +45,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = sorted(wanted_of(partition))
 
-    from engine.client.reach import Reach
+    from waltzctl.engine.client.reach import Reach
     from waltzctl.render.node import max_transaction_id_object
 
     async def ask(reach: Reach, console: Console) -> None:

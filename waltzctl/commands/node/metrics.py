@@ -42,7 +42,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from engine.client.readings import parse_metrics
+    from waltzctl.engine.client.readings import parse_metrics
     from waltzctl.render.node import node_metric_object
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:

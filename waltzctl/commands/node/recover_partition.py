@@ -104,9 +104,9 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
-    from engine.client.copying import Comparison, CopyOptions
-    from engine.client.reading import DEFAULT_BYTES
     from waltzctl.copying import recover_partition
+    from waltzctl.engine.client.copying import Comparison, CopyOptions
+    from waltzctl.engine.client.reading import DEFAULT_BYTES
 
     options = CopyOptions(
         partition,

@@ -55,7 +55,7 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
-    from engine.client.changes import plan_remove
+    from waltzctl.engine.client.changes import plan_remove
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return change_partitions(

@@ -38,7 +38,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.render.node import node_session_object
     from waltzctl.render.objects import Object
 

@@ -16,7 +16,7 @@ from waltzctl.repairing import Switches
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
-    from engine.client.assignments import Assignment
+    from waltzctl.engine.client.assignments import Assignment
 
 MANUAL = Manual(
     name="sync-partitions",
@@ -83,7 +83,7 @@ def run(
     if (zookeeper is None) is not (root is None):
         raise typer.BadParameter("--zookeeper and --root belong together", param_hint="'--root'")
 
-    from engine.client.changes import plan_sync
+    from waltzctl.engine.client.changes import plan_sync
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         found = _assignment(assignment, zookeeper, root, target.connecting.timeout)
@@ -95,8 +95,8 @@ def run(
 
 
 def _assignment(file: str | None, zookeeper: str | None, root: str | None, timeout: str | None) -> Assignment:
-    from engine.client.assignments import read_assignment, read_assignment_from_zookeeper
-    from engine.node.options import ZooKeeperOptions
+    from waltzctl.engine.client.assignments import read_assignment, read_assignment_from_zookeeper
+    from waltzctl.engine.node.options import ZooKeeperOptions
 
     if file is not None:
         return read_assignment(path_of(file, name="--assignment"))

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from engine.errors import PeerError, WaltzError
 from waltzctl.changing import Changed, change
 from waltzctl.connecting import Connecting, run_async
+from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import partitions_of
 from waltzctl.values import format_ranges
 
 if TYPE_CHECKING:
-    from engine.client.addresses import Address
-    from engine.client.admin_client import AdminClient
-    from engine.client.plan import NodePlan
-    from engine.client.reach import Reach
     from waltzctl.console import Console
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.client.reach import Reach
     from waltzctl.repairing import Switches
 
 Result = TypeVar("Result")
@@ -113,7 +113,7 @@ def change_partitions(
     done: str,
 ) -> ExitStatus:
     """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
-    from engine.client.plan import apply_plan
+    from waltzctl.engine.client.plan import apply_plan
 
     reach = target.reach(console)
 

@@ -61,9 +61,9 @@ def run(
             "a node compares both or none: give --key and --partitions", param_hint="'--partitions'"
         )
 
-    from engine.client.addresses import Address
-    from engine.client.reach import Reach
-    from engine.errors import WaltzError
+    from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.reach import Reach
+    from waltzctl.engine.errors import WaltzError
     from waltzctl.render.node import node_port_object
 
     async def attempt(reach: Reach, port: str, address: Address) -> WaltzError | None:
