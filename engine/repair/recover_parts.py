@@ -226,7 +226,10 @@ def plan_files(ground: Ground, part: Part) -> None:
     head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
     following = ground.following(part)
-    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint, following)
+    untouched = content is part.original
+    wanted = IndexPlan(
+        part.index_path, content, header.first_transaction_id, head, hint, following, keeps_end=untouched
+    )
     try:
         why = wanted.differs(part.index)
     except DamageError as error:

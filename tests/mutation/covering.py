@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Reach:
         """What was recorded for a line of the file as it is now."""
         recorded = self.sources.get(file, text)
         if recorded != text:
-            line = _line_before(recorded.splitlines(), text.splitlines(), line)
+            line = _line_before(recorded, text, line)
         return self.lines.get(file, {}).get(line, [])
 
     def _took(self, test: str) -> float:
@@ -90,10 +91,16 @@ class Reach:
         return cls(lines, stored["seconds"], stored["sources"])
 
 
-def _line_before(then: list[str], now: list[str], line: int) -> int:
+@lru_cache(maxsize=4)
+def _equal_lines(then: str, now: str) -> list[difflib.Match]:
+    blocks = difflib.SequenceMatcher(None, then.splitlines(), now.splitlines(), autojunk=False).get_matching_blocks()
+    return [block for block in reversed(blocks) if block.size]
+
+
+def _line_before(then: str, now: str, line: int) -> int:
     """The line of `then` that stands in `now` at `line`, or the last before it that does."""
-    for block in reversed(difflib.SequenceMatcher(None, then, now, autojunk=False).get_matching_blocks()):
-        if block.size and block.b < line:
+    for block in _equal_lines(then, now):
+        if block.b < line:
             return block.a + min(line - block.b, block.size)
     return line
 

@@ -379,6 +379,16 @@ def test_answers_may_lie_for_so_long(beyond: float) -> None:
     assert peer.wire.aborted == bool(beyond)
 
 
+def test_what_arrives_behind_the_end_is_not_looked_at() -> None:
+    peer = Peer()
+    peer.connection.close()
+    assert not peer.connection.open
+    assert peer.wire.closed
+    peer.wire.closed = False
+    peer.announce(-1)
+    assert not peer.wire.closed, "it would have been refused"
+
+
 # ---- connections --------------------------------------------------------------------------------------------------------
 
 
