@@ -192,6 +192,8 @@ def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[
         given = _many(loss.first, loss.last + 1, "was", "were")
         parts = ", ".join(str(first) if stop - first == 1 else f"{first} to {stop - 1}" for first, stop in rest)
         missing = "still missing" if whole else f"{parts} still missing, the others are here again"
+        if loss.disputed:
+            missing = "other records bore these ids, too, and only an intact replica tells which are right"
         yield context.finding(
             Code.LOSS_ACCEPTED,
             context.path,

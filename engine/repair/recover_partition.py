@@ -64,7 +64,7 @@ def plan_partition(
     end = None if agreed is None else agreed.clean_to + 1
     whole = agreed is not None and agreed.restore_end
     proven = evidence(view, mark, [loss for loss in accepted if still_lost(loss, (), mark)])
-    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, whole=whole)
+    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, accepted, whole=whole)
     walk.run()
     if assigned and not any(part.content is not None or not _leftover(part) for part in ground.parts):
         _nothing_left(ground)
@@ -130,6 +130,7 @@ class _Walk:
         mark: int | None,
         end: int | None,
         proven: Evidence,
+        accepted: Sequence[AcceptedLoss],
         *,
         whole: bool = False,
     ) -> None:
@@ -139,6 +140,7 @@ class _Walk:
         self.mark = mark
         self.end = end
         self.proven = proven
+        self.accepted = accepted
         self.whole = whole
         self.expected: int | None = 0
 
@@ -148,6 +150,9 @@ class _Walk:
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for part in there:
             self.losses.settle(part)
+        self.losses.rivals.settle(self.accepted)
+        for part in there:
+            self.losses.rivals.choose(part)
         for place, part in enumerate(there):
             if part.survey is None:
                 self.expected, before = None, None
@@ -187,9 +192,14 @@ class _Walk:
         tail = before.survey.tail
         assert tail is not None
         assert before.content is not None
+        ground = self.ground
+        if tail.out_of_order and self.losses.rivals.superfluous(before, tail):
+            self.losses.cut_tail(
+                before, tail, "the next segment holds what belongs behind it", loses=bool(self.losses.replicas)
+            )
+            return
         if tail.kept or tail.doubtful:
             return
-        ground = self.ground
         if tail.out_of_order:
             if ground.allow_data_loss:
                 self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
