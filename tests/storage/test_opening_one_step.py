@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from itertools import accumulate
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
