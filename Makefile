@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "waltzctl needs Python 3.11 or newer; name one with: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
 	@touch $@
 
 demo: $(STAMP)        ## the main job on generated data: create, append, damage, verify, recover, undo, serve

@@ -7,8 +7,10 @@ always written whole, by rename.  The first line says how many follow; each of t
     {"schema":"waltzctl.accepted-losses/1","type":"accepted-loss","partition":0,"from_transaction_id":448,
      "to_transaction_id":525,"local_low_water_mark":447,"time":"2026-11-22T08:51:18.000Z","reason":"...","crc32":"..."}
 
-(the second is one line, too).  ``crc32`` is the CRC-32, eight lower-case hex digits, of the line's object without it as canonical
-JSON: sorted keys, no spaces, ASCII.  A line whose checksum is wrong tells nothing; the others are believed all the same.
+(the second is one line, too).  ``"disputed":true`` stands in one of another kind: two records bore an id, one of them was kept,
+and nothing told which is right.  ``crc32`` is the CRC-32, eight lower-case hex digits, of the line's object without it as
+canonical JSON: sorted keys, no spaces, ASCII.  A line whose checksum is wrong tells nothing; the others are believed all
+the same.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class AcceptedLoss:
     """Transactions `first` to `last` of a partition that were given up.
 
     `local_low_water_mark` is the mark as it was left then: when it has risen to `last` since, a session began that held all of
-    them.  `time`: RFC 3339 in UTC.  `reason`: why they were lost, for people.
+    them.  `time`: RFC 3339 in UTC.  `reason`: why they were lost, for people.  `disputed`: records with these ids are
+    there, but others bore them, too, and went without anything to tell which are right.
     """
 
     partition: int
@@ -40,6 +43,7 @@ class AcceptedLoss:
     local_low_water_mark: int
     time: str
     reason: str
+    disputed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def decode_ledger(data: bytes) -> Ledger:
 
 
 def _body(loss: AcceptedLoss) -> dict[str, Any]:
-    return {
+    body: dict[str, Any] = {
         "schema": LEDGER_SCHEMA,
         "type": _LOSS,
         "partition": loss.partition,
@@ -96,6 +100,7 @@ def _body(loss: AcceptedLoss) -> dict[str, Any]:
         "time": loss.time,
         "reason": loss.reason,
     }
+    return {**body, "disputed": True} if loss.disputed else body
 
 
 def _digest(body: dict[str, Any]) -> str:
@@ -119,15 +124,19 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 def _loss(body: dict[str, Any]) -> AcceptedLoss:
     first = _number(body["from_transaction_id"], 0)
-    texts = [body[key] for key in ("time", "reason")]
-    if not all(isinstance(text, str) for text in texts):
+    time, reason, disputed = body["time"], body["reason"], body.get("disputed", False)
+    if not isinstance(time, str) or not isinstance(reason, str):
         raise TypeError("a text is missing")
+    if type(disputed) is not bool:
+        raise TypeError("no truth value")
     return AcceptedLoss(
         _number(body["partition"], 0),
         first,
         _number(body["to_transaction_id"], first),
         _number(body["local_low_water_mark"], -1),
-        *texts,
+        time,
+        reason,
+        disputed,
     )
 
 

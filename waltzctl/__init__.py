@@ -1,3 +1,97 @@
-"""The command line of waltzctl: arguments in, one call of the engine, the answer rendered."""
+"""Waltz storage from the command line and from Python: what programs import stands here, by name, and is loaded when it is used.
+
+``from waltzctl import StorageClient, open_storage``: see docs/python.md.  Everything else below this package may change
+between versions.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.storage_client import StorageClient
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.findings import Code, Finding, Severity
+    from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.status import StorageStatus, storage_status
+    from waltzctl.engine.inspect.verify import verify
+    from waltzctl.engine.spark.shipping import write_archive
+    from waltzctl.engine.spark.source import WaltzDataSource
+    from waltzctl.engine.storage.directory import StorageDirectory, open_storage
+    from waltzctl.engine.storage.options import StorageOptions
+    from waltzctl.engine.storage.partition import Partition
+    from waltzctl.engine.tls import TlsOptions, client_context
+    from waltzctl.formats.request_id import RequestId
+    from waltzctl.formats.segment import Record
+    from waltzctl.formats.wire.records import WireRecord
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "AdminClient": "waltzctl.engine.client.admin_client",
+    "Code": "waltzctl.engine.findings",
+    "DumpedRecord": "waltzctl.engine.inspect.dump_records",
+    "Finding": "waltzctl.engine.findings",
+    "Partition": "waltzctl.engine.storage.partition",
+    "Record": "waltzctl.formats.segment",
+    "RequestId": "waltzctl.formats.request_id",
+    "Severity": "waltzctl.engine.findings",
+    "StorageClient": "waltzctl.engine.client.storage_client",
+    "StorageDirectory": "waltzctl.engine.storage.directory",
+    "StorageOptions": "waltzctl.engine.storage.options",
+    "StorageStatus": "waltzctl.engine.inspect.status",
+    "TlsOptions": "waltzctl.engine.tls",
+    "VerifyOptions": "waltzctl.engine.inspect.outcome",
+    "VerifySummary": "waltzctl.engine.inspect.outcome",
+    "WaltzDataSource": "waltzctl.engine.spark.source",
+    "WaltzError": "waltzctl.engine.errors",
+    "WireRecord": "waltzctl.formats.wire.records",
+    "client_context": "waltzctl.engine.tls",
+    "dump_records": "waltzctl.engine.inspect.dump_records",
+    "open_storage": "waltzctl.engine.storage.directory",
+    "storage_status": "waltzctl.engine.inspect.status",
+    "verify": "waltzctl.engine.inspect.verify",
+    "write_archive": "waltzctl.engine.spark.shipping",
+}
+"""Where each public name is made."""
+
+__all__ = [
+    "AdminClient",
+    "Code",
+    "DumpedRecord",
+    "Finding",
+    "Partition",
+    "Record",
+    "RequestId",
+    "Severity",
+    "StorageClient",
+    "StorageDirectory",
+    "StorageOptions",
+    "StorageStatus",
+    "TlsOptions",
+    "VerifyOptions",
+    "VerifySummary",
+    "WaltzDataSource",
+    "WaltzError",
+    "WireRecord",
+    "client_context",
+    "dump_records",
+    "open_storage",
+    "storage_status",
+    "verify",
+    "write_archive",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use: the command line must not pay for what a command does not need."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'waltzctl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

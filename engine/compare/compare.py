@@ -74,7 +74,7 @@ class _Gathered:
         for number, member in enumerate(self.members):
             ballot = member.ballot
             missing = member.held_to is not None and self.end_of(number) <= member.held_to
-            found.append(replace(ballot, open_end=ballot.present and (missing or number in self.open_ends)))
+            found.append(replace(ballot, open_end=missing or number in self.open_ends))
         return tuple(found)
 
     def all_runs(self) -> tuple[Run, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,6 +192,8 @@ def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[
         given = _many(loss.first, loss.last + 1, "was", "were")
         parts = ", ".join(str(first) if stop - first == 1 else f"{first} to {stop - 1}" for first, stop in rest)
         missing = "still missing" if whole else f"{parts} still missing, the others are here again"
+        if loss.disputed:
+            missing = "other records bore these ids, too, and only an intact replica tells which are right"
         yield context.finding(
             Code.LOSS_ACCEPTED,
             context.path,
@@ -200,15 +202,20 @@ def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[
         )
 
 
-def orphan_finding(context: PartitionContext, segment: SegmentView, held: Sequence[Range]) -> Finding:
-    """An index file without a data file; `held` are the ids that are in other segments."""
+def orphan_finding(
+    context: PartitionContext, segment: SegmentView, held: Sequence[Range], alike: Callable[[], bool]
+) -> Finding:
+    """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them."""
     assert segment.index is not None
     first, entries = segment.first_transaction_id, segment.entries
     lost = without((first, first + entries), held)
     if not entries:
         said = "it has no entries"
-    elif not lost:
+    elif not lost and alike():
         said = f"it has {entries} entries, and other segments hold these transactions"
+    elif not lost:
+        lost = [(first, first + entries)]
+        said = f"it has {entries} entries, and what other segments hold under these ids is not what it lists"
     else:
         said = f"it has {entries} entries: {_many(lost[0][0], lost[-1][1], 'was', 'were')} in it and nowhere else"
     return context.finding(

@@ -54,6 +54,8 @@ MOMENT_MS = 60_000
 _STRAYS = 8
 """One wrong entry in so many is a damaged entry, and still an index of this file."""
 
+_READS = "everything else reads as the only version there is"
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -122,6 +124,9 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
     said, sources = _testimony(view, content, around)
     if apart and index is not None and len(wrong) == 1:
         said.against.append("it was not created when its index was")
+    if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
+        unproven.remove(Code.UNKNOWN_VERSION)
+        reasons.append(_READS)
     placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
     supported = said.indexed or (said.named and placed == {Code.SEGMENT_PARTITION})
     if placed and not (said.replicated or (supported and not placed & set(unproven))):
@@ -184,7 +189,7 @@ def _fields(
     if data.version != FORMAT_VERSION:
         wrong.append(Code.UNKNOWN_VERSION)
         if first_record is not None or (index is not None and index.version == FORMAT_VERSION):
-            reasons.append("everything else reads as the only version there is")
+            reasons.append(_READS)
         else:
             unproven.append(Code.UNKNOWN_VERSION)
     return reasons, wrong, unproven

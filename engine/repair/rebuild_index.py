@@ -4,7 +4,8 @@ What an index holds:
 
 - The header: the present one where version, cluster key, partition and first transaction id are right (its creation time
   differs from the data file's by a moment, which only it knows), otherwise one made from the data file's header.
-- For each record its offset, up to the last believable record.  Nothing beyond a torn tail is ever indexed.
+- For each record its offset, up to the last believable record.  Behind it only what the present index knows of a lost end, until
+  that is cut: how many records began in a torn tail, or that they went on up to the next segment.  Nothing else tells.
 - For records in the middle that cannot be read: entries are found by place, so there must be one.  The first lost record of
   a damaged span stands at the span's start.  Where the others begin only the old index knows: its entry is kept when it lies
   inside the span and rises; otherwise the entry is the span's last byte.  Whoever reads there finds no record with that id.
@@ -25,6 +26,7 @@ import numpy as np
 from waltzctl.engine.crew import Crew, LocalCrew
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
+from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.edits import Replace
 from waltzctl.engine.repair.plan import Arguments, Draft, Repair
@@ -65,7 +67,7 @@ class IndexPlan:
     """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
 
     `hint` is the present index, for the scanner and for entries inside damaged spans; `ceiling` the id with which the next
-    segment begins.
+    segment begins.  `keeps_end`: what the present index knows of a lost end stays.
     """
 
     path: Path
@@ -74,6 +76,7 @@ class IndexPlan:
     header: bytes
     hint: Path | None
     ceiling: int | None = None
+    keeps_end: bool = False
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes of the index.
@@ -109,11 +112,23 @@ class IndexPlan:
                 yield from self._lost(span, following, lost, hint)
             yield item.offset.astype(">i8").tobytes()
             following, span = item.first_transaction_id + len(item), None
+        if self.keeps_end and hint is not None:
+            yield from self._lost_end(hint, following, span)
         if span is not None and span.cause is DamageCause.RECORD_ORDER and span.length:
             raise DamageError(
                 f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
                 " present index may tell which they are, so it stays"
             )
+
+    def _lost_end(self, hint: ByteSource, following: int, span: Damage | None) -> Iterator[bytes]:
+        """The entries that verify does not call too many either: in a torn tail, or up to the beginning of the next segment."""
+        listed = IndexReader(hint, self.begins)
+        torn = span if span is not None and span.cause is DamageCause.TORN_TAIL else None
+        many = IndexComparison(listed).explained_by_tail(torn, self.content.size(), following)
+        if self.ceiling is not None and self.begins + listed.count() == self.ceiling:
+            many = max(0, self.ceiling - following)
+        for at in range(0, many, _CHUNK):
+            yield encode_entries(listed.entries(following + at, min(_CHUNK, many - at)).tolist())
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
         """Entries for `count` records from `first` on, which are lost in a span."""
@@ -274,16 +289,17 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
             said = "the data file is shorter than its header: nothing tells what its index should be"
             return _SegmentPlan(partition, undecided=_finding(task, Code.SEGMENT_HEADER_SHORT, said))
         content = Content.of_file(segment.data.path, segment.data.size)
-        if task.control is not None and (why := foreign(segment, task.around(task.control))) is not None:
+        begins = begins_at(content, name, header.first_transaction_id)
+        if (why := _foreign(task, header, begins)) is not None:
             said = f"not surely the partition's own ({why}): the index may be what tells whose it is, and stays"
             return _SegmentPlan(
                 partition, undecided=_finding(task, _placed(task.control, partition, name, header), said)
             )
-        begins = begins_at(content, name, header.first_transaction_id)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
         behind = (one.first_transaction_id for one in task.segments if one.data is not None)
         following = min((one for one in behind if one > name), default=None)
-        wanted = IndexPlan(segment.index_path, content, begins, head, segment.index_path, following)
+        path = segment.index_path
+        wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True)
         why = wanted.differs(segment.index)
         if why is not None and task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
             said = (
@@ -300,9 +316,18 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     return _SegmentPlan(partition, wanted, why)
 
 
-def _placed(control: ControlFile, partition: int, name: int, header: SegmentHeader) -> Code:
+def _foreign(task: _SegmentTask, header: SegmentHeader, begins: int) -> str | None:
+    """Why a data file is not surely the partition's own; without a control file only its place tells."""
+    if task.control is not None:
+        return foreign(task.segment, task.around(task.control))
+    if (header.version, header.partition, header.first_transaction_id) != (FORMAT_VERSION, task.partition, begins):
+        return "there is no control file to tell, and the header stands against its place"
+    return None
+
+
+def _placed(control: ControlFile | None, partition: int, name: int, header: SegmentHeader) -> Code:
     """The code for a header that stands against its place, or for records that do so behind one that is right."""
-    if header.cluster_key != control.header.cluster_key:
+    if control is not None and header.cluster_key != control.header.cluster_key:
         return Code.SEGMENT_KEY
     renamed = header.partition == partition and header.first_transaction_id != name
     return Code.SEGMENT_NAME if renamed else Code.SEGMENT_PARTITION

@@ -11,13 +11,12 @@ promised anything, if the replicas that were compared are all there are; so ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
-from waltzctl.engine.repair.survey import Loss
+from waltzctl.engine.repair.rivals import outvote
 from waltzctl.formats.segment import HEADER_SIZE
 
 
@@ -111,21 +110,11 @@ class Reconciliation:
         stops = [*(part.first for part in parts[1:]), last + 1]
         for part, stop in zip(parts, stops, strict=True):
             low, high = max(first, part.first), min(last + 1, stop)
-            if low < high:
-                self._outvote(part, low, high)
-
-    def _outvote(self, part: Part, first: int, stop: int) -> None:
-        assert part.survey is not None
-        places = offsets(part, (first - 1, first, stop))
-        if first not in places or stop not in places:
-            self.ground.find(
-                Code.REPLICA_DIFFERS, part.data_path, "the place of the records that are to be replaced is damaged",
-                segment=part.first, transaction_id=first,
-            )  # fmt: skip
-            return
-        before = places.get(first - 1) if first > part.first else None
-        loss = Loss(Code.REPLICA_DIFFERS, places[first], places[stop], first, stop, before, record_ok=True)
-        part.survey = replace(part.survey, losses=_merged(part.survey.losses, loss))
+            if low < high and not outvote(part, low, high):
+                self.ground.find(
+                    Code.REPLICA_DIFFERS, part.data_path, "the place of the records that are to be replaced is damaged",
+                    segment=part.first, transaction_id=low,
+                )  # fmt: skip
 
     def finish(self) -> None:
         """Remove the segments behind the cut; those into whose place something was restored are written anew already."""
@@ -143,16 +132,3 @@ class Reconciliation:
                         loses_data=data,
                     )  # fmt: skip
                     ground.draft.edits.append(Remove(state.path))
-
-
-def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
-    """With one more, in the order of the file; neighbours without an intact record between them become one."""
-    merged: list[Loss] = []
-    for loss in sorted((*losses, new), key=lambda one: one.offset):
-        before = merged[-1] if merged else None
-        touches = before is not None and before.stop == loss.first and before.end == loss.offset
-        if before is not None and touches and loss.stop is not None and not (before.unread or loss.unread):
-            merged[-1] = replace(before, end=loss.end, stop=loss.stop, record_ok=before.record_ok and loss.record_ok)
-        else:
-            merged.append(loss)
-    return tuple(merged)

@@ -43,27 +43,37 @@ def settle_ledger(ground: Ground, present: Sequence[AcceptedLoss], mark: int | N
         and step.to_transaction_id is not None
     ]
     known = [(loss.first, loss.last + 1) for loss in present]
-    for first, stop, why in sorted(ground.given_up):
+    entries = [(*one, False) for one in sorted(ground.given_up)] + [(*one, True) for one in sorted(ground.disputed)]
+    for first, stop, why, disputed in entries:
         for low, high in without((first, stop), [*known, *restored]):
+            until = "a replica tells which record is right" if disputed else "it is here again"
             draft.step(
                 "accept-loss", ledger_path(draft.storage), ground.partition,
-                "given up; verify names it until it is here again, or until recover --forget-losses",
+                f"{'disputed' if disputed else 'given up'}; verify names it until {until}, or until recover --forget-losses",
                 ids=(low, high - 1), loses_data=True,
             )  # fmt: skip
-            draft.accepted.append(AcceptedLoss(ground.partition, low, high - 1, after, "", why))
+            draft.accepted.append(AcceptedLoss(ground.partition, low, high - 1, after, "", why, disputed))
             known.append((low, high))
     held = [*restored, *_held(ground)]
+    told = [*restored, *ground.confirmed]
     for loss in present:
-        rest = still_lost(loss, held, mark)
+        rest = without((loss.first, loss.last + 1), told) if loss.disputed else still_lost(loss, held, mark)
         ids = (loss.first, loss.last)
-        if rest:
+        if rest and loss.disputed:
+            many = "is" if loss.first == loss.last else f"to {loss.last} are"
+            ground.find(
+                Code.LOSS_ACCEPTED, ground.directory,
+                f"transaction {loss.first} {many} disputed since {loss.time} ({loss.reason}): only an intact replica tells which"
+                " record is right", transaction_id=rest[0][0],
+            )  # fmt: skip
+        elif rest:
             lost = ", ".join(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in rest)
             ground.find(
                 Code.LOSS_ACCEPTED, ground.directory,
                 f"given up on {loss.time} ({loss.reason}), and not here again: {lost}", transaction_id=rest[0][0],
             )  # fmt: skip
-        elif restored:
-            said = "what was given up is here again"
+        elif restored or loss.disputed:
+            said = "a replica tells which record is right" if loss.disputed else "what was given up is here again"
             draft.step("settle-accepted-loss", ledger_path(draft.storage), ground.partition, said, ids=ids)
             draft.settled.append(loss)
 

@@ -13,9 +13,11 @@ from itertools import pairwise
 
 from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.repair.content import Content, Literal, Piece
+from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.recover_parts import Ground, Part
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
-from waltzctl.engine.repair.survey import Loss, by_ids, by_places
+from waltzctl.engine.repair.rivals import Rivals
+from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
 from waltzctl.engine.repair.witnesses import Witnesses, record_at
 from waltzctl.engine.scan.order import ORDER_WINDOW
 from waltzctl.engine.storage.evidence import Evidence
@@ -30,9 +32,12 @@ class LossPlanner:
     ground: Ground
     replicas: Sequence[Replica]
     witnesses: Witnesses = field(init=False)
+    rivals: Rivals = field(init=False)
+    _doubted: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.ground)
+        self.rivals = Rivals(self.ground, self.replicas)
 
     def settle(self, part: Part) -> None:
         """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
@@ -44,6 +49,7 @@ class LossPlanner:
         found, content = part.survey, part.original
         if found is None or content is None:
             return
+        found = self._without_data(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None and tail is not None:
             head = rest.losses[len(found.losses) - 1]
@@ -65,6 +71,28 @@ class LossPlanner:
         assert other.tail is not None
         if self._whole_tail(part, other.tail) is None:
             part.survey = found
+
+    def _without_data(self, part: Part, found: Survey) -> Survey:
+        """Where the index says that what was found behind damage may be a record's data, nothing is made of it.
+
+        A replica with another record under its id proves that it is data.  `_doubted`: segment and offset of what stays open.
+        """
+        place = 0
+        while place < len(found.losses):
+            loss = found.losses[place]
+            if may_be_data(part, loss):
+                assert loss.stop is not None
+                whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
+                if whole is not None and any(one.record(self.ground.partition, loss.stop) for one in self.replicas):
+                    part.survey = found = whole
+                    continue
+                self._doubted.add((part.first, loss.offset))
+                if found.tail is not None:  # the rest of the record whose data it may be
+                    part.survey = found = replace(
+                        found, losses=(*found.losses[:-1], replace(found.tail, doubtful=True))
+                    )
+            place += 1
+        return found
 
     def _shifted(self, part: Part) -> None:
         """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
@@ -111,6 +139,14 @@ class LossPlanner:
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
             part.shifted |= len(found) != loss.end - loss.offset
             part.content = part.content.spliced(loss.offset, loss.end, spans)
+        elif (part.first, loss.offset) in self._doubted:
+            part.keeps_index = True  # it is all that tells
+            said = (
+                f"the index has transaction {loss.stop} inside it, so that what stands behind it may be a record's data"
+            )
+            self._undecided(part, loss, f"{found.why}; {said}")
+        elif self.replicas and self.rivals.superfluous(part, loss):
+            self._remove_bytes(part, loss, "a repeat, or a replica holds another record under its id")
         elif self.ground.allow_data_loss and not loss.record_ok and not loss.unread:
             self._split(part, loss)
         else:
@@ -139,12 +175,8 @@ class LossPlanner:
         assert loss.stop is not None
         length = loss.end - loss.offset
         if loss.stop == loss.first:
-            ground.draft.step(
-                "remove-bytes", part.data_path, ground.partition, "records out of order; no transaction is missing there",
-                offset=loss.offset, length=length, loses_data=True,
-            )  # fmt: skip
-            part.content = content.spliced(loss.offset, loss.end, ())
-            part.shifted = True
+            self.rivals.dispute(part, loss)
+            self._remove_bytes(part, loss, "records out of order; no transaction is missing there")
             return
         path = ground.directory / segment_name(loss.stop)
         if ground.taken(loss.stop) or FileState.of(path) is not None:
@@ -165,6 +197,15 @@ class LossPlanner:
         behind.shifted = True
         ground.put(behind)
         part.content = content.spliced(loss.offset, content.size(), ())
+
+    def _remove_bytes(self, part: Part, loss: Loss, why: str) -> None:
+        assert part.content is not None
+        self.ground.draft.step(
+            "remove-bytes", part.data_path, self.ground.partition, why,
+            offset=loss.offset, length=loss.length, loses_data=True,
+        )  # fmt: skip
+        part.content = part.content.spliced(loss.offset, loss.end, ())
+        part.shifted = True
 
     def _undecided(self, part: Part, loss: Loss, why: str) -> None:
         assert loss.stop is not None
@@ -282,6 +323,8 @@ class LossPlanner:
             self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
             assert part.content is not None
             part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
+        elif self.replicas and self.rivals.superfluous(part, tail):
+            self.cut_tail(part, tail, "repeats, or a replica holds other records under their ids", loses=True)
         elif tail.unread:
             self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
         elif tail.either:
@@ -338,6 +381,8 @@ class LossPlanner:
         """Cut what stands behind the last record that is in its place."""
         assert part.content is not None
         what = "the end is out of order" if tail.out_of_order else "the end is torn"
+        if loses and not self.rivals.superfluous(part, tail):
+            self.rivals.dispute(part, tail)
         self.ground.draft.step(
             "cut-torn-tail", part.data_path, self.ground.partition, f"{what}; {why}",
             ids=(tail.first, tail.first), offset=tail.offset, length=tail.end - tail.offset, loses_data=loses,

@@ -23,6 +23,7 @@ from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.repair.rivals import alike
 
 
 class Outcome(enum.Enum):
@@ -68,7 +69,7 @@ class OverlapPlanner:
         if later.survey.tail is not None and ends[1] < ends[0]:
             return self._leave(earlier, later, ["the later one is torn"])
         runs = self._run(earlier, first, min(ends)), self._run(later, first, min(ends))
-        if _alike(*runs):
+        if alike(*runs):
             if ends[1] <= ends[0] and earlier.survey.tail is None and later.survey.tail is None:
                 return self._remove(later, "the segment in front of it holds the same records", ids_lost=False)
             return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
@@ -85,9 +86,13 @@ class OverlapPlanner:
         if self.ground.allow_data_loss:
             kept = 0 if ends[0] > ends[1] else 1
             further = "it reaches further" if ends[0] != ends[1] else "it is the later one, which a node reads"
-            return self._keep(
+            outcome = self._keep(
                 kept, earlier, later, f"both runs differ and nothing tells which is right; {further}", ids_lost=True
             )
+            if outcome is not Outcome.LEFT:
+                named = f"{earlier.data_path.name} and {later.data_path.name}"
+                self.ground.dispute(first, min(ends), f"{named} held other records under these ids")
+            return outcome
         said = [
             f"for {part.data_path.name}: {'; '.join(votes[place]) or 'nothing'}"
             for place, part in enumerate((earlier, later))
@@ -116,7 +121,7 @@ class OverlapPlanner:
             self.ground.draft.sources |= {run.span.path for run in held}
             theirs = Content("", tuple(run.span for run in held))
             for place in (0, 1):
-                if _alike(runs[place], theirs):
+                if alike(runs[place], theirs):
                     votes[place].append(f"{replica.path} holds the same records")
         joins = [place for place in (0, 1) if behind.first is not None and ends[place] == behind.first]
         if len(joins) == 1:
@@ -176,11 +181,3 @@ class OverlapPlanner:
             segment=later.first, transaction_id=later.first,
         )  # fmt: skip
         return Outcome.LEFT
-
-
-def _alike(one: Content, other: Content) -> bool:
-    """Whether two contents hold the same bytes.  Raises DiskReadError."""
-    if one.size() != other.size():
-        return False
-    step = 1 << 20
-    return all(one.read(at, step) == other.read(at, step) for at in range(0, one.size(), step))

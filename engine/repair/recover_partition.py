@@ -18,7 +18,8 @@ from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.replicas import Replica
 from waltzctl.engine.storage.accepted_losses import still_lost
 from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.view import PartitionView
+from waltzctl.engine.storage.orphans import stand_elsewhere
+from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import HEADER_SIZE
@@ -63,7 +64,7 @@ def plan_partition(
     end = None if agreed is None else agreed.clean_to + 1
     whole = agreed is not None and agreed.restore_end
     proven = evidence(view, mark, [loss for loss in accepted if still_lost(loss, (), mark)])
-    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, whole=whole)
+    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, accepted, whole=whole)
     walk.run()
     if assigned and not any(part.content is not None or not _leftover(part) for part in ground.parts):
         _nothing_left(ground)
@@ -129,6 +130,7 @@ class _Walk:
         mark: int | None,
         end: int | None,
         proven: Evidence,
+        accepted: Sequence[AcceptedLoss],
         *,
         whole: bool = False,
     ) -> None:
@@ -138,6 +140,7 @@ class _Walk:
         self.mark = mark
         self.end = end
         self.proven = proven
+        self.accepted = accepted
         self.whole = whole
         self.expected: int | None = 0
 
@@ -147,6 +150,9 @@ class _Walk:
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for part in there:
             self.losses.settle(part)
+        self.losses.rivals.settle(self.accepted)
+        for part in there:
+            self.losses.rivals.choose(part)
         for place, part in enumerate(there):
             if part.survey is None:
                 self.expected, before = None, None
@@ -186,9 +192,14 @@ class _Walk:
         tail = before.survey.tail
         assert tail is not None
         assert before.content is not None
+        ground = self.ground
+        if tail.out_of_order and self.losses.rivals.superfluous(before, tail):
+            self.losses.cut_tail(
+                before, tail, "the next segment holds what belongs behind it", loses=bool(self.losses.replicas)
+            )
+            return
         if tail.kept or tail.doubtful:
             return
-        ground = self.ground
         if tail.out_of_order:
             if ground.allow_data_loss:
                 self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
@@ -247,6 +258,14 @@ def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
             harmless = part.data is None and _covered(ground, part.first, part.first + entries)
+            if harmless and not _as_listed(ground, part):
+                ground.find(
+                    Code.INDEX_ORPHAN, part.index_path,
+                    f"an index with {entries} entries for transaction {part.first} on, but no data file, and what other segments"
+                    " hold under these ids is not what it lists: truncate in front of them, or bring the data file back",
+                    severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
+                )  # fmt: skip
+                continue
         else:
             harmless = expected is not None and expected >= part.first and (part.data is None or _is_last(ground, part))
         if harmless or ground.allow_data_loss:
@@ -274,6 +293,12 @@ def _covered(ground: Ground, first: int, stop: int) -> bool:
         if part.survey is not None and part.survey.begins <= first:
             first = max(first, part.survey.next_id)
     return first >= stop
+
+
+def _as_listed(ground: Ground, part: Part) -> bool:
+    """Whether the records in other segments are those that an index without data lists."""
+    orphan = SegmentView(ground.partition, part.first, None, part.index)
+    return stand_elsewhere(orphan, [one for one in ground.around.segments if one.data is not None])
 
 
 def _is_last(ground: Ground, part: Part) -> bool:

@@ -88,8 +88,9 @@ class Ground:
     """What every part of a partition's recovery needs: the plan in the making and where it belongs.
 
     `around`: what every data file is judged by.
-    `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `lowered_to`: the local low-water
-    mark that it leaves, where it lowers it.
+    `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `disputed`: those of which one record
+    stays and another goes, and nothing tells which is right.  `confirmed`: those whose records here are a replica's, too.
+    `lowered_to`: the local low-water mark that it leaves, where it lowers it.
     """
 
     draft: Draft
@@ -100,12 +101,18 @@ class Ground:
     around: Surroundings
     parts: list[Part] = field(default_factory=list)
     given_up: list[tuple[int, int, str]] = field(default_factory=list)
+    disputed: list[tuple[int, int, str]] = field(default_factory=list)
+    confirmed: list[tuple[int, int]] = field(default_factory=list)
     lowered_to: int | None = None
 
     def give_up(self, first: int, stop: int, why: str) -> None:
         """Transactions `first` to `stop` - 1 are lost by explicit wish; the ledger will keep them in mind."""
         if stop > first:
             self.given_up.append((first, stop, why))
+
+    def dispute(self, first: int, stop: int, why: str) -> None:
+        """Of two records for each of `first` to `stop` - 1 one goes by explicit wish; the ledger will keep it in mind."""
+        self.disputed.append((first, stop, why))
 
     def lower_mark(self, after: int) -> None:
         """The local low-water mark falls to `after`, if it is above."""
@@ -219,7 +226,10 @@ def plan_files(ground: Ground, part: Part) -> None:
     head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
     following = ground.following(part)
-    wanted = IndexPlan(part.index_path, content, header.first_transaction_id, head, hint, following)
+    untouched = content is part.original
+    wanted = IndexPlan(
+        part.index_path, content, header.first_transaction_id, head, hint, following, keeps_end=untouched
+    )
     try:
         why = wanted.differs(part.index)
     except DamageError as error:

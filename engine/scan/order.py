@@ -12,7 +12,8 @@ Witnesses, in this order:
 1. The *records behind it*.  One that stands where the sequence has it, as many places on as were passed, says that the ids of
    those in front of it are wrong; one with the very id that was expected, that they do not belong there.  A row of ids that
    goes on one by one but begins too low was shifted where the record behind the whole row stands where the sequence has it.
-   Larger ids that rise one by one are right, so that others are missing in front of them.
+   Larger ids that rise one by one are right, so that others are missing in front of them; unless a damaged place follows, and
+   behind it the id that would then come next.
 2. The *next segment's name*, which is the id behind the last one here: ids lead to it either by themselves or by their places.
 3. The *index*.  Entries that lead to other records than their ids say may have been made from either, so the index alone
    proves no wrong id; but it leaves open what the ids alone would say.
@@ -93,12 +94,13 @@ class OrderJudge:
         run = self._pass_over(found, expected)
         if run.resumed is not None:
             return Judgement(run.end, run.resumed, "length")
-        rising = self._rising(run.ones, expected)
-        if rising is not None:
-            return Judgement(rising.offset, rising.transaction_id, "length")
-        for head in (found, run.behind):
-            if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):
-                return Judgement(head.offset, head.transaction_id, "length")
+        if not self._crowded(run, expected):
+            rising = self._rising(run.ones, expected)
+            if rising is not None:
+                return Judgement(rising.offset, rising.transaction_id, "length")
+            for head in (found, run.behind):
+                if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):
+                    return Judgement(head.offset, head.transaction_id, "length")
         proven = search.by_index(offset, expected)
         if proven is not None:
             return Judgement(proven.offset, proven.transaction_id, "index")
@@ -193,6 +195,15 @@ class OrderJudge:
             return _Passed(end, passed, [], None, probe.check(end) if end < stop else None, tuple(ones))
         offsets = [one.offset for one in ones] if end == stop else []
         return _Passed(end, passed, offsets, None, None, tuple(ones))
+
+    def _crowded(self, run: _Passed, expected: int) -> bool:
+        """Whether larger ids would leave none for the damaged place behind them, while the places of their records do."""
+        if run.behind is not None or run.end >= self._stop or not run.ones or run.ones[-1].transaction_id < expected:
+            return False
+        behind = self._search.find(run.end, expected + run.passed)
+        if behind is None:
+            return False
+        return expected + run.passed < behind.transaction_id <= run.ones[-1].transaction_id + 1
 
     def _rising(self, ones: tuple[Found, ...], expected: int) -> Found | None:
         """The record with which larger ids begin that rise up to two neighbours, where the sequence can go on there.

@@ -10,13 +10,15 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("formats", "engine")
-MODULES = ("pyspark_waltz.py",)
+import waltzctl
+
+PACKAGES = ("waltzctl/formats", "waltzctl/engine")
+MODULES = ("pyspark_waltz.py", "waltzctl/__init__.py")
 
 
 def root() -> Path:
     """The directory that holds our packages: what has to be on the path of a Python that imports them."""
-    return Path(__file__).resolve().parents[2]
+    return Path(waltzctl.__file__).absolute().parents[1]
 
 
 def write_archive(target: Path) -> Path:

@@ -5,7 +5,8 @@ stands in ``.waltzctl/accepted-losses`` (`formats.accepted_losses`), written by 
 inspection names it until it is there again, or until somebody has the ledger forget it.
 
 A loss is over when all of its transactions are here, or when the local low-water mark has risen to its last one since: a session
-began that held them, and from there on the mark itself tells if they are lost again.
+began that held them, and from there on the mark itself tells if they are lost again.  One that is disputed is over only when a
+replica has told which records are right, or when somebody has the ledger forget it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def still_lost(loss: AcceptedLoss, held: Sequence[Range], local_low_water_mark: 
 
     `held`: ids that are here, intact.  `local_low_water_mark`: the mark in force, None where nothing tells it.
     """
+    if loss.disputed:
+        return [(loss.first, loss.last + 1)]
     mark = -1 if local_low_water_mark is None else local_low_water_mark
     if mark > loss.local_low_water_mark and mark >= loss.last:
         return []

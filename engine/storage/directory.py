@@ -15,6 +15,7 @@ documented layout the directory moves to ``.waltzctl/unassigned/``.  With deleti
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import uuid
 from collections.abc import Collection, Mapping
@@ -437,6 +438,24 @@ class StorageDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def open_storage(
+    path: str | os.PathLike[str],
+    *,
+    expected_key: uuid.UUID | None = None,
+    expected_partitions: int | None = None,
+    partitions: Collection[int] | None = None,
+    options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
+) -> StorageDirectory:
+    """Open a storage directory for reading and writing; see `StorageDirectory.open`, which raises what this raises."""
+    return StorageDirectory.open(
+        Path(path),
+        expected_key=expected_key,
+        expected_partitions=expected_partitions,
+        partitions=partitions,
+        options=options,
+    )
 
 
 def _no_control_file(path: Path, control_path: Path) -> NotWaltzError | DamageError:

@@ -23,6 +23,7 @@ from waltzctl.engine import disk
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.regular import special_kind
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
@@ -152,6 +153,8 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     for orphan in lost:
         first = orphan.first_transaction_id
         covered = _covered(examination.extents, first, first + orphan.entries)
+        if covered and orphan.entries:
+            covered = stand_elsewhere(orphan, view.data_segments)
         sound = sound and covered
         note(
             Code.INDEX_ORPHAN,

@@ -11,9 +11,11 @@ import pytest
 from tests.cli.running import ROOT, environment
 from waltzctl.app import COMMANDS, manual_of
 
-HEAVY = ("numpy", "numba", "llvmlite", "construct", "rich", "isal", "waltzctl.engine.storage", "waltzctl.engine.scan", "waltzctl.engine.inspect",
-         "waltzctl.engine.repair", "waltzctl.engine.disk", "waltzctl.engine.node", "formats", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop",
-         "prometheus_client")  # fmt: skip
+HEAVY = (
+    *("numpy", "numba", "llvmlite", "construct", "rich", "isal", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop"),
+    *(f"waltzctl.engine.{room}" for room in ("storage", "scan", "inspect", "repair", "disk", "node")),
+    *("waltzctl.formats", "prometheus_client"),
+)
 PROGRAM = """
 import json, sys
 from waltzctl.__main__ import main

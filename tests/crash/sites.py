@@ -18,7 +18,7 @@ from types import FrameType
 
 import waltzctl.engine
 
-ENGINE = Path(engine.__file__).parent
+ENGINE = Path(waltzctl.engine.__file__).parent
 COMPOSED: dict[str, tuple[str, ...]] = {
     "write_whole": ("/file", "/directory"),
     "replacing": ("/file", "/directory"),

@@ -40,6 +40,15 @@ def test_a_line_as_documented() -> None:
     assert json.loads(head)["count"] == 1
 
 
+def test_a_disputed_one_says_so_in_its_line() -> None:
+    disputed = replace(LOSSES[0], disputed=True)
+    assert decode_ledger(encode_ledger([disputed])) == Ledger((disputed,))
+    body, plain = (json.loads(encode_ledger([one]).split(b"\n")[1]) for one in (disputed, LOSSES[0]))
+    assert body.pop("disputed") is True
+    assert body.keys() == plain.keys()
+    assert body["crc32"] != plain["crc32"]
+
+
 def test_every_flipped_bit_is_seen_and_costs_no_other_line() -> None:
     data = encode_ledger(LOSSES)
     ends = [place for place, byte in enumerate(data) if byte == 0x0A]

@@ -384,3 +384,13 @@ def test_sequence_numbers_half_the_circle_apart_are_compared_as_the_release_does
     low = PartitionStruct(flags=5, sequence=-(2**31)).sealed()
     assert choose_current(high, low) == (1, Choice.NEWER)
     assert choose_current(low, high) == (2, Choice.NEWER)
+
+
+def test_a_pair_without_a_struct_in_force_can_neither_go_on_nor_be_renewed() -> None:
+    torn = PartitionStruct.decode(Layout.DOCUMENTED, bytes(Layout.DOCUMENTED.struct_schema.size - 1) + b"\x01")
+    info = PartitionInfo(3, 3, (torn, torn), *choose_current(torn, torn))
+    assert info.choice is Choice.NONE_VALID
+    with pytest.raises(ValueError, match="neither struct"):
+        info.updated(session_id=1)
+    with pytest.raises(ValueError, match="no struct of its pair is in force"):
+        info.renewed()

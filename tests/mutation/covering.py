@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Reach:
         """What was recorded for a line of the file as it is now."""
         recorded = self.sources.get(file, text)
         if recorded != text:
-            line = _line_before(recorded.splitlines(), text.splitlines(), line)
+            line = _line_before(recorded, text, line)
         return self.lines.get(file, {}).get(line, [])
 
     def _took(self, test: str) -> float:
@@ -90,10 +91,16 @@ class Reach:
         return cls(lines, stored["seconds"], stored["sources"])
 
 
-def _line_before(then: list[str], now: list[str], line: int) -> int:
+@lru_cache(maxsize=4)
+def _equal_lines(then: str, now: str) -> list[difflib.Match]:
+    blocks = difflib.SequenceMatcher(None, then.splitlines(), now.splitlines(), autojunk=False).get_matching_blocks()
+    return [block for block in reversed(blocks) if block.size]
+
+
+def _line_before(then: str, now: str, line: int) -> int:
     """The line of `then` that stands in `now` at `line`, or the last before it that does."""
-    for block in reversed(difflib.SequenceMatcher(None, then, now, autojunk=False).get_matching_blocks()):
-        if block.size and block.b < line:
+    for block in _equal_lines(then, now):
+        if block.b < line:
             return block.a + min(line - block.b, block.size)
     return line
 
@@ -108,13 +115,17 @@ def record(copy: Path, work: Path, tests: Sequence[str], jobs: int) -> Reach:
         answer = work / f"reach-{job}.json"
         environment = dict(os.environ, PYTHONPATH=str(copy), **{_ANSWER: str(answer)})
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
         command += ["-p", "tests.mutation.covering", *part]
         with (work / f"reach-{job}.log").open("wb") as log:
             running.append((answer, subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log)))
     reach = Reach()
     for answer, process in running:
-        process.wait()
+        if process.wait() not in (0, 1):
+            log = answer.with_suffix(".log").read_text()
+            raise RuntimeError(
+                f"what tests reach could not be recorded, pytest ended with {process.returncode}:\n{log[-3000:]}"
+            )
         reach.add(Reach.read(answer))
     reach.sources = {file: (copy / file).read_text() for file in reach.lines}
     return reach

@@ -14,13 +14,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
 from tests.mutation.covering import Reach, record
-from tests.mutation.equivalent import EQUIVALENT
+from tests.mutation.equivalent import why_equivalent
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.server import Answer, Server
 from tests.mutation.trial import ROOT, Scratch
@@ -45,7 +45,7 @@ class Room:
         return _below(root, self.sources, "*.py")
 
     def test_files(self, root: Path) -> list[str]:
-        """The test files, sorted."""
+        """The test files."""
         return _below(root, self.tests, "test_*.py")
 
 
@@ -142,27 +142,39 @@ def _by_file(tests: list[str]) -> list[str]:
     return sorted(tests, key=lambda test: files[test.partition("::")[0]])
 
 
-def _reach(name: str, work: Path, jobs: int, again: bool) -> Reach:
-    """What the room's tests reach, as recorded earlier in `work` as far as the test files are the same."""
-    room, stored = ROOMS[name], work / f"{name}.json"
-    digests_file = work / f"{name}.tests.json"
-    texts = {file: (ROOT / file).read_text() for file in room.test_files(ROOT)}
-    reach, known = Reach(), {}
-    if stored.exists() and digests_file.exists() and not again:
-        reach, known = Reach.read(stored), json.loads(digests_file.read_text())
-    changed = [file for file, text in texts.items() if known.get(file) != text]
-    if changed:
-        print(f"{name}: recording what {len(changed)} files of tests reach", flush=True)
-        with tempfile.TemporaryDirectory(prefix="mutation-") as place:
-            copy = Scratch.copied(Path(place) / "copy").path
-            recorded = record(copy, work / f"{name}.recording", changed, jobs)
-        reach = _joined(reach, recorded, {file: text for file, text in texts.items() if file not in changed})
-        reach.write(stored)
-        digests_file.write_text(json.dumps(texts))
+def _reach(name: str, options: argparse.Namespace) -> Reach:
+    """What the room's tests reach, at the lines of today's sources."""
+    reach = Reach()
+    for unit in ROOMS[name].tests:
+        recorded = _recorded(unit, options)
+        kept = {file for file in _below(ROOT, (unit,), "test_*.py") if not file.startswith(tuple(options.without))}
+        reach = _joined(recorded, reach, kept)
     return reach
 
 
-def _joined(old: Reach, new: Reach, kept: dict[str, str]) -> Reach:
+def _recorded(unit: str, options: argparse.Namespace) -> Reach:
+    """What the tests of a file or directory reach, as recorded earlier as far as the test files are the same."""
+    work, name = options.work, unit.replace("/", "-")
+    stored, texts_file = work / f"{name}.json", work / f"{name}.tests.json"
+    files = _below(ROOT, (unit,), "test_*.py")
+    texts = {file: (ROOT / file).read_text() for file in files if not file.startswith(tuple(options.without))}
+    reach, known = Reach(), {}
+    if stored.exists() and texts_file.exists() and not options.again:
+        reach, known = Reach.read(stored), json.loads(texts_file.read_text())
+    changed = [file for file, text in texts.items() if known.get(file) != text]
+    if not changed:
+        return reach
+    print(f"{unit}: recording what {len(changed)} files of tests reach", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as place:
+        copy = Scratch.copied(Path(place) / "copy").path
+        recorded = record(copy, work / f"{name}.recording", changed, options.jobs)
+    reach = _joined(reach, recorded, {file for file in known if file not in changed})
+    reach.write(stored)
+    texts_file.write_text(json.dumps({**known, **texts}))
+    return reach
+
+
+def _joined(old: Reach, new: Reach, kept: Collection[str]) -> Reach:
     """The new recording, and of the old one the tests of the files in `kept`, at the lines of today's sources."""
     for file, text in old.sources.items():
         now = ROOT / file
@@ -175,10 +187,8 @@ def _joined(old: Reach, new: Reach, kept: dict[str, str]) -> Reach:
             tests = [test for test in old.at(file, line, source) if not test or test.partition("::")[0] in kept]
             if tests:
                 lines[line] = sorted({*lines.get(line, ()), *tests})
-    new.seconds = {
-        **{test: took for test, took in old.seconds.items() if test.partition("::")[0] in kept},
-        **new.seconds,
-    }
+    mine = {test: took for test, took in old.seconds.items() if test.partition("::")[0] in kept}
+    new.seconds = {**mine, **new.seconds}
     return new
 
 
@@ -192,8 +202,7 @@ def chosen(name: str, seed: int, sample: int | None, only: Sequence[str] = ()) -
             break
         if compiles(mutant, sources[mutant.file]):
             drawn.append(mutant)
-    equivalent = {one.key for one in EQUIVALENT}
-    left = [mutant for mutant in drawn if mutant.key not in equivalent]
+    left = [mutant for mutant in drawn if not why_equivalent(mutant)]
     return left, len(drawn) - len(left)
 
 
@@ -213,14 +222,15 @@ def _try(mutant: Mutant) -> tuple[Mutant, Answer]:
 def measure(name: str, options: argparse.Namespace) -> Score:
     """The score of a room; every mutant is printed as it is tried."""
     work, seed, jobs = options.work, options.seed, options.jobs
-    reach = _reach(name, work, jobs, options.again)
+    reach = _reach(name, options)
+    reach.write(work / f"{name}.room.json")
     mutants, equivalent = chosen(name, seed, options.sample, options.file)
     score = Score(equivalent=equivalent)
     begun = time.monotonic()
     print(f"{name}: {len(mutants)} mutants", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutation-") as place:
         context = get_context("spawn")
-        with context.Pool(jobs, _begin, (place, work / f"{name}.json", options.seconds)) as pool:
+        with context.Pool(jobs, _begin, (place, work / f"{name}.room.json", options.seconds)) as pool:
             for mutant, answer in pool.imap_unordered(_try, mutants):
                 score.tried += 1
                 if answer.noticed:
@@ -246,6 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help=_SECONDS)
     parser.add_argument(
         "--work", type=Path, default=ROOT / "build" / "mutation", help="what was recorded (%(default)s)"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], help="leave out tests below this path (again for more)"
     )
     parser.add_argument("--again", action="store_true", help="record anew what the tests reach")
     parser.add_argument("--target", type=float, default=0.0, help="per cent that each room must have (%(default)s)")

@@ -244,8 +244,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_ledger.py",
-        'AcceptedLoss(ground.partition, low, high - 1, after, "", why)',
-        'AcceptedLoss(ground.partition, low, high, after, "", why)',
+        'AcceptedLoss(ground.partition, low, high - 1, after, "", why, disputed)',
+        'AcceptedLoss(ground.partition, low, high, after, "", why, disputed)',
         ("tests/repair/test_accepted_losses.py",),
         "a transaction that nobody lost counts as given up",
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import replace
 
 import pytest
 
 from tests.mutation.covering import Reach
-from tests.mutation.equivalent import EQUIVALENT
+from tests.mutation.equivalent import EQUIVALENT, TUNED, why_equivalent
 from tests.mutation.measure import ROOMS
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.trial import ROOT
@@ -34,6 +36,7 @@ def _made(text: str) -> set[str]:
         ("x = a + 1", {"x = a - 1", "x = a + 2", "x = a + 0"}),
         ("a.sync()", {"pass"}),
         ("log.info(1)", set()),
+        ("x = zip(a, b, strict=True)", set()),
         ("a.b = c", {"pass"}),
         ("a += b", {"a -= b", "pass"}),
         ("raise A", {"pass"}),
@@ -89,6 +92,16 @@ def test_what_is_judged_equivalent_is_a_mutant_and_says_why() -> None:
         found |= {mutant.key for mutant in mutants if compiles(mutant, source)}
     assert [one for one in EQUIVALENT if one.key not in found] == []
     assert all(one.reason for one in EQUIVALENT)
+
+
+def test_constants_that_only_size_a_piece_are_there_and_zero_is_no_size() -> None:
+    for file, names in TUNED.items():
+        source = (ROOT / file).read_bytes()
+        mutants = [mutant for mutant in mutants_of(file, source) if not mutant.function]
+        for name in names:
+            ours = [mutant for mutant in mutants if re.match(rf"{name}\b.*=", mutant.old)]
+            assert any(why_equivalent(mutant) for mutant in ours), f"{file}: {name}"
+    assert not why_equivalent(replace(ours[0], new=f"{name} = 0"))
 
 
 def test_mutants_of_the_program_compile() -> None:

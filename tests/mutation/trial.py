@@ -49,7 +49,7 @@ class Scratch:
         """Copy everything that the tests of the engine need to `path`, which must not be there yet."""
         path.mkdir(parents=True)
         for name in ("formats", "engine", "waltzctl", "fixtures", "tests", "docs", "man"):
-            shutil.copytree(ROOT / name, path / name, ignore=_LEFT_OUT)
+            shutil.copytree(ROOT / name, path / name, symlinks=True, ignore=_LEFT_OUT)
         for name in ("pyproject.toml", "pyspark_waltz.py", "README.md", "CHANGELOG.md"):
             shutil.copy2(ROOT / name, path / name)
         return cls(path)

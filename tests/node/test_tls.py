@@ -15,11 +15,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-import waltzctl.engine.tls
 from tests.node.certificates import PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.keystore import MAX_STORE_SIZE, StoreType, read_key_store, read_trust_store, store_type_of
-from waltzctl.engine.tls import TlsOptions, client_context, self_signed, server_context
+from waltzctl.engine.tls import TlsOptions, client_context, load_material, self_signed, server_context
 
 KINDS = ("JKS", "PKCS12", "PEM")
 AUTHORITY = Authority()
@@ -211,7 +210,7 @@ def test_a_private_key_never_stands_readable_in_a_file(key_place: Path, monkeypa
             load(self, certfile, keyfile, password)
 
     context = Watched(ssl.PROTOCOL_TLS_SERVER)
-    engine.tls.load_material(context, self_signed(), "the certificate")
+    load_material(context, self_signed(), "the certificate")
     meet(context, client_context(TlsOptions(), trust_all=True))
     ((path, contents, others),) = seen
     assert b"BEGIN ENCRYPTED PRIVATE KEY" in contents

@@ -10,12 +10,13 @@ import pytest
 
 from tests.builders import CREATED, segment_header
 from tests.golden import golden_directories, needs_golden
-from tests.repair.scenes import Scene, actions, codes, flip
+from tests.repair.scenes import Scene, actions, codes, flip, recover, undecided
 from tests.repair.trees import contents, snapshot
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 GARBLES = ["delete", "garble", "cut", "extend", "zero", "empty"]
@@ -45,17 +46,14 @@ def garble(path: Path, how: str, source: random.Random) -> None:
 @pytest.mark.parametrize("how", GARBLES)
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_rebuilding_gives_the_bytes_of_the_release(directory: Path, how: str, tmp_path: Path) -> None:
-    """Every index of real data, destroyed in turn.  The release leaves two odd places, which are named here."""
+    """Every index of real data, destroyed in turn."""
     root = tmp_path / "s"
     shutil.copytree(directory, root)
     for path in root.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    first = plan_rebuild_index(root)
-    assert [step.reason for step in first.plan.steps] == (
-        ["8 bytes are there beyond the last record"] if directory.name == "torn-header-only" else []
-    )
-    if first.edits:  # an entry beyond the torn record: nothing beyond a torn tail is indexed
-        apply(first, arguments=[])
+    assert plan_rebuild_index(root).plan.steps == ()
+    if directory.name == "torn-header-only":  # only the index knows of the torn record
+        apply(plan_recover(root), arguments=[])
     want = {path: path.read_bytes() for path in root.rglob("*.idx") if whole(path.with_suffix(".seg"))}
     assert want
     source = random.Random(how)
@@ -109,12 +107,42 @@ def test_a_wrong_index_header_is_made_from_the_data_files(scene: Scene, place: i
     assert scene.idx(50).read_bytes()[:128] == segment_header(0, 50, created=CREATED).encode()
 
 
-def test_nothing_beyond_a_torn_tail_is_indexed(scene: Scene) -> None:
-    path = scene.seg(100)
+def test_what_the_index_knows_of_a_lost_end_stays_and_nothing_else_does(scene: Scene) -> None:
+    """An entry leads into the torn tail; those behind lead beyond the file."""
+    path, index = scene.seg(100), scene.idx(100).read_bytes()
     path.write_bytes(path.read_bytes()[:-3])
+    assert plan_rebuild_index(scene.root).plan.steps == ()
+    scene.idx(100).write_bytes(index + entry(1 << 40))
+    assert codes(scene.root) == {"torn-tail", "index-long"}
+    apply(plan_rebuild_index(scene.root), arguments=[])
+    assert scene.idx(100).read_bytes() == index
+    assert codes(scene.root) == {"torn-tail"}
+    scene.idx(100).unlink()
     apply(plan_rebuild_index(scene.root), arguments=[])
     assert scene.idx(100).stat().st_size == 128 + 8 * 29
-    assert codes(scene.root) == {"torn-tail"}
+
+
+def test_an_index_that_leads_to_the_next_segment_is_left_where_the_data_lost_its_end(scene: Scene) -> None:
+    """Verify calls it no finding, as it tells what the data file held."""
+    path = scene.seg(50)
+    path.write_bytes(path.read_bytes()[: scene.offset(97)])
+    assert codes(scene.root) == {"segment-gap"}
+    assert plan_rebuild_index(scene.root).plan.steps == ()
+    recover(scene, loss=True)
+    assert codes(scene.root) == {"segment-gap"}
+
+
+@pytest.mark.parametrize("place", [0, 31, 39])
+def test_without_a_control_file_a_header_against_its_place_makes_no_index(scene: Scene, place: int) -> None:
+    """Nothing tells whether the file is the partition's own, and the index may be the witness."""
+    (scene.root / "waltz-storage.ctl").unlink()
+    flip(scene.seg(50), place)
+    repair = plan_rebuild_index(scene.root)
+    assert (actions(repair), len(undecided(repair))) == ([], 1)
+
+
+def entry(offset: int) -> bytes:
+    return offset.to_bytes(8)
 
 
 def entries(path: Path) -> list[int]:

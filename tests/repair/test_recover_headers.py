@@ -31,6 +31,17 @@ def test_these_are_proven_without_an_index_as_well(scene: Scene, field: str) -> 
     assert result.exit_status_name == "clean"
 
 
+def test_the_version_of_both_files_is_proven_by_any_record(scene: Scene) -> None:
+    """The first one is damaged, too."""
+    for path in (scene.seg(50), scene.idx(50)):
+        flip(path, FIELDS["version"], 1)
+    scene.flip(50)
+    repair, _ = recover(scene)
+    assert actions(repair)[0] == "write-segment-header"
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+
+
 @pytest.mark.parametrize(("field", "code"), [("key", "segment-key"), ("partition", "segment-partition")])
 def test_without_an_index_nothing_tells_damage_from_a_misplaced_file(scene: Scene, field: str, code: str) -> None:
     flip(scene.seg(50), FIELDS[field], 4)

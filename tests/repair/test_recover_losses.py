@@ -459,13 +459,18 @@ def test_records_out_of_order_that_are_somebody_elses_are_only_removed_when_told
     path = scene.seg(50)
     data = path.read_bytes()
     stray = Record.make(3, RequestId(1, 1, 1, 1), 0, b"stray").encode()
-    path.write_bytes(data[: scene.offset(60)] + stray + data[scene.offset(60) :])
-    repair, _ = recover(scene, scene.replica)
+    damaged = data[: scene.offset(60)] + stray + data[scene.offset(60) :]
+    path.write_bytes(damaged)
+    repair, _ = recover(scene)
     assert undecided(repair) == ["record-order"]
-    repair, result = recover(scene, loss=True)
-    assert actions(repair)[0] == "remove-bytes"
-    assert result.exit_status_name == "clean"
-    assert same_bytes(scene)
+    for replicas, loss in (((), True), ((scene.replica,), False)):
+        path.write_bytes(damaged)
+        repair, result = recover(scene, *replicas, loss=loss)
+        assert actions(repair)[0] == "remove-bytes"
+        assert result.exit_status_name == "clean", (
+            "its request id names another partition: it is no second record of id 3"
+        )
+        assert same_bytes(scene)
 
 
 def test_partitions_are_recovered_one_by_one_when_asked(scene: Scene) -> None:

@@ -15,6 +15,7 @@ from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.formats.segment import Record, segment_name
 
 Runs = Sequence[Sequence[Record]]
@@ -115,7 +116,9 @@ def test_told_to_lose_it_keeps_what_reaches_further_and_of_two_the_later(tmp_pat
     repair = recovered(path, loss=True)
     assert repair.plan.loses_data
     assert stored(path) == records(0, 15) + (records(15, 20) if kept == 0 else records(15, stop, seed=9))
-    assert status(path) == "clean"
+    assert status(path) == "damaged"
+    (loss,) = read_ledger(path).losses
+    assert (loss.first, loss.last, loss.disputed) == (15, min(stop, 20) - 1, True)
 
 
 @pytest.mark.parametrize("kept", [0, 9])

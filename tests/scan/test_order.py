@@ -49,6 +49,16 @@ def judged(
     return found
 
 
+@pytest.mark.parametrize("wrong", [1, 2])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_larger_ids_that_leave_none_for_the_damaged_record_behind_them_are_wrong(wrong: int, *, indexed: bool) -> None:
+    """Were they right, the damaged record would have none."""
+    records = renumbered([n + 1 if 4 <= n < 4 + wrong else n for n in range(12)])
+    records[4 + wrong] = bytes([records[4 + wrong][0]]) + b"\1" + records[4 + wrong][2:]
+    stop = 5 + wrong
+    assert judged(records, indexed=indexed) == [(4, size(4, stop), stop)]
+
+
 def size(first: int, stop: int) -> int:
     return sum(one.size for one in RECORDS[first:stop])
 

@@ -34,6 +34,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+def beside(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of a program of somebody's, in its own directory, with waltzctl installed as it is."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True)
+
+
 def findings(output: str) -> list[dict[str, object]]:
     return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
 
@@ -67,9 +74,9 @@ print("COUNT", frame.where("finding is null").count())
 
 
 def where(batches):
-    import engine, pyarrow
+    import pyarrow, waltzctl.engine
     for batch in batches:
-        yield pyarrow.RecordBatch.from_pydict({"code": [engine.__file__]})
+        yield pyarrow.RecordBatch.from_pydict({"code": [waltzctl.engine.__file__]})
 
 
 code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
@@ -119,3 +126,58 @@ def test_why_java_does_not_start_is_said_in_one_line(options: list[str], why: st
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 2
     assert "Traceback" not in done.stderr
+
+
+_NAMESAKES = """
+import sys
+from pathlib import Path
+import engine, formats
+from pyspark.sql import SparkSession
+from waltzctl import WaltzDataSource, write_archive
+
+assert engine.MINE and formats.MINE, "the job's own modules"
+builder = SparkSession.builder.master(sys.argv[1]).config("spark.executor.memory", "512m")
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+for module in (engine, formats):
+    spark.sparkContext.addPyFile(module.__file__)
+if not sys.argv[1].startswith("local"):
+    spark.sparkContext.addPyFile(str(write_archive(Path(sys.argv[2]))))
+    spark.dataSource.register(WaltzDataSource)
+frame = spark.read.format("waltz").load(sys.argv[3])
+print("COUNT", frame.where("finding is null").count())
+
+
+def mine(batches):
+    import engine, formats, pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"mine": [engine.MINE and formats.MINE]})
+
+
+print("MINE", all(row.mine for row in spark.range(0, 2, 1, 2).mapInArrow(mine, "mine boolean").collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("master", ["local[2]", "cluster"])
+def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(
+    master: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Embedded, Spark's discovery finds the source; on a cluster its code travels beside the job's modules."""
+    for name in ("engine", "formats"):
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    script = tmp_path / "job.py"
+    script.write_text(_NAMESAKES)
+    if master == "cluster":
+        master = request.getfixturevalue("cluster").master
+    path = ROOT / "fixtures" / "clean-released" / "storage"
+    done = beside(tmp_path, str(script), master, str(tmp_path / "code.zip"), str(path))
+    assert done.returncode == 0, done.stderr
+    records = json.loads(run("-m", "waltzctl", "verify", str(path), "--format", "json").stdout)[-1]["records"]
+    assert f"COUNT {records}" in done.stdout
+    assert "MINE True" in done.stdout
+    started = beside(
+        tmp_path,
+        "-c",
+        "import runpy, sys; sys.argv[1:] = ['--version']; runpy.run_module('waltzctl', run_name='__main__')",
+    )
+    assert started.returncode == 0, started.stderr

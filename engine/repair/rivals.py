@@ -1,0 +1,192 @@
+"""Rivals: two records that bear one id, both with right checksums.
+
+One stands where the sequence of ids has it.  The other stands where no id is missing: in the middle of a segment, at its end, or
+in a segment that overlaps (`engine.repair.recover_overlaps`).  What is byte for byte the same is a repeat, and no rival.
+
+A replica chooses, if all that hold the id hold the same record, and that is one of the two.  Without one both stay.  With
+``--allow-data-loss`` the one in the sequence stays; the ledger says that its id is disputed, until a replica confirms or replaces
+the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Replica, find_proven
+from waltzctl.engine.repair.survey import Loss
+from waltzctl.engine.repair.witnesses import record_at
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.segment import MAX_DATA_LENGTH, Record
+
+MOST_COMPARED = 10_000
+"""Records in one place that are compared one by one; of more nothing is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A record that stands out of order, and the one that stands in the sequence under its id (None: none does)."""
+
+    transaction_id: int
+    extra: bytes
+    standing: bytes | None
+    part: Part | None
+
+
+@dataclass(slots=True)
+class Rivals:
+    """Judges the rivals of a partition.  Its functions raise DiskReadError.
+
+    `_against`: segment (first id) and offset of what stands out of order and is a repeat, or what a replica speaks against.
+    """
+
+    ground: Ground
+    replicas: Sequence[Replica]
+    _against: set[tuple[int, int]] = field(default_factory=set)
+
+    def settle(self, accepted: Iterable[AcceptedLoss]) -> None:
+        """Let the replicas tell of ids that the ledger calls disputed: what is right is confirmed, what is not becomes a loss."""
+        for loss in accepted:
+            for part in self.ground.parts if loss.disputed and self.replicas else ():
+                if part.survey is not None:
+                    first, stop = max(loss.first, part.survey.begins), min(loss.last + 1, part.survey.next_id)
+                    if first < stop:
+                        self._settle(part, first, stop)
+
+    def _settle(self, part: Part, first: int, stop: int) -> None:
+        places = offsets(part, (first, stop))
+        told = find_proven(self.replicas, self.ground.partition, first, stop, Neighbours(None, None))
+        if not isinstance(told, Proven) or len(places) < 2 or part.original is None:
+            return
+        here = Content("", part.original.part(places[first], places[stop]))
+        if alike(here, Content("", tuple(run.span for run in told.runs))):
+            self.ground.draft.sources |= {run.span.path for run in told.runs}
+            self.ground.confirmed.append((first, stop))
+        else:
+            outvote(part, first, stop)
+
+    def choose(self, part: Part) -> None:
+        """Let the replicas choose between rivals: what they speak against goes, also where it stands in the sequence."""
+        for loss in () if part.survey is None else part.survey.losses:
+            pairs = self._pairs(part, loss)
+            if not pairs:
+                continue
+            outvoted = []
+            for pair in pairs:
+                told = self._told(pair)
+                if told is None:
+                    break
+                if told != pair.standing:
+                    outvoted.append(pair)
+            else:
+                self._against.add((part.first, loss.offset))
+                for pair in outvoted:
+                    assert pair.part is not None
+                    outvote(pair.part, pair.transaction_id, pair.transaction_id + 1)
+
+    def superfluous(self, part: Part, loss: Loss) -> bool:
+        """Whether everything that stands out of order in a place is a repeat, or what a replica speaks against."""
+        return (part.first, loss.offset) in self._against
+
+    def dispute(self, part: Part, loss: Loss) -> None:
+        """What stands out of order in a place goes, and nobody tells whether it was right.
+
+        One whose request id names another partition than that of the record in the sequence was not this partition's.
+        """
+        for pair in self._pairs(part, loss) or ():
+            if (
+                pair.standing is not None
+                and pair.standing != pair.extra
+                and _named(pair.standing) == _named(pair.extra)
+            ):
+                number = pair.transaction_id
+                self.ground.dispute(number, number + 1, f"two records bore this id in {part.data_path.name}")
+
+    def _pairs(self, part: Part, loss: Loss) -> list[_Pair] | None:
+        """The records that stand out of order in a place where no id is missing; None where there is anything else."""
+        if not loss.out_of_order or not loss.length or loss.stop not in (loss.first, None) or part.original is None:
+            return None
+        found: list[RecordView] = []
+        offset = loss.offset
+        while offset < loss.end:
+            record = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+            if not isinstance(record, RecordView) or record.end > loss.end or len(found) == MOST_COMPARED:
+                return None
+            found.append(record)
+            offset = record.end
+        return [self._pair(record) for record in found]
+
+    def _pair(self, extra: RecordView) -> _Pair:
+        number = extra.transaction_id
+        for part in self.ground.parts:
+            if part.survey is not None and part.survey.begins <= number < part.survey.next_id:
+                standing = record_at(part, offsets(part, (number,)).get(number))
+                if standing is not None and standing[:8] == extra.record[:8]:
+                    return _Pair(number, bytes(extra.record), standing, part)
+        return _Pair(number, bytes(extra.record), None, None)
+
+    def _told(self, pair: _Pair) -> bytes | None:
+        """The one of two that is right, as they are the same or the replicas hold it; None where nothing tells."""
+        if pair.standing is None or pair.standing == pair.extra:
+            return pair.standing
+        held = {one.record(self.ground.partition, pair.transaction_id) for one in self.replicas} - {None}
+        if len(held) != 1 or not held <= {pair.standing, pair.extra}:
+            return None
+        for one in self.replicas:
+            self.ground.draft.sources |= {segment.path for segment in one.segments(self.ground.partition)}
+        return held.pop()
+
+
+def _named(record: bytes) -> int:
+    return Record.decode(record).request_id.partition
+
+
+def outvote(part: Part, first: int, stop: int) -> bool:
+    """Make a loss of intact records that are to be replaced by a replica's; False where damage hides their place.
+
+    Raises DiskReadError.
+    """
+    assert part.survey is not None
+    places = offsets(part, (first - 1, first, stop - 1, stop))
+    last = record_at(part, places.get(stop - 1))
+    end = (
+        places.get(stop) if last is None else places[stop - 1] + len(last)
+    )  # something else may stand in front of the next
+    if first not in places or end is None:
+        return False
+    before = places.get(first - 1) if first > part.first else None
+    loss = Loss(Code.REPLICA_DIFFERS, places[first], end, first, stop, before, record_ok=True)
+    part.survey = replace(part.survey, losses=_merged(part.survey.losses, loss))
+    return True
+
+
+def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
+    """With one more, which takes in those inside it, in order; neighbours without an intact record between them become one."""
+    merged: list[Loss] = []
+    rest = [one for one in losses if not _within(one, new)]
+    for loss in sorted((*rest, new), key=lambda one: one.offset):
+        before = merged[-1] if merged else None
+        touches = before is not None and before.stop == loss.first and before.end == loss.offset
+        if before is not None and touches and loss.stop is not None and not (before.unread or loss.unread):
+            merged[-1] = replace(before, end=loss.end, stop=loss.stop, record_ok=before.record_ok and loss.record_ok)
+        else:
+            merged.append(loss)
+    return tuple(merged)
+
+
+def _within(one: Loss, new: Loss) -> bool:
+    ids = one.stop is not None and new.stop is not None and new.first <= one.first and one.stop <= new.stop
+    return ids and new.offset <= one.offset and one.end <= new.end
+
+
+def alike(one: Content, other: Content) -> bool:
+    """Whether two contents hold the same bytes.  Raises DiskReadError."""
+    if one.size() != other.size():
+        return False
+    step = 1 << 20
+    return all(one.read(at, step) == other.read(at, step) for at in range(0, one.size(), step))
