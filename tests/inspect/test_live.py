@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
-from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
@@ -269,3 +270,37 @@ def test_a_later_name_proves_a_loss_in_a_directory_that_is_held(tmp_path: Path) 
     assert [(one.code, one.transaction_id) for one in findings if one.code != "index-orphan"] == [
         ("durable-missing", 39)
     ]
+
+
+def grow(storage: Path, mark: int) -> None:
+    """As a node does it: the segment of transactions 40 to 49 is begun, and the mark rises into it."""
+    later = build_directory(storage.parent / "later", {0: 50}, per_segment=20, size=30, local_low_water_mark=mark)
+    for file in (seg, idx):
+        file(storage, 0, 40).write_bytes(file(later, 0, 40).read_bytes())
+    (storage / "waltz-storage.ctl").write_bytes((later / "waltz-storage.ctl").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("left", "mark", "expected"),
+    [
+        (40, 39, []),
+        (40, 40, []),
+        (40, 49, []),
+        (39, 38, []),
+        (39, 39, ["acknowledged-missing"]),
+        (39, 49, ["acknowledged-missing"]),
+    ],
+)
+def test_a_mark_that_rose_after_the_names_were_read_asks_the_segments_of_then_for_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, mark: int, expected: list[str]
+) -> None:
+    """They reach up to the first transaction of the segment that was begun since; one record less is a loss."""
+    storage = build_directory(tmp_path / "s", {0: left}, per_segment=20, size=30, local_low_water_mark=10)
+
+    def later(*arguments: Any, **named: Any) -> Surroundings:
+        grow(storage, mark)
+        return look_around(*arguments, **named)
+
+    monkeypatch.setattr("waltzctl.engine.inspect.verify.look_around", later)
+    *findings, _ = verify([storage], VerifyOptions(threads=1))
+    assert [one.code for one in findings] == expected
