@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from waltzctl.engine import disk
@@ -30,6 +31,7 @@ from waltzctl.engine.storage import places
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 
 _ATTEMPTS = 3
@@ -207,13 +209,16 @@ class PartitionRun:
     def orphans(self, held: Sequence[Range]) -> Iterator[Finding]:
         """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort."""
         view = self._partition.view
-        for segment in () if view is None else view.segments:
+        if view is None:
+            return
+        for segment in view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
-                if view is not None and segment.data_path in view.special:
+                if segment.data_path in view.special:
                     continue  # what stands in the data file's place is named
                 settled = self._settle_orphan(segment)
                 if settled is not None:
-                    yield orphan_finding(self._context, settled, held)
+                    alike = partial(stand_elsewhere, settled, view.data_segments)
+                    yield orphan_finding(self._context, settled, held, alike)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""

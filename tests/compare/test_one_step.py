@@ -144,3 +144,17 @@ def test_a_torn_tail_in_front_of_a_range_is_named_once(tmp_path: Path, monkeypat
         answer = compared(*nodes)
         seen.append([(one.code.value, one.transaction_id) for one in answer.findings])
     assert seen == [[("torn-tail", 20)]] * 2
+
+
+def test_what_a_sealed_segment_lost_behind_a_torn_record_is_damaged_in_every_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        build_directory(tmp_path / name, {0: 620}, per_segment=600, local_low_water_mark=-1, size=100) for name in "ab"
+    ]
+    file = segments(nodes[0])[0]
+    file.write_bytes(file.read_bytes()[: HEADER_SIZE + 20 * (RECORD_OVERHEAD + 100) + 50])
+    for size in (1 << 30, 10_000):
+        monkeypatch.setattr(ranges, "RANGE", size)
+        own = compared(*nodes)[0].replicas[0]
+        assert (own.state, own.damaged) == (State.DAMAGED, ((20, 600),))

@@ -319,3 +319,21 @@ def test_a_replica_without_a_control_file_gives_nothing_and_hinders_nobody(nodes
     assert [finding.code for finding in found["node-2"].plan.undecided] == ["control-file-missing"]
     assert found["node-2"].plan.steps == ()
     assert carried_out(nodes, {"node-3": found["node-3"]}, tmp_path).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(("last", "removed"), [(98, [100]), (99, []), (100, [])])
+def test_a_segment_goes_when_it_begins_behind_the_cut(nodes: list[Path], last: int, removed: list[int]) -> None:
+    """One that begins right behind what is kept stays and is empty."""
+    for path in nodes[1:]:
+        keep_up_to(path, last)
+    steps = planned(nodes)["node-1"].plan.steps
+    assert [step.from_transaction_id for step in steps if step.action == "remove-segment"] == removed
+    assert all(step.loses_data for step in steps if step.action in ("cut-segment", "remove-segment"))
+
+
+@pytest.mark.parametrize(("last", "loses"), [(LAST - 1, True), (LAST - 2, True)])
+def test_a_cut_of_one_record_is_a_loss(nodes: list[Path], last: int, loses: bool) -> None:
+    for path in nodes[1:]:
+        keep_up_to(path, last)
+    (cut,) = [step for step in planned(nodes)["node-1"].plan.steps if step.action == "cut-segment"]
+    assert cut.loses_data is loses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import struct
 from dataclasses import replace
@@ -13,11 +14,14 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from waltzctl.engine.disk import DirectoryLock
-from waltzctl.engine.inspect import record_checks, split_segments
+from waltzctl.engine.inspect import dump_chunks, record_checks, split_segments
 from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.inspect.digests import HashingSource
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
+from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.outcome import ManifestRequest
-from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding
+from waltzctl.engine.inspect.partition_checks import PartitionContext, _known, loss_findings, orphan_finding
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -152,7 +156,7 @@ def test_an_index_without_data_that_lists_one_transaction_more_than_is_held_is_d
     path = tmp_path / index_name(10)
     path.write_bytes(segment_header(0, 10).encode() + encode_entries(range(entries)))
     segment = SegmentView(0, 10, None, FileState.of(path))
-    one = orphan_finding(PartitionContext(None, 0, tmp_path), segment, [(0, 10), (10, 20)])
+    one = orphan_finding(PartitionContext(None, 0, tmp_path), segment, [(0, 10), (10, 20)], lambda: True)
     assert str(one.severity) == ("repairable" if lost is None else "damage")
     assert one.transaction_id == (10 if lost is None else lost)
 
@@ -542,3 +546,53 @@ def test_a_length_for_which_the_release_has_no_array_ends_its_start(tmp_path: Pa
     storage = build(tmp_path)
     patch(seg(storage, 0, 20), at(9) + 28, struct.pack(">i", length))
     assert ("released-refuses" in found(storage, for_released=True)) == refuses
+
+
+@pytest.mark.parametrize(
+    ("mark", "session", "said"),
+    [
+        (None, None, ""),
+        (None, -1, ""),
+        (None, 0, "; session 0 began in it"),
+        (-1, 3, "; session 3 began in it"),
+        (0, 3, "; transactions up to 0 were durable in it"),
+    ],
+)
+def test_what_is_known_of_a_partition_whose_directory_is_gone(
+    tmp_path: Path, mark: int | None, session: int | None, said: str
+) -> None:
+    context = PartitionContext(tmp_path, 0, tmp_path / "0", mark, True, session)
+    assert _known(context) == said
+
+
+@pytest.mark.parametrize("first", range(8))
+def test_a_dump_backwards_ends_with_the_first_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Wherever the pieces begin that it is read in."""
+    storage = build_directory(tmp_path / "d", {0: 8}, size=60)
+    for chunk in (1, 100, 250):
+        monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+        told = [
+            one.transaction_id
+            for one in dump_records(storage, first=first, reverse=True)
+            if isinstance(one, DumpedRecord)
+        ]
+        assert told == [*reversed(range(first, 8))]
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 11])
+def test_a_digest_is_of_so_many_bytes_however_they_are_read(tmp_path: Path, length: int) -> None:
+    data = bytes(range(10))
+    (tmp_path / "f").write_bytes(data)
+    expected = (length, hashlib.sha256(data[:length]).hexdigest())
+    for reads in ((), ((0, 4), (4, 6)), ((2, 8),), ((0, 6), (3, 7)), ((0, 4), (7, 3)), ((8, 10),)):
+        with FileSource(tmp_path / "f") as file:
+            source = HashingSource(file, length)
+            for offset, count in reads:
+                buffer = memoryview(bytearray(count))
+                taken = source.read_into(offset, buffer)
+                assert bytes(buffer[:taken]) == data[offset : offset + count]
+                assert taken == len(data[offset : offset + count])
+            found = source.digest(Limits())
+        assert found is None if length > 10 else (found is not None and (found.size, found.sha256) == expected)

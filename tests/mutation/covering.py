@@ -115,13 +115,17 @@ def record(copy: Path, work: Path, tests: Sequence[str], jobs: int) -> Reach:
         answer = work / f"reach-{job}.json"
         environment = dict(os.environ, PYTHONPATH=str(copy), **{_ANSWER: str(answer)})
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
         command += ["-p", "tests.mutation.covering", *part]
         with (work / f"reach-{job}.log").open("wb") as log:
             running.append((answer, subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log)))
     reach = Reach()
     for answer, process in running:
-        process.wait()
+        if process.wait() not in (0, 1):
+            log = answer.with_suffix(".log").read_text()
+            raise RuntimeError(
+                f"what tests reach could not be recorded, pytest ended with {process.returncode}:\n{log[-3000:]}"
+            )
         reach.add(Reach.read(answer))
     reach.sources = {file: (copy / file).read_text() for file in reach.lines}
     return reach

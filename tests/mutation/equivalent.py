@@ -49,6 +49,15 @@ _COMPARE = (
     ),
 )
 
+_STORAGE = (
+    Equivalent(
+        "engine/storage/batch.py",
+        "parts_of",
+        "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+        "if 0 < count < left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+        "the quick way and the long one make the same single part of a batch that ends with the checkpoint",
+    ),
+)
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
 _LINE = "if first.sequence is not None and second.sequence is not None:"
 _FORMATS = tuple(
@@ -60,7 +69,7 @@ _FORMATS = tuple(
     )
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS)
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"

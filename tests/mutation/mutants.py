@@ -3,7 +3,8 @@
 What is changed: comparisons (one step to each side, the opposite), ``and``/``or`` and their operands, ``not``, conditions (never
 taken), integers (one more, one less), truth values, arithmetic, ``min``/``max``, ``any``/``all``, orders (``sorted``,
 ``reversed``), ``break``/``continue``; statements left out: calls, raises, assignments to attributes and elements; what is
-returned.  What is not: annotations, decorators, texts, and what is only said to a log.
+returned.  What is not: annotations, decorators, texts, what is only said to a log, and guards
+of programmers (`assert`, `zip(strict=)`).
 """
 
 from __future__ import annotations
@@ -306,7 +307,8 @@ class _Changes(ast.NodeVisitor):
             self._replace(node.func, _CALLED[name])
         elif name in _ORDERED and len(node.args) == 1:
             self._replace(node, f"{_ORDERED[name]}({self._text(node.args[0])})")
-        self.generic_visit(node)
+        for each in (node.func, *node.args, *(word.value for word in node.keywords if word.arg != "strict")):
+            self.visit(each)
 
 
 def sampled(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:

@@ -128,8 +128,8 @@ class Server:
             nothing = os.open(os.devnull, os.O_RDONLY)
             for descriptor, standard in ((nothing, 0), (log, 1), (log, 2)):
                 os.dup2(descriptor, standard)
-            resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (_LONGEST_FILE, _LONGEST_FILE))
+            for which, most in ((resource.RLIMIT_AS, _MOST_MEMORY), (resource.RLIMIT_FSIZE, _LONGEST_FILE)):
+                resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.chdir(self.path)
             for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
@@ -140,7 +140,7 @@ class Server:
             os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / "hypothesis")
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
             sys.dont_write_bytecode = False
-            arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--hypothesis-seed=0"]
+            arguments = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--hypothesis-seed=0"]
             arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
             arguments.append(f"--basetemp={place / 'tmp'}")
             files = list(dict.fromkeys(test.partition("::")[0] for test in tests))

@@ -36,6 +36,7 @@ def _made(text: str) -> set[str]:
         ("x = a + 1", {"x = a - 1", "x = a + 2", "x = a + 0"}),
         ("a.sync()", {"pass"}),
         ("log.info(1)", set()),
+        ("x = zip(a, b, strict=True)", set()),
         ("a.b = c", {"pass"}),
         ("a += b", {"a -= b", "pass"}),
         ("raise A", {"pass"}),

@@ -21,6 +21,7 @@ from waltzctl.engine.node import admin_port, connection, data_port, port
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.answer_room import AnswerRoom, Share
 from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.configuration import _secret_of
 from waltzctl.engine.node.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
 from waltzctl.engine.node.connection import OVERHEAD, Connection, Pause
@@ -426,6 +427,40 @@ def test_reads_of_one_connection_grow_to_a_bound() -> None:
     assert given == [2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
     assert data_port._MOST_READS == 64
     assert peer.connection._pauses is Pause.NOTHING
+
+
+@pytest.mark.parametrize(("length", "window"), [(99, 2), (100, 2), (101, 1)])
+def test_long_answers_do_not_let_a_connection_read_ahead(length: int, window: int) -> None:
+    """As if all were as long: one more is begun only when it fits the room of its peer as well."""
+    peer = Peer(connection_output=100, output=100)
+    peer.port.reads.take(10)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(port, "_SMALLEST_OUTPUT", 1)
+    peer.connection._begin(1, 0)
+    peer.connection._reads += 1  # type: ignore[attr-defined]
+    peer.connection._read_answered([], length, 0)  # type: ignore[attr-defined]
+    monkey.undo()
+    assert peer.connection._read_window == window  # type: ignore[attr-defined]
+
+
+def test_a_frame_for_which_there_is_no_memory_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_size: int) -> bytearray:
+        raise MemoryError
+
+    peer = Peer(big_frame=1000)
+    monkeypatch.setattr(connection, "bytearray", none_left, raising=False)
+    peer.announce(2000, APPEND)
+    assert peer.wire.closed
+    assert peer.port.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "portions"),
+    [([5, 5], 10, [2]), ([5, 6], 10, [1, 1]), ([10], 10, [1]), ([3, 3, 3, 3], 9, [3, 1]), ([4, 0, 4], 8, [2])],
+)
+def test_so_many_bytes_share_a_flush(sizes: list[int], limit: int, portions: list[int]) -> None:
+    runs: list[Any] = [SimpleNamespace(table=[None] if size else [], size=size) for size in sizes]
+    assert [len(one) for one in _portions(runs, limit)] == portions
 
 
 # ---- values that can be meant -------------------------------------------------------------------------------------------

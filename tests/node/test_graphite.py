@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from waltzctl.engine.node import graphite
 from waltzctl.engine.node.graphite import report_for_ever, report_lines, send
 from waltzctl.engine.node.metrics import PartitionGauges, PartitionMetrics
 from waltzctl.engine.node.options import GraphiteOptions
@@ -125,3 +126,31 @@ def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptur
     first, second = caplog.messages
     assert "could not be sent" in first
     assert "sent again" in second
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        ("ok ok", ""),
+        ("no no", "failed"),
+        ("no ok", "failed again"),
+        ("no ok ok no", "failed again failed"),
+        ("no ok no ok", "failed again failed again"),
+    ],
+)
+def test_a_failure_is_said_once_and_so_is_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcomes: str, said: str
+) -> None:
+    left = outcomes.split()
+
+    def sent(_options: GraphiteOptions, _lines: list[str]) -> None:
+        if not left:
+            raise asyncio.CancelledError
+        if left.pop(0) == "no":
+            raise OSError("nobody there")
+
+    monkeypatch.setattr(graphite, "send", sent)
+    with caplog.at_level(logging.INFO, LOG.name), pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(report_for_ever(GraphiteOptions("h", 1, interval=0), reading, LOG), 30))
+    told = ["failed" if "could not" in line.message else "again" for line in caplog.records if line.name == LOG.name]
+    assert " ".join(told) == said

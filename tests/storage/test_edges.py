@@ -11,13 +11,13 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import LAYOUTS, built, damage, index_path, opened
-from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.errors import InvalidRequestError, PartitionQuarantinedError
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import _head, _not_indexed
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.strays import judge_stray
-from waltzctl.engine.storage.view import view_partition
+from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
@@ -148,3 +148,27 @@ def test_an_index_of_other_records_rises_and_leads_elsewhere(tmp_path: Path, ent
     assert len(head) == 4
     assert _not_indexed(segment, 0, head) is foreign
     assert not _not_indexed(segment, 1, head), "it is the index of another partition's segment"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"), [("0", True), (str(2**31 - 1), True), (str(2**31), False), ("00", False)]
+)
+def test_a_directory_is_a_partition_when_its_name_is_a_number_of_one(
+    tmp_path: Path, name: str, partition: bool
+) -> None:
+    built(tmp_path / "d", 3)
+    (tmp_path / "d" / name).mkdir(exist_ok=True)
+    view = view_storage(tmp_path / "d")
+    assert ((tmp_path / "d" / name) in [one.path for one in view.partitions.values()]) is partition
+    assert ((tmp_path / "d" / name) in view.unknown) is not partition
+
+
+def test_no_negative_number_of_records_is_read(tmp_path: Path) -> None:
+    built(tmp_path / "d", 3)
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        for read in (partition.read_wire, partition.read_range):
+            with pytest.raises(InvalidRequestError):
+                read(0, -1)
+        assert partition.read_wire(0, 0).count == 0
+        assert partition.read_wire(1, 1).count == 1
