@@ -429,7 +429,6 @@ class DirectoryLock:
         state = storage_directory / STATE_DIRECTORY
         if not state.exists():
             make_directory(state)
-            sync_directory(storage_directory)
         descriptors: list[int] = []
         path = state / "lock"
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -202,15 +202,20 @@ def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[
         )
 
 
-def orphan_finding(context: PartitionContext, segment: SegmentView, held: Sequence[Range]) -> Finding:
-    """An index file without a data file; `held` are the ids that are in other segments."""
+def orphan_finding(
+    context: PartitionContext, segment: SegmentView, held: Sequence[Range], alike: Callable[[], bool]
+) -> Finding:
+    """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them."""
     assert segment.index is not None
     first, entries = segment.first_transaction_id, segment.entries
     lost = without((first, first + entries), held)
     if not entries:
         said = "it has no entries"
-    elif not lost:
+    elif not lost and alike():
         said = f"it has {entries} entries, and other segments hold these transactions"
+    elif not lost:
+        lost = [(first, first + entries)]
+        said = f"it has {entries} entries, and what other segments hold under these ids is not what it lists"
     else:
         said = f"it has {entries} entries: {_many(lost[0][0], lost[-1][1], 'was', 'were')} in it and nowhere else"
     return context.finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from waltzctl.engine import disk
@@ -30,6 +31,7 @@ from waltzctl.engine.storage import places
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 
 _ATTEMPTS = 3
@@ -145,9 +147,8 @@ class PartitionRun:
         else:
             found = []
         if found:
-            seen = self._as_seen()
-            proven = evidence(self._partition.view, seen.local_low_water_mark)
-            found = list(join_findings(seen, reports, proven))
+            context, proven = self.promised()
+            found = list(join_findings(context, reports, proven))
         yield from found
         yield from self.losses(held_ids(reports))
         yield from self.stray_segments(check_again)
@@ -157,19 +158,20 @@ class PartitionRun:
         """What the partition's files, as they were seen last, and its mark prove."""
         return evidence(self._partition.view, self._context.local_low_water_mark)
 
-    def _as_seen(self) -> PartitionContext:
-        """The context with a mark that the files are bound to reach: names are read before the control file.
+    def promised(self) -> tuple[PartitionContext, Evidence]:
+        """Context and evidence with a mark that the files are bound to reach: their names are read before the control file.
 
         Where a segment was begun in between, the mark may have risen into it; those that were seen reach up to its first
         transaction then, and are not asked for more.
         """
-        mark, again = self._context.local_low_water_mark, self._view_again()
+        context, again = self._context, self._view_again()
         latest = max((job.first for job in self.jobs), default=-1)
         begun = () if again is None else (one.first_transaction_id for one in again.data_segments)
         first = min((one for one in begun if one > latest), default=None)
-        if mark is None or first is None or mark < first:
-            return self._context
-        return replace(self._context, local_low_water_mark=first - 1)
+        mark = context.local_low_water_mark
+        if mark is not None and first is not None and mark >= first:
+            context = replace(context, local_low_water_mark=first - 1)
+        return context, evidence(self._partition.view, context.local_low_water_mark)
 
     def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
         """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected."""
@@ -207,13 +209,16 @@ class PartitionRun:
     def orphans(self, held: Sequence[Range]) -> Iterator[Finding]:
         """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort."""
         view = self._partition.view
-        for segment in () if view is None else view.segments:
+        if view is None:
+            return
+        for segment in view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
-                if view is not None and segment.data_path in view.special:
+                if segment.data_path in view.special:
                     continue  # what stands in the data file's place is named
                 settled = self._settle_orphan(segment)
                 if settled is not None:
-                    yield orphan_finding(self._context, settled, held)
+                    alike = partial(stand_elsewhere, settled, view.data_segments)
+                    yield orphan_finding(self._context, settled, held, alike)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""

@@ -128,9 +128,8 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
         relative = parent.relative_to(storage).as_posix()
         if not parent.exists() and relative not in directories:
             directories.append(relative)
-    disk.sync_directory(entry.path)
     entry = replace(entry, state=State.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves))
-    write_entry(entry)
+    write_entry(entry)  # with its directory the names of the copies become durable, too
     return entry
 
 
@@ -216,4 +215,3 @@ def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
         if file.built is not None:
             disk.rename(entry.path / file.built, edit.path)
             disk.sync_directory(edit.path.parent)
-            disk.sync_directory(entry.path)

@@ -226,8 +226,7 @@ def _discard(path: Path) -> None:
         if name == MANIFEST:
             disk.sync_directory(path)
         disk.unlink(path / name)
-    disk.remove_directory(path)
-    disk.sync_directory(path.parent)
+    disk.remove_directory(path)  # where a crash brings it back it is empty, or says that nothing was changed
 
 
 def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
@@ -249,13 +248,14 @@ def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, 
 
 
 def _drop_copies(entry: QuarantineEntry) -> None:
-    """Remove copies whose originals are back in place, or whose way back was given up; the manifest stays."""
+    """Remove copies whose originals are back in place, or whose way back was given up; the manifest stays.
+
+    Copies that a crash brings back are removed by the next writer.
+    """
     kinds = "range|new|old" if entry.state is State.PRUNED else "range|new"
     copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
-    if copies:
-        disk.sync_directory(entry.path)
 
 
 def give_up(entry: QuarantineEntry, size: int) -> None:

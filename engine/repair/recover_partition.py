@@ -18,7 +18,8 @@ from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.replicas import Replica
 from waltzctl.engine.storage.accepted_losses import still_lost
 from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.view import PartitionView
+from waltzctl.engine.storage.orphans import stand_elsewhere
+from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import HEADER_SIZE
@@ -257,6 +258,14 @@ def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
             harmless = part.data is None and _covered(ground, part.first, part.first + entries)
+            if harmless and not _as_listed(ground, part):
+                ground.find(
+                    Code.INDEX_ORPHAN, part.index_path,
+                    f"an index with {entries} entries for transaction {part.first} on, but no data file, and what other segments"
+                    " hold under these ids is not what it lists: truncate in front of them, or bring the data file back",
+                    severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
+                )  # fmt: skip
+                continue
         else:
             harmless = expected is not None and expected >= part.first and (part.data is None or _is_last(ground, part))
         if harmless or ground.allow_data_loss:
@@ -284,6 +293,12 @@ def _covered(ground: Ground, first: int, stop: int) -> bool:
         if part.survey is not None and part.survey.begins <= first:
             first = max(first, part.survey.next_id)
     return first >= stop
+
+
+def _as_listed(ground: Ground, part: Part) -> bool:
+    """Whether the records in other segments are those that an index without data lists."""
+    orphan = SegmentView(ground.partition, part.first, None, part.index)
+    return stand_elsewhere(orphan, [one for one in ground.around.segments if one.data is not None])
 
 
 def _is_last(ground: Ground, part: Part) -> bool:

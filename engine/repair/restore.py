@@ -213,9 +213,11 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
         if not path.parent.is_dir():
             disk.make_directory(path.parent)
             disk.sync_directory(path.parent.parent)
-        disk.rename(entry.path / file.kept, path)
-        disk.sync_directory(path.parent)  # the new name first: between the two syncs the file has both, never neither
-        disk.sync_directory(entry.path)
+        kept = entry.path / file.kept
+        disk.rename(kept, path)
+        disk.sync_directory(path.parent)  # the new name first; the old one goes with the entry's next manifest
+        if kept.exists():  # a crash had left one file under both names, between which a rename does nothing
+            disk.unlink(kept)
     elif way is Way.REMOVE:
         disk.unlink(path)
         disk.sync_directory(path.parent)

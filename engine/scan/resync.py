@@ -5,7 +5,8 @@ the data of a record is the client's, so it may hold anything: whole records wit
 a record behind the damage is believed on evidence, strongest first:
 
 1. The damaged record *closes* in front of it: with the length that follows from these bounds one of its two checksums agrees,
-   or both disagree by the same amount, which says that nothing but data is damaged.
+   or both disagree by the same amount, which says that nothing but data is damaged.  Where it closes at the end of the file,
+   nothing follows, and what looks like a record is its data.
 2. The *index* entry of the record's id holds exactly its offset.
 3. The damaged record's own *length* leads to it, its id is the next one, and nothing found speaks against it.
 4. Records follow one another from there in a *chain*.  Ids rise through a segment, so when a later chain repeats ids of an
@@ -220,6 +221,8 @@ class Resynchroniser:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known
+        if known is None and not chains[-1].reached and probe.closes(offset, expected, stop):
+            return None  # the damaged record ends with the file: what was found is its data
         best = chains[0]
         first_id = best.head.transaction_id
         return Resumption(best.head.offset, first_id, first_id, "length" if best.led else "chain")

@@ -165,11 +165,12 @@ class RunWriter:
         self._finished.append(staged)
 
     def finish(self) -> tuple[StagedSegment, ...]:
-        """Make everything durable and read it back.  Raises DiskWriteError, DiskReadError, DamageError."""
+        """Make every file's bytes durable and read them back; the driver gives them their places.
+
+        Raises DiskWriteError, DiskReadError, DamageError.
+        """
         for run in self._runs.values():
             self._finish(run)
-            disk.sync_directory(run.directory)
-        disk.sync_directory(self._directory)
         return tuple(self._finished)
 
 

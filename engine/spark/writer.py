@@ -257,7 +257,6 @@ class StorageWriter(DataSourceArrowWriter):
         present = range(count) if options.assign_all else sorted(joined)
         for number in present:
             self._build_partition(built / str(number), number, joined.get(number, ()))
-        disk.sync_directory(built)
         create_control_file(built / CONTROL_FILE_NAME, self._control(count, present, joined))
         self._check(built)
         check_target(options.path)

@@ -23,6 +23,7 @@ from waltzctl.engine import disk
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.regular import special_kind
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
@@ -152,6 +153,8 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     for orphan in lost:
         first = orphan.first_transaction_id
         covered = _covered(examination.extents, first, first + orphan.entries)
+        if covered and orphan.entries:
+            covered = stand_elsewhere(orphan, view.data_segments)
         sound = sound and covered
         note(
             Code.INDEX_ORPHAN,
@@ -331,9 +334,6 @@ def _apply_kept_edits(examination: Examination) -> str | None:
     edits += [Remove(orphan.path) for orphan in _orphans(examination) if orphan.size > HEADER_SIZE]
     if not edits:
         return None
-    for edit in edits:  # what is kept of them must be what a power loss would leave of them
-        sync_file(edit.path)
-    disk.sync_directory(examination.path)
     text = "\n".join(
         f"{type(edit).__name__} {edit.path.relative_to(place.storage)} {getattr(edit, 'size', '')}" for edit in edits
     )
@@ -391,14 +391,13 @@ def _orphans(examination: Examination) -> Iterator[FileState]:
 
 
 def _remove_empty_orphans(examination: Examination) -> None:
-    """Remove indexes without data file that hold no entry: a crash during roll-over leaves them, and they say nothing."""
-    removed = False
+    """Remove indexes without data file that hold no entry: a crash during roll-over leaves them, and they say nothing.
+
+    One that a power loss brings back says nothing either.
+    """
     for orphan in _orphans(examination):
         if orphan.size <= HEADER_SIZE and orphan.path.exists():
             disk.unlink(orphan.path)
-            removed = True
-    if removed:
-        disk.sync_directory(examination.path)
 
 
 def settle_partition(directory: Path, partition: int) -> None:
@@ -418,13 +417,10 @@ def settle_partition(directory: Path, partition: int) -> None:
 def clear_unfinished(directory: Path, partition: int) -> None:
     """Remove the files that were being built when a process ended: they hold nothing that anybody was promised.
 
-    Raises DiskWriteError, DiskReadError.
+    One that a power loss brings back is removed again.  Raises DiskWriteError, DiskReadError.
     """
-    unfinished = view_partition(directory, partition).temporary
-    for path in unfinished:
+    for path in view_partition(directory, partition).temporary:
         disk.unlink(path)
-    if unfinished:
-        disk.sync_directory(directory)
 
 
 def renew_last_index(directory: Path, partition: int) -> None:

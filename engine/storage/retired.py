@@ -37,10 +37,8 @@ def move_partition(storage: Path, source: Path, target: Path) -> None:
     returning = storage / disk.STATE_DIRECTORY / RETURNING
     returns = source.parent == retired_directories(storage)[0] and target.parent == storage
     if returns and not returning.is_dir():
-        disk.make_directory(returning)
+        disk.make_directory(returning)  # for the next process; after a power loss nothing is under way
     try:
-        if returns:
-            disk.sync_directory(returning.parent)
         disk.move_directory(source, target)
     except BaseException:
         if returns and source.is_dir():

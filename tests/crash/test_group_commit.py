@@ -14,6 +14,7 @@ import pytest
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.harness import Effort, try_crashes
+from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from waltzctl.engine.disk import Change
@@ -21,15 +22,10 @@ from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.fence import FENCE_FILE_NAME
 
-LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
-ONE_LAYOUT = pytest.mark.parametrize(
-    "layout", [Layout.RELEASED, pytest.param(Layout.DOCUMENTED, marks=pytest.mark.long)]
-)
-"""Where the layouts hardly differ the default run takes one."""
 ONE_SEGMENT = StorageOptions()
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_groups_within_a_segment(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Blocks of one request and of several, small and larger than a sector, one and many to a group."""
     path, truth = built(tmp_path / "s", layout, 7)

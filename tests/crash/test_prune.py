@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
+from tests.crash.layouts import ONE_LAYOUT
 from tests.crash.recorder import LOCK, Recorder
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Tree
@@ -43,7 +42,7 @@ class PruneChecker(RepairChecker):
         return failures
 
 
-@pytest.mark.parametrize("layout", list(Layout))
+@ONE_LAYOUT
 def test_prune(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     storage = build_directory(tmp_path / "s", {0: 35, 1: 12}, layout=layout, per_segment=10)
     original = outside_state(Tree.read(storage, (LOCK,)))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
+from tests.crash.layouts import ONE_LAYOUT
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from waltzctl.formats.control import Layout
 
@@ -46,7 +47,7 @@ def one_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> Non
             pass
 
 
-@pytest.mark.parametrize("layout", list(Layout))
+@ONE_LAYOUT
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=() if seed < DEFAULT_SEEDS else pytest.mark.long) for seed in range(LONG_SEEDS)],

@@ -33,6 +33,12 @@ def fenced(storage: Path) -> None:
         fences.raise_to(0, 40)
 
 
+def switched_off(storage: Path) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.set_availability(0, writable=False)
+        opened.set_availability(1, readable=False)
+
+
 @dataclass(frozen=True)
 class Scene:
     """A directory of 35 records in partition 0, and what is set of it."""
@@ -47,6 +53,7 @@ SCENES = [
     Scene("marks fall", as_built, Setting(session_id=2, low_water_mark=4, local_low_water_mark=3)),
     Scene("a fence falls", fenced, Setting(session_id=7), (Layout.RELEASED,)),
     Scene("taken away, switched off", as_built, Setting(session_id=9, assigned=False, available=False)),
+    Scene("switched on again", switched_off, Setting(available=True), (Layout.DOCUMENTED,)),
     Scene("given back", taken_away, Setting(low_water_mark=30, assigned=True, available=False), (Layout.DOCUMENTED,)),
 ]
 EACH = pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
+from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import SECTOR, Tree, sector_boundaries
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
@@ -17,7 +18,6 @@ from tests.crash.truth import PartitionTruth, Seen, Truth
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.control import Layout
 
-LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 ONE_SEGMENT = StorageOptions()
 
 
@@ -51,7 +51,7 @@ def append_work(tmp_path: Path, layout: Layout) -> Recording[Truth]:
     return recording
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_append(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     survive(f"append, {layout}", append_work(tmp_path, layout), StorageChecker(ONE_SEGMENT))
 
@@ -79,7 +79,7 @@ def test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose
     assert RemembersQuarantine.quarantined > 5
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Batches that end before, at and behind the threshold, and one that fills several segments."""
     path, truth = built(tmp_path / "s", layout, 13)
@@ -100,7 +100,7 @@ def test_checkpoint(layout: Layout, number: int, tmp_path: Path, survive: CrashT
     survive(f"checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_entries_of_another_sector_in_front_of_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Entries that no sync covers lie in the sector in front of the one that the batch with the checkpoint writes."""
     path, truth = built(tmp_path / "s", layout, 920, per_segment=5000, size=0)
@@ -167,7 +167,7 @@ def test_session_and_low_water_marks(layout: Layout, tmp_path: Path, survive: Cr
     survive(f"low-water mark, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_a_session_of_a_waltz_server(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Truncate what the last session left, catch up, set the mark, go on: the order that recovery of a partition has."""
     path, truth = built(tmp_path / "s", layout, 26, mark=20)
@@ -260,7 +260,7 @@ def test_create_cluster(layout: Layout, tmp_path: Path, survive: CrashTest) -> N
         survive(f"create-cluster, {layout}", recorder.recording, StorageChecker(SMALL_SEGMENTS, name))
 
 
-@LAYOUTS
+@ONE_LAYOUT
 def test_opening_and_closing_an_undamaged_directory(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Opening promises nothing new, and takes nothing away."""
     path, truth = built(tmp_path / "s", layout, 23)

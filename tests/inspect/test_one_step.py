@@ -159,7 +159,7 @@ def test_an_index_without_data_that_lists_one_transaction_more_than_is_held_is_d
     path = tmp_path / index_name(10)
     path.write_bytes(segment_header(0, 10).encode() + encode_entries(range(entries)))
     segment = SegmentView(0, 10, None, FileState.of(path))
-    one = orphan_finding(PartitionContext(None, 0, tmp_path), segment, [(0, 10), (10, 20)])
+    one = orphan_finding(PartitionContext(None, 0, tmp_path), segment, [(0, 10), (10, 20)], lambda: True)
     assert str(one.severity) == ("repairable" if lost is None else "damage")
     assert one.transaction_id == (10 if lost is None else lost)
 

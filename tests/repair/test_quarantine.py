@@ -19,6 +19,7 @@ from tests.repair.trees import (
     Crash,
     contents,
     crashing_at,
+    crashing_when,
     expected,
     make_tree,
     plain,
@@ -227,6 +228,19 @@ def test_newer_data_of_somebody_else_is_never_rolled_back_over(tree: Path, chang
         roll_back_interrupted(tree)
     assert contents(tree) == before, "nothing at all was changed"
     assert len(interrupted(tree)) == 1
+
+
+def test_a_file_that_a_crash_left_under_both_names_has_one_again_after_the_roll_back(tree: Path) -> None:
+    """Both names are then one file, between whose names a rename does nothing."""
+    before = snapshot(tree)
+    path = tree / "0" / "b.seg"
+    with pytest.raises(Crash), crashing_when(lambda change: change.kind == "rename" and change.path == path):
+        run(tree, [Remove(path)])
+    (entry,) = interrupted(tree)
+    os.link(entry.path / "old-0", path)
+    roll_back_interrupted(tree)
+    assert snapshot(tree) == before
+    assert not (entry.path / "old-0").exists()
 
 
 def test_a_failure_of_the_system_half_way_is_taken_back_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,8 @@ def test_an_index_without_data_that_lists_one_transaction_more_than_is_held_prov
     records = make_records(30)
     build_directory(tmp_path, {0: [records[:20]]}, local_low_water_mark=-1)
     header = segment_header(0, 10).encode()
-    index_path(tmp_path, 10).write_bytes(header + struct.pack(f">{entries}q", *range(128, 128 + entries)))
+    places = list(accumulate((one.size for one in records[10:]), initial=128))[:entries]
+    index_path(tmp_path, 10).write_bytes(header + struct.pack(f">{entries}q", *places))
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined != sound

@@ -203,6 +203,16 @@ def test_the_reader_finds_every_record_of_sound_directories(tmp_path: Path) -> N
                 }
 
 
+def test_what_stands_in_the_data_of_a_damaged_record_is_not_looked_for() -> None:
+    """Its length is damaged; its data, of which one piece is a record, goes on to the end by its checksum."""
+    inner = Transaction(9, (1, 1, 0, 9), 0, b"inner").encode()
+    outer = bytearray(Transaction(1, (1, 1, 0, 1), 0, inner + b"more").encode())
+    outer[28] ^= 0x40
+    file = bytes(128) + records(1)[0] + bytes(outer)
+    assert [one.transaction_id for one in records_in(file)] == [0]
+    assert [one.transaction_id for one in records_in(file + records(3)[2])] == [0, 9, 2]
+
+
 @pytest.mark.parametrize(
     ("ids", "proven"),
     [((0, 1, 2, 3), 4), ((0, 1, 102, 3), 4), ((0, 1, 2, 0), 3), ((0, 1, 12), 13), ((8, 9, 10), 10), ((), 0)],

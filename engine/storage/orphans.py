@@ -1,0 +1,67 @@
+"""An index without its data file: whether the records that it lists are those that stand in other segments.
+
+A segment that ends where the next one began does not hold that one's records.  One that goes on has either kept a second copy of
+them, or other records: what a truncation should have taken away before the next segment was begun.  The entries of the index say
+where each record began, and so how long it was, but for the last one.  Where all lengths agree, the records are taken for the
+same, and nothing is lost with the data file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.storage.evidence import written_entries
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.view import SegmentView
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
+
+
+def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool:
+    """Whether the records that an index lists stand in the data files of `holders`, which have all of their ids.
+
+    False also for a single entry, which tells no length, and where something cannot be read.
+    """
+    first = orphan.first_transaction_id
+    stop, compared = first + written_entries(orphan) - 1, 0
+    try:
+        with open_source(orphan.index_path) as index:
+            for holder in holders:
+                if holder.data is None or holder.data.size <= HEADER_SIZE or holder.first_transaction_id >= stop:
+                    continue
+                alike = _alike(index, first, stop, holder)
+                if alike is None:
+                    return False
+                compared += alike
+    except (DiskReadError, FileNotFoundError):
+        return False
+    return compared > 0
+
+
+def _alike(index: ByteSource, first: int, stop: int, holder: SegmentView) -> int | None:
+    """How many records from `first` to `stop` - 1 a segment holds in the lengths that the index tells; None where one differs.
+
+    Raises DiskReadError, FileNotFoundError.
+    """
+    compared = 0
+    with open_source(holder.data_path) as data:
+        runs = summarise_records(data, first_transaction_id=holder.first_transaction_id, max_record=MAX_DATA_LENGTH)
+        for run in runs:
+            if isinstance(run, Damage):
+                continue
+            low = max(run.first_transaction_id, first)
+            high = min(run.first_transaction_id + len(run), stop)
+            if low >= high:
+                continue
+            sizes = np.diff(run.offset, append=run.end)
+            raw = read_bytes(index, entry_position(low, first), (high - low + 1) * ENTRY_SIZE)
+            listed = np.diff(np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE).astype(np.int64))
+            if not np.array_equal(listed, sizes[low - run.first_transaction_id : high - run.first_transaction_id]):
+                return None
+            compared += high - low
+    return compared
