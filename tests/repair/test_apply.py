@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine import disk
@@ -20,12 +21,13 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.repair import journal
-from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.apply import apply, verify_again
 from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
 from waltzctl.engine.repair.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.segment import index_name
 
 
 def plans(scene: Scene) -> list[Repair]:
@@ -236,3 +238,12 @@ def test_applying_an_empty_plan_changes_nothing_not_even_a_lock(scene: Scene) ->
         result = apply(plan_recover(scene.root), arguments=[])
     assert (changes, result.applied, result.exit_status_name) == ([], False, "clean")
     assert not (scene.root / ".waltzctl").exists()
+
+
+def test_what_is_left_to_be_repaired_is_named_as_well_as_damage(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 5, 1: 5})
+    assert verify_again(storage, (0, 1)) == ("clean", ())
+    index = storage / "0" / index_name(0)
+    index.unlink()
+    status, findings = verify_again(storage, (0, 1), exclusive=True)
+    assert (status, [one.code.value for one in findings]) == ("repairable", ["index-missing"])
