@@ -15,11 +15,13 @@ from waltzctl.engine import disk
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
+    DiskReadError,
     InvalidRequestError,
     RefusedError,
     StalePlanError,
     WaltzError,
 )
+from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.repair import journal
 from waltzctl.engine.repair.apply import apply, verify_again
 from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
@@ -247,3 +249,12 @@ def test_what_is_left_to_be_repaired_is_named_as_well_as_damage(tmp_path: Path) 
     index.unlink()
     status, findings = verify_again(storage, (0, 1), exclusive=True)
     assert (status, [one.code.value for one in findings]) == ("repairable", ["index-missing"])
+
+
+def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_arguments: object) -> None:
+        raise DiskReadError(tmp_path, 0, OSError(5, "no"), doing="read")
+
+    storage = build_directory(tmp_path / "d", {0: 5})
+    monkeypatch.setattr(verify_module, "verify", unreadable)
+    assert verify_again(storage, (0,)) == ("damaged", ())
