@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,33 @@ COUNTS = "crash states"
 process that prints the summary when tests run in several."""
 
 
+SHARED_MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+"""Bytes that must be free in shared memory for the tests' files to go there: a whole run leaves less than half of it."""
+
+
+def _into_memory() -> None:
+    """Let `tmp_path` lie in shared memory, where thousands of syncs wait for no disk.
+
+    Unless somebody chose a place, or there is little room.  Durability is the simulated disk's matter (tests/crash); kills of
+    real processes need a system that goes on, not a disk.
+    """
+    if "PYTEST_DEBUG_TEMPROOT" in os.environ or not SHARED_MEMORY.is_dir():
+        return
+    free = os.statvfs(SHARED_MEMORY)
+    place = SHARED_MEMORY / f"waltzctl-tests-{os.geteuid()}"
+    with contextlib.suppress(OSError):
+        if free.f_bavail * free.f_frsize >= ROOM:
+            place.mkdir(mode=0o700, exist_ok=True)
+            if place.stat().st_uid == os.geteuid():
+                os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts a job in the background lets it ignore Ctrl-C, and every process the tests start inherits that."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _into_memory()
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
         os.environ.setdefault(name, SHORT_LIVED)
 

@@ -147,9 +147,8 @@ class PartitionRun:
         else:
             found = []
         if found:
-            seen = self._as_seen()
-            proven = evidence(self._partition.view, seen.local_low_water_mark)
-            found = list(join_findings(seen, reports, proven))
+            context, proven = self.promised()
+            found = list(join_findings(context, reports, proven))
         yield from found
         yield from self.losses(held_ids(reports))
         yield from self.stray_segments(check_again)
@@ -159,19 +158,20 @@ class PartitionRun:
         """What the partition's files, as they were seen last, and its mark prove."""
         return evidence(self._partition.view, self._context.local_low_water_mark)
 
-    def _as_seen(self) -> PartitionContext:
-        """The context with a mark that the files are bound to reach: names are read before the control file.
+    def promised(self) -> tuple[PartitionContext, Evidence]:
+        """Context and evidence with a mark that the files are bound to reach: their names are read before the control file.
 
         Where a segment was begun in between, the mark may have risen into it; those that were seen reach up to its first
         transaction then, and are not asked for more.
         """
-        mark, again = self._context.local_low_water_mark, self._view_again()
+        context, again = self._context, self._view_again()
         latest = max((job.first for job in self.jobs), default=-1)
         begun = () if again is None else (one.first_transaction_id for one in again.data_segments)
         first = min((one for one in begun if one > latest), default=None)
-        if mark is None or first is None or mark < first:
-            return self._context
-        return replace(self._context, local_low_water_mark=first - 1)
+        mark = context.local_low_water_mark
+        if mark is not None and first is not None and mark >= first:
+            context = replace(context, local_low_water_mark=first - 1)
+        return context, evidence(self._partition.view, context.local_low_water_mark)
 
     def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
         """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected."""

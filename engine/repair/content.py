@@ -109,6 +109,12 @@ class Content:
             done += len(part)
         return done
 
+    def equals(self, other: Content) -> bool:
+        """Whether both hold the same bytes, whatever pieces they are made of.  Raises DiskReadError."""
+        return self._size == other.size() and all(
+            self.read(at, CHUNK) == other.read(at, CHUNK) for at in range(0, self._size, CHUNK)
+        )
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -23,7 +23,6 @@ from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Replica
-from waltzctl.engine.repair.rivals import alike
 
 
 class Outcome(enum.Enum):
@@ -69,7 +68,7 @@ class OverlapPlanner:
         if later.survey.tail is not None and ends[1] < ends[0]:
             return self._leave(earlier, later, ["the later one is torn"])
         runs = self._run(earlier, first, min(ends)), self._run(later, first, min(ends))
-        if alike(*runs):
+        if runs[0].equals(runs[1]):
             if ends[1] <= ends[0] and earlier.survey.tail is None and later.survey.tail is None:
                 return self._remove(later, "the segment in front of it holds the same records", ids_lost=False)
             return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
@@ -121,7 +120,7 @@ class OverlapPlanner:
             self.ground.draft.sources |= {run.span.path for run in held}
             theirs = Content("", tuple(run.span for run in held))
             for place in (0, 1):
-                if alike(runs[place], theirs):
+                if runs[place].equals(theirs):
                     votes[place].append(f"{replica.path} holds the same records")
         joins = [place for place in (0, 1) if behind.first is not None and ends[place] == behind.first]
         if len(joins) == 1:

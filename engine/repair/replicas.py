@@ -166,11 +166,8 @@ class Replica:
             first, stop = item.first_transaction_id, item.first_transaction_id + len(item)
             runs = None if item.data_damaged else self.runs(partition, first, stop)
             if runs is not None:
-                theirs = Content("", tuple(run.span for run in runs))
-                equal = theirs.size() == item.end - item.start and all(
-                    one == other
-                    for one, other in zip(content.chunks(item.start, item.end), theirs.chunks(), strict=False)
-                )
+                here = Content(content.name, content.part(item.start, item.end))
+                equal = here.equals(Content("", tuple(run.span for run in runs)))
             else:
                 equal = True
                 ends = [*item.offset[1:].tolist(), item.end]

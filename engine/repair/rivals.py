@@ -64,7 +64,7 @@ class Rivals:
         if not isinstance(told, Proven) or len(places) < 2 or part.original is None:
             return
         here = Content("", part.original.part(places[first], places[stop]))
-        if alike(here, Content("", tuple(run.span for run in told.runs))):
+        if here.equals(Content("", tuple(run.span for run in told.runs))):
             self.ground.draft.sources |= {run.span.path for run in told.runs}
             self.ground.confirmed.append((first, stop))
         else:
@@ -182,11 +182,3 @@ def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
 def _within(one: Loss, new: Loss) -> bool:
     ids = one.stop is not None and new.stop is not None and new.first <= one.first and one.stop <= new.stop
     return ids and new.offset <= one.offset and one.end <= new.end
-
-
-def alike(one: Content, other: Content) -> bool:
-    """Whether two contents hold the same bytes.  Raises DiskReadError."""
-    if one.size() != other.size():
-        return False
-    step = 1 << 20
-    return all(one.read(at, step) == other.read(at, step) for at in range(0, one.size(), step))

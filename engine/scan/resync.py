@@ -5,7 +5,8 @@ the data of a record is the client's, so it may hold anything: whole records wit
 a record behind the damage is believed on evidence, strongest first:
 
 1. The damaged record *closes* in front of it: with the length that follows from these bounds one of its two checksums agrees,
-   or both disagree by the same amount, which says that nothing but data is damaged.
+   or both disagree by the same amount, which says that nothing but data is damaged.  Where it closes at the end of the file,
+   nothing follows, and what looks like a record is its data.
 2. The *index* entry of the record's id holds exactly its offset.
 3. The damaged record's own *length* leads to it, its id is the next one, and nothing found speaks against it.
 4. Records follow one another from there in a *chain*.  Ids rise through a segment, so when a later chain repeats ids of an
@@ -42,6 +43,14 @@ FOLLOW_BLOCK = 64 << 10
 """Bytes that are read at once to follow a chain."""
 INDEX_ENTRIES = 4096
 """Index entries behind the damage that are tried."""
+
+
+def out_of_reach(transaction_id: int, expected: int, room: int, ceiling: int | None) -> bool:
+    """Whether an id that stands `room` bytes behind the place of `expected` cannot be what follows the damage there.
+
+    It belongs to the next segment, which begins with `ceiling` (None: not known), and more are missing than there is room for.
+    """
+    return ceiling is not None and ceiling <= transaction_id > expected + room // OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +127,10 @@ class IndexHint:
 class Resynchroniser:
     """Finds where a scan of ``[.., probe.stop)`` goes on.  Methods may raise DiskReadError, BudgetExhaustedError."""
 
-    def __init__(self, probe: Probe, kernel: Kernel, index: IndexHint) -> None:
+    def __init__(self, probe: Probe, kernel: Kernel, index: IndexHint, ceiling: int | None = None) -> None:
+        """`ceiling`: the id with which the next segment begins, None where that is not known."""
         self.probe = probe
+        self._ceiling = ceiling
         self._kernel = kernel
         self._index = index
         self._walk: RecordWalk | None = None
@@ -205,7 +216,7 @@ class Resynchroniser:
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
-            if head is None:
+            if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):
                 return Resumption(place, head.transaction_id, head.transaction_id, "checksum")
@@ -220,6 +231,8 @@ class Resynchroniser:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known
+        if known is None and not chains[-1].reached and probe.closes(offset, expected, stop):
+            return None  # the damaged record ends with the file: what was found is its data
         best = chains[0]
         first_id = best.head.transaction_id
         return Resumption(best.head.offset, first_id, first_id, "length" if best.led else "chain")

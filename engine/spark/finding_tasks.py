@@ -126,15 +126,18 @@ class ChunkTask:
             yield from neighbour_findings(self.context, row, 0 if self.first else None)
             return
         ordered = sorted(reports, key=lambda report: report.begins)
-        proven = self.whole.opened(limits).proven()
+        run = self.whole.opened(limits)
+        context, proven = self.context, run.proven()
+        if any(lost_end_findings(context, ordered, proven)):
+            context, proven = run.promised()
         also: list[SegmentReport] = []
-        if any(lost_end_findings(self.context, ordered, proven)):
+        if any(lost_end_findings(context, ordered, proven)):
             # segments in front of these are only looked at when these do not reach the end that is known, and they might
             end = proven.required - 1
             able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= end]
             also = [check_segment(job, _OPTIONS, limits) for job in able]
         yield from end_findings(
-            self.context, [*also, *ordered], proven, neighbour_findings(self.context, row, 0 if self.first else None)
+            context, [*also, *ordered], proven, neighbour_findings(self.context, row, 0 if self.first else None)
         )
 
     def _before(self, wanted: Sequence[Range], limits: Limits) -> list[SegmentReport]:

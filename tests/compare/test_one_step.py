@@ -158,3 +158,15 @@ def test_what_a_sealed_segment_lost_behind_a_torn_record_is_damaged_in_every_ran
         monkeypatch.setattr(ranges, "RANGE", size)
         own = compared(*nodes)[0].replicas[0]
         assert (own.state, own.damaged) == (State.DAMAGED, ((20, 600),))
+
+
+def test_a_range_begins_with_the_last_transaction_of_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other replica's segments end one transaction later, or earlier, than those by which the ranges are cut."""
+    monkeypatch.setattr(ranges, "RANGE", 1)
+    paths = [
+        build_directory(tmp_path / f"n{size}", {0: 120}, per_segment=size, local_low_water_mark=-1)
+        for size in (39, 40, 41)
+    ]
+    for nodes in (paths, paths[::-1]):
+        answer = compared(*nodes)
+        assert (answer[0].verdict, answer[0].clean_to, answer.summary.records) == (Verdict.EQUAL, 119, 360)

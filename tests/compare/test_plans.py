@@ -30,6 +30,7 @@ from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.plan import Arguments, Repair, load_plan, plan_object
 from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.recover import plan_recover
@@ -337,3 +338,17 @@ def test_a_cut_of_one_record_is_a_loss(nodes: list[Path], last: int, loses: bool
         keep_up_to(path, last)
     (cut,) = [step for step in planned(nodes)["node-1"].plan.steps if step.action == "cut-segment"]
     assert cut.loses_data is loses
+
+
+def test_of_segments_behind_a_cut_the_last_goes_first(tmp_path: Path) -> None:
+    """So that a repair that ends anywhere leaves a shorter log, and no gap."""
+    nodes = make_cluster(tmp_path, mark=10)
+    for path in nodes[1:]:
+        keep_up_to(path, 20)
+    repair = planned(nodes)["node-1"]
+    gone = [step.from_transaction_id for step in repair.plan.steps if step.action == "remove-segment"]
+    assert gone == [100, 50]
+    assert [edit.path.name for edit in repair.edits if isinstance(edit, Remove) and edit.path.suffix == ".seg"] == [
+        segment_name(100),
+        segment_name(50),
+    ]

@@ -24,6 +24,7 @@ from waltzctl.formats.control import (
     PartitionInfo,
     PartitionStruct,
     choose_current,
+    convert_info,
     decode_control,
     initial_control,
     initial_info,
@@ -394,3 +395,45 @@ def test_a_pair_without_a_struct_in_force_can_neither_go_on_nor_be_renewed() -> 
         info.updated(session_id=1)
     with pytest.raises(ValueError, match="no struct of its pair is in force"):
         info.renewed()
+
+
+def _pair(marks: tuple[int, int, int], beside: tuple[int, int, int]) -> PartitionInfo:
+    """In the released layout, the first struct in force."""
+    structs = (
+        PartitionStruct(*marks, FLAG_AVAILABLE, 1).sealed(),
+        PartitionStruct(*beside, FLAG_AVAILABLE, 0).sealed(),
+    )
+    return PartitionInfo(0, 0, structs, *choose_current(*structs))
+
+
+@pytest.mark.parametrize(
+    ("marks", "beside", "kept"),
+    [
+        ((3, 9, 9), (3, 5, 5), (3, 5, 5)),
+        ((3, 5, 5), (3, 9, 9), (3, 5, 5)),
+        ((3, 5, 5), (3, 4, 6), (3, 5, 5)),
+        ((3, 5, 5), (3, 5, 5), (3, 5, 5)),
+    ],
+)
+def test_a_mark_that_fell_stays_as_low_in_the_documented_layout(
+    marks: tuple[int, int, int], beside: tuple[int, int, int], kept: tuple[int, int, int]
+) -> None:
+    found = convert_info(_pair(marks, beside), Layout.DOCUMENTED, available=True, assigned=True)
+    assert found.current_struct is not None
+    assert found.current_struct.marks == marks
+    assert found.structs[1].marks == kept
+
+
+def test_a_pair_with_one_struct_that_is_not_valid_is_renewed_from_the_other() -> None:
+    whole = _pair((3, 9, 9), (3, 5, 5))
+    assert whole.renewed() == whole
+    torn = whole.with_struct(2, replace(whole.structs[1], valid=False))
+    renewed = torn.renewed()
+    assert [one.valid for one in renewed.structs] == [True, True]
+    assert renewed.current_struct == whole.current_struct
+    assert renewed.structs[1].marks == (3, 9, 9)
+
+
+def test_who_opens_which_layout() -> None:
+    assert Layout.RELEASED.opened_by == ("waltzctl", "waltz 0.13.2")
+    assert Layout.DOCUMENTED.opened_by == ("waltzctl",)

@@ -14,8 +14,11 @@ from tests.formats.settings import properties
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import (
+    CHECKPOINT_INTERVAL,
+    ENTRY_SIZE,
     HEADER_SIZE,
     INDEX_FILE_SCHEMA,
+    MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     RECORD_SCHEMA,
     SEGMENT_FILE_SCHEMA,
@@ -210,3 +213,10 @@ def test_parsing_a_name_inverts_making_it_or_refuses(name: str) -> None:
     if parsed is not None:
         first, suffix = parsed
         assert name == (segment_name if suffix == ".seg" else index_name)(first)
+
+
+def test_the_numbers_of_the_release() -> None:
+    """Between syncs of an index; the longest data that the length field can say; sizes that its own files have."""
+    assert CHECKPOINT_INTERVAL == 1000
+    assert MAX_DATA_LENGTH == 2**31 - 1
+    assert (HEADER_SIZE, ENTRY_SIZE, RECORD_OVERHEAD) == (128, 8, 40)

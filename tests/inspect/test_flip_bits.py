@@ -66,10 +66,22 @@ def expected(path: Path, offset: int, layout: Layout) -> set[str]:
     return segment_codes(offset) if path.suffix == ".seg" else index_codes(offset)
 
 
-@pytest.mark.parametrize(("layout", "pattern"), [(Layout.RELEASED, "*"), (Layout.DOCUMENTED, "*.ctl")])
-def test_every_flipped_bit_is_named_by_exactly_one_finding(tmp_path: Path, layout: Layout, pattern: str) -> None:
-    """Two partitions of two segments of two records: every bit of every file, one at a time."""
-    storage = age(build_directory(tmp_path / "s", {0: 4, 1: 4}, layout=layout, per_segment=2, size=6))
+@pytest.mark.parametrize(
+    ("layout", "partitions", "pattern"),
+    [
+        (Layout.RELEASED, 1, "*.[si]*"),
+        (Layout.RELEASED, 2, "*.ctl"),
+        (Layout.DOCUMENTED, 2, "*.ctl"),
+        pytest.param(Layout.RELEASED, 2, "*", marks=pytest.mark.long),
+    ],
+)
+def test_every_flipped_bit_is_named_by_exactly_one_finding(
+    tmp_path: Path, layout: Layout, partitions: int, pattern: str
+) -> None:
+    """Partitions of two segments of two records: every bit of every file, one at a time."""
+    storage = age(
+        build_directory(tmp_path / "s", dict.fromkeys(range(partitions), 4), layout=layout, per_segment=2, size=6)
+    )
     before = digest(storage)
     flipped = meaningless = 0
     wrong = []

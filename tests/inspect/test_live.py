@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ def writing(storage: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
             assert process.stdin is not None
             process.stdin.close()
     assert process.returncode == 0
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On a disk: a writer in memory is so fast that a reader is hardly ever done with a file before it has changed."""
+    with tempfile.TemporaryDirectory(prefix="waltzctl-live-") as place:
+        yield Path(place)
 
 
 def build(path: Path) -> Path:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import struct
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import build_directory, make_records, segment_header, write_segment
+from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from waltzctl.engine.disk import DirectoryLock
-from waltzctl.engine.inspect import dump_chunks, record_checks, split_segments
+from waltzctl.engine.inspect import dump_chunks, live, record_checks, sampling, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
@@ -25,6 +27,7 @@ from waltzctl.engine.inspect.partition_checks import PartitionContext, _known, l
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, entry_position, index_name, segment_name
 
@@ -596,3 +599,66 @@ def test_a_digest_is_of_so_many_bytes_however_they_are_read(tmp_path: Path, leng
                 assert taken == len(data[offset : offset + count])
             found = source.digest(Limits())
         assert found is None if length > 10 else (found is not None and (found.size, found.sha256) == expected)
+
+
+@pytest.mark.parametrize(("foreign", "blamed"), [((0,), False), ((0, 1), True), ((0, 1, 2), True)])
+def test_two_data_files_that_agree_prove_the_control_file_s_key_wrong(
+    tmp_path: Path, foreign: tuple[int, ...], blamed: bool
+) -> None:
+    """One alone may be a stranger, and one that has the control file's key speaks for it."""
+    other = uuid.UUID(int=KEY.int ^ 1)
+    storage = build_directory(tmp_path / "d", dict.fromkeys(range(3), 4), key=KEY)
+    for number in range(3):
+        if number not in foreign:
+            shutil.rmtree(storage / str(number))
+    for number in foreign:
+        write_segment(storage / str(number), make_records(4, partition=number), partition=number, key=other)
+    told = [one.path.name for one in run(age(storage))[0] if one.code.value == "segment-key"]
+    assert ("waltz-storage.ctl" in told) is blamed, told
+
+
+def test_a_sample_is_of_blocks_and_has_about_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 1000}, per_segment=1000, size=100)
+    with FileSource(idx(storage, 0, 0)) as source:
+        reader = IndexReader(source, 0)
+        size = 10 * sampling.BLOCK
+        every = sampling.choose_blocks(reader, size, 1.0, "seed")
+        assert every == [(0, 1000)]
+        half = sampling.choose_blocks(reader, size, 0.5, "seed")
+        assert half == sampling.choose_blocks(reader, size, 0.5, "seed")
+        assert all(first % 100 == 0 and last % 100 == 0 for first, last in half)
+        assert 200 <= sum(last - first for first, last in half) <= 800
+        assert sampling.choose_blocks(reader, size, 0.0, "seed") == []
+
+
+def test_what_is_wrong_with_a_segment_is_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+    storage = build(tmp_path / "d", 9, mark=-1)
+    file = seg(storage, 0, 0)
+    flip(file, at(6) + 3)
+    record = make_records(1, first=2, size=SIZE)[0]
+    bad = replace(record, data_checksum=record.data_checksum ^ 1)
+    raw = bad.encode()[:-4]
+    patch(file, at(2), raw + struct.pack(">I", crc32(raw)))
+    told = [(one.code.value, one.offset) for one in run(age(storage))[0] if one.path == file]
+    assert told == [("data-checksum", at(2)), ("record-checksum", at(6))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "held", "quiet"),
+    [
+        (0.0, False, False),
+        (0.6, False, True),
+        (0.6, True, False),
+        (5.1, True, True),
+        (-60.0, False, True),
+        (-60.0, True, True),
+    ],
+)
+def test_files_are_quiet_when_they_were_written_long_ago_or_in_the_future(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, held: bool, quiet: bool
+) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"x")
+    written = file.stat().st_mtime_ns / 1e9
+    monkeypatch.setattr(live.time, "time", lambda: written + seconds)
+    assert live.Watch((file,), held, Limits()).quiet_now() is quiet

@@ -23,6 +23,12 @@ _ANSWER = "MUTATION_COVERING"
 _TEST = "MUTATION_TEST"
 _IMPORT = ""
 """Stands for the test where a line ran outside of any."""
+COMPILED = frozenset(
+    {"engine/scan/kernel.py", "engine/scan/native.py", "engine/scan/wire_loops.py", "engine/scan/wire_native.py"}
+)
+"""Files whose functions are compiled."""
+_OF_COMPILED = ("tests/scan/test_kernel.py", "tests/scan/test_frames.py", "tests/scan/test_wire_code.py")
+"""Tests that compare each way to run them with the plain reading."""
 JAVA = frozenset({"spark", "spark_session"})
 """Fixtures that start a Java process, which a mutant would have to wait for."""
 
@@ -41,13 +47,15 @@ class Reach:
     def tests(self, file: str, line: int, text: str) -> list[str]:
         """The tests that reach a line of the file as it is now, quickest first.
 
-        What runs while a module is imported is reached by all: first come the tests that reach anything else of the file.
+        What runs while a module is imported is reached by all: first come the tests that reach anything else of the file.  So are
+        lines that run as machine code, where nothing is recorded.
         """
         found = self.at(file, line, text)
-        if found != [_IMPORT]:
+        if found != [_IMPORT] and (found or file not in COMPILED):
             return sorted((test for test in found if test), key=self._took)
         near = {test for tests in self.lines[file].values() for test in tests if test}
-        return [*sorted(near, key=self._took), *sorted(self.seconds.keys() - near, key=self._took)]
+        first = {test for test in self.seconds if file in COMPILED and test.startswith(_OF_COMPILED)} | near
+        return [*sorted(first, key=self._took), *sorted(self.seconds.keys() - first, key=self._took)]
 
     def at(self, file: str, line: int, text: str) -> list[str]:
         """What was recorded for a line of the file as it is now."""

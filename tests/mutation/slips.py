@@ -10,6 +10,7 @@ from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_nodes import NODES
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
+from tests.mutation.slips_second import SECOND
 from tests.mutation.trial import Slip
 
 FIRST: tuple[Slip, ...] = (
@@ -170,4 +171,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND)

@@ -75,6 +75,15 @@ def test_a_line_that_moved_is_found_again() -> None:
     assert reach.tests("a.py", 1, "a\nb\nc\n") == []
 
 
+def test_what_runs_at_import_or_compiled_is_reached_by_all_and_first_by_those_that_reach_the_file() -> None:
+    lines = {"a.py": {1: [""], 2: ["t::near"], 3: ["", "t::near"]}, "engine/scan/native.py": {1: ["t::far"]}}
+    reach = Reach(lines, {"t::far": 1.0, "t::near": 2.0}, {})
+    assert reach.tests("a.py", 1, "") == ["t::near", "t::far"]
+    assert reach.tests("a.py", 3, "") == ["t::near"]
+    assert reach.tests("a.py", 9, "") == []
+    assert reach.tests("engine/scan/native.py", 9, "") == ["t::far", "t::near"]
+
+
 def test_every_room_has_sources_and_tests() -> None:
     for room in ROOMS.values():
         assert room.files(ROOT)

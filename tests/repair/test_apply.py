@@ -8,24 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine import disk
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
+    DiskReadError,
     InvalidRequestError,
     RefusedError,
     StalePlanError,
     WaltzError,
 )
+from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.repair import journal
-from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.apply import apply, verify_again
 from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
 from waltzctl.engine.repair.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.segment import index_name
 
 
 def plans(scene: Scene) -> list[Repair]:
@@ -236,3 +240,21 @@ def test_applying_an_empty_plan_changes_nothing_not_even_a_lock(scene: Scene) ->
         result = apply(plan_recover(scene.root), arguments=[])
     assert (changes, result.applied, result.exit_status_name) == ([], False, "clean")
     assert not (scene.root / ".waltzctl").exists()
+
+
+def test_what_is_left_to_be_repaired_is_named_as_well_as_damage(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 5, 1: 5})
+    assert verify_again(storage, (0, 1)) == ("clean", ())
+    index = storage / "0" / index_name(0)
+    index.unlink()
+    status, findings = verify_again(storage, (0, 1), exclusive=True)
+    assert (status, [one.code.value for one in findings]) == ("repairable", ["index-missing"])
+
+
+def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_arguments: object) -> None:
+        raise DiskReadError(tmp_path, 0, OSError(5, "no"), doing="read")
+
+    storage = build_directory(tmp_path / "d", {0: 5})
+    monkeypatch.setattr(verify_module, "verify", unreadable)
+    assert verify_again(storage, (0,)) == ("damaged", ())

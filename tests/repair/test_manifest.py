@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,12 @@ def test_any_json_and_any_bytes_give_one_kind_of_error(value: object) -> None:
 def test_deep_nesting_is_no_crash() -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # as above
         decode_entry(b"[" * 200_000, Path("/x/20200101T000000Z-recover"))
+
+
+def test_a_checksum_begins_inside_its_file(entry: QuarantineEntry) -> None:
+    (cut,) = [file for file in entry.files if file.path == "0/a"]
+    assert cut.after is not None
+    stamp = replace(cut.after, start=cut.after.size + 1)
+    changed = replace(entry, files=tuple(replace(file, after=stamp) if file is cut else file for file in entry.files))
+    with pytest.raises(ValueError, match="begins behind the end"):
+        decode_entry(encode_entry(changed), entry.path)

@@ -346,6 +346,21 @@ def test_request_ids_that_programs_fill_as_they_like_are_no_damage(tmp_path: Pat
     assert apply(plan_recover(path), arguments=["recover"]).exit_status_name == "clean"
 
 
+def test_a_replica_with_other_segments_bears_out_a_header(tmp_path: Path) -> None:
+    """The records are compared, not how the files divide them."""
+    path = build_directory(tmp_path / "d", {1: [records(1, 0, 10)]}, num_partitions=3, local_low_water_mark=9)
+    whole = records(1, 0, 10)
+    replica = build_directory(
+        tmp_path / "replica", {1: [whole[:3], whole[3:4], whole[4:]]}, num_partitions=3, local_low_water_mark=9
+    )
+    own = (path / "1" / FIRST).read_bytes()
+    flip(path / "1" / FIRST, PARTITION_AT, 4)
+    (path / "1" / index_name(0)).unlink()
+    assert plan_recover(path).plan.steps == ()
+    assert apply(plan_recover(path, replicas=[replica]), arguments=["recover"]).exit_status_name == "clean"
+    assert (path / "1" / FIRST).read_bytes() == own
+
+
 @pytest.mark.parametrize(("others", "expected"), [(1, [(1, 0)]), (2, [(1, 0), (1, 10)]), (3, [])])
 def test_a_partition_is_told_by_most_of_its_segments(
     tmp_path: Path, others: int, expected: list[tuple[int, int]]

@@ -32,6 +32,7 @@ from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
     DiskFullError,
+    DiskWriteError,
     InvalidRequestError,
     RefusedError,
     StalePlanError,
@@ -440,3 +441,55 @@ def test_reading_entries_changes_nothing(tree: Path) -> None:
         interrupted(tree)
     assert changes == []
     os.chmod(tree / disk.STATE_DIRECTORY, 0o755)
+
+
+@pytest.mark.parametrize("spoiled", ["0/a.seg", "0/b.seg"])
+def test_a_repair_that_does_not_leave_what_it_was_to_leave_is_not_applied(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    """Whoever wrote into the file, or lost what was written: it stays interrupted, and what was kept stays."""
+    real = quarantine.carry_out
+
+    def carried_out(entry: quarantine.QuarantineEntry, edits: list[quarantine.Edit]) -> None:
+        real(entry, edits)
+        file = tree / spoiled
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+    monkeypatch.setattr(quarantine, "carry_out", carried_out)
+    with pytest.raises(DiskWriteError, match="verify the repair"):
+        run(tree, [Cut(tree / "0/a.seg", 100), Replace(tree / "0/b.seg", lambda: [b"new"])])
+    assert [entry.state for entry in list_entries(tree) if entry.state is quarantine.State.APPLIED] == []
+    assert len(interrupted(tree)) == 1
+
+
+def test_what_the_manifest_shows_is_durable_before_it_is_said_to_be(tree: Path) -> None:
+    entry = run(tree, [Cut(tree / "0/a.seg", 100)])
+    (entry.path / quarantine.UNSETTLED).touch()  # as a crash leaves it behind the manifest's change
+    with recording() as changes:
+        roll_back_interrupted(tree)
+    settled = [(one.kind, one.path) for one in changes].index(("unlink", entry.path / quarantine.UNSETTLED))
+    assert (changes[settled - 1].kind, changes[settled - 1].path) == ("sync-directory", entry.path)
+
+
+def test_of_an_entry_that_is_discarded_the_manifest_goes_last_and_behind_a_sync(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash leaves copies of which nothing says what they are."""
+
+    def fails(*_arguments: object) -> None:
+        raise DiskFullError(tree, None, OSError(errno.ENOSPC, "full"), doing="copy")
+
+    real = quarantine.prepare
+
+    def prepared(entry: quarantine.QuarantineEntry, *rest: object) -> None:
+        real(entry, *rest)  # type: ignore[arg-type]
+        (entry.path / "zz").write_bytes(b"behind the manifest in any order of names")
+        fails()
+
+    monkeypatch.setattr(quarantine, "prepare", prepared)
+    with recording() as changes, pytest.raises(DiskFullError):
+        run(tree, [Cut(tree / "0/a.seg", 100), Remove(tree / "0/b.seg")])
+    gone = [(one.kind, one.path.name) for one in changes if one.kind in ("unlink", "rmdir", "sync-directory")]
+    manifest = gone.index(("unlink", "manifest.json"))
+    assert gone[manifest - 1][0] == "sync-directory"
+    assert gone[manifest + 1][0] == "rmdir"

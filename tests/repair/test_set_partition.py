@@ -322,6 +322,17 @@ def test_the_order_of_undo_counts_moves(tmp_path: Path) -> None:
     assert everything(storage) == everything(build(tmp_path / "again", Layout.DOCUMENTED))
 
 
+def test_an_undo_does_not_move_a_directory_to_where_another_one_came(tmp_path: Path) -> None:
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    away = apply(plan(storage, assigned=False), arguments=[])
+    (storage / "0").mkdir()
+    (storage / "0" / "mine").write_bytes(b"came since")
+    before = everything(storage)
+    with pytest.raises(StalePlanError, match="was moved again"):
+        undo(storage, away.undo_id)
+    assert everything(storage) == before
+
+
 def test_a_partition_that_a_node_took_back_is_not_moved_by_undo(tmp_path: Path) -> None:
     storage = build(tmp_path, Layout.DOCUMENTED)
     away = apply(plan(storage, assigned=False), arguments=[])

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scan.oracle import Row, parse
+from tests.scan.wire_support import skip_unless_here
 from waltzctl.engine.scan import compiled, kernels
 from waltzctl.engine.scan.kernel import (
     BASE,
@@ -35,10 +36,8 @@ LONG = [257, 511, 512, 513, 1000, 1023, 1024, 1025, 1500, 4095, 4096, 4097, 8191
 def kernel_of(way: str) -> Kernel:
     if way == "interpreted":
         return INTERPRETED
-    try:
-        return compiled.load(way)
-    except compiled.UnavailableError as error:
-        pytest.skip(f"not on this machine: {error}")
+    skip_unless_here(way)
+    return compiled.load(way)
 
 
 @pytest.fixture(params=[*compiled.WAYS, "interpreted"], scope="module")

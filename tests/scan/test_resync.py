@@ -155,6 +155,19 @@ def test_fakes_in_a_torn_tail(fake: str) -> None:
         assert [(d.cause, d.offset, d.length) for d in damages] == [(DamageCause.TORN_TAIL, start, size - start)]
 
 
+@pytest.mark.parametrize("length", [-(2**31), 0, 5])
+@pytest.mark.parametrize("fake", FAKES)
+def test_fakes_in_a_last_record_whose_length_is_damaged(fake: str, length: int) -> None:
+    """By the checksum of its data it goes on to the end of the file, so that nothing in it follows it."""
+    made = outer(FAKES[fake](), place=11)
+    start, end = made.span(11)
+    data = bytearray(made.data)
+    set_length(data, start, length)
+    ids, damages = scan(bytes(data[:end]))
+    assert ids == list(range(11))
+    assert [(d.cause, d.offset, d.length) for d in damages] == [(DamageCause.TORN_TAIL, start, end - start)]
+
+
 def test_index_finds_what_nothing_else_proves() -> None:
     """Record 5 is damaged beyond proof, and so is record 8: its own chain is shorter than the one inside the data."""
     made = outer(b"x" * 33 + fake_chain(6, 9) + b"y" * 50)

@@ -207,6 +207,7 @@ def test_what_is_wrong_with_a_record_is_told(way: str) -> None:
     ):
         assert list_form(raw, first, 1).verdict is verdict
     assert list_form(disk, 5, 1, max_data_length=3).verdict is Verdict.TOO_LONG
+    assert list_form(disk, 5, 1, max_data_length=4).verdict is Verdict.DONE
     with pytest.raises(TranscodeError, match="transaction 6: malformed"):
         to_wire(disk + b"\0", 5, 1)
     with pytest.raises(ValueError, match="-1 records"):

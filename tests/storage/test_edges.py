@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
-from tests.storage.support import LAYOUTS, built, damage, index_path, opened
-from waltzctl.engine.errors import InvalidRequestError, PartitionQuarantinedError
+from tests.storage.support import LAYOUTS, built, damage, data_path, index_path, opened
+from waltzctl.engine import disk
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError, PartitionQuarantinedError
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import _head, _not_indexed
@@ -19,7 +21,7 @@ from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.strays import judge_stray
 from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import Layout, decode_control
-from waltzctl.formats.segment import HEADER_SIZE, encode_entries
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, encode_entries
 
 OTHER_KEY = uuid.UUID(int=KEY.int ^ 1)
 
@@ -172,3 +174,39 @@ def test_no_negative_number_of_records_is_read(tmp_path: Path) -> None:
                 read(0, -1)
         assert partition.read_wire(0, 0).count == 0
         assert partition.read_wire(1, 1).count == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 1}, {"cluster_key": OTHER_KEY}, {"partition": 1}, {"first_transaction_id": 1}]
+)
+def test_nothing_is_written_to_a_segment_whose_header_is_another_s(tmp_path: Path, change: dict[str, object]) -> None:
+    """Though its index, and every record in it, is right."""
+    built(tmp_path / "d", 5)
+    file = data_path(tmp_path / "d")
+    raw = file.read_bytes()
+    header = replace(SegmentHeader.decode(raw), **change)  # type: ignore[arg-type]
+    file.write_bytes(header.encode() + raw[HEADER_SIZE:])
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined
+        with pytest.raises(PartitionQuarantinedError):
+            partition.append(make_records(1, first=5))
+    assert file.read_bytes()[HEADER_SIZE:] == raw[HEADER_SIZE:]
+
+
+def test_a_write_that_fails_is_cut_off_again_from_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(tmp_path / "d", 5)
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        sizes = [path(tmp_path / "d").stat().st_size for path in (data_path, index_path)]
+
+        def full(file: disk.WritableFile, offset: int, data: bytes) -> None:
+            raise DiskFullError(file.path, offset, OSError(errno.ENOSPC, "full"), doing="write")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk.WritableFile, "write_at", full)  # the index's; the data is written already then
+            with pytest.raises(DiskFullError):
+                partition.append(make_records(2, first=5))
+        assert [path(tmp_path / "d").stat().st_size for path in (data_path, index_path)] == sizes
+        partition.append(make_records(2, first=5))
+        assert partition.max_transaction_id == 6

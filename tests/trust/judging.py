@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from tests.trust.injuries_repairs import provable
-from tests.trust.reader import Reading, ranges, read_directory
+from tests.trust.reader import Intact, Reading, ranges, read_directory
 from tests.trust.running import Said
 from tests.trust.scene import Scene, Tree, read_tree
 from waltzctl.app import COMMANDS, manual_of
@@ -50,7 +50,10 @@ class Before:
 
     @property
     def disputed(self) -> set[tuple[int, int]]:
-        """Partition and id of records that cannot all stay: two forms of one are in place, or they stand in no order."""
+        """Partition and id of records that cannot all stay.
+
+        Two forms of one are in place, they stand in no order, or no id is left for what is damaged between them.
+        """
         found = {
             (number, one)
             for number, partition in self.reading.partitions.items()
@@ -67,6 +70,7 @@ class Before:
                 if before.transaction_id >= after.transaction_id
                 for record in (before, after)
             }
+            found |= {(one.partition, one.transaction_id) for one in crowded(member.records)}
         return found
 
     def floor(self, partition: int) -> int:
@@ -103,6 +107,24 @@ def false_in_place(scene: Scene, reading: Reading) -> set[tuple[int, int, bytes]
         for one in member.records
         if one.joined and scene.truth.get(number, {}).get(one.transaction_id) != one.data
     }
+
+
+def crowded(records: Sequence[Intact]) -> Iterator[Intact]:
+    """Records whose ids jump and go on one by one to damage, behind which comes no larger id than the next one.
+
+    Either one is missing in front of them and what is damaged was none, or their ids are wrong: nobody can know.
+    """
+    row: list[Intact] = []
+    for before, one in pairwise(records):
+        joins = before.offset + len(before.data) == one.offset
+        if joins and one.transaction_id == before.transaction_id + 1:
+            row += [one] if row else []
+        elif joins:
+            row = [one] if one.transaction_id > before.transaction_id else []
+        else:
+            if one.transaction_id <= before.transaction_id + 1:
+                yield from row
+            row = []
 
 
 def stood_there(scene: Scene, reading: Reading, one: tuple[int, int, bytes]) -> bool:

@@ -174,8 +174,11 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def records_in(data: bytes, path: str = "") -> Iterator[Intact]:
-    """Every intact record from byte 128 on, in the order of the file; behind damage the search goes on byte by byte."""
-    place, joined = HEADER.size, True
+    """Every intact record from byte 128 on, in the order of the file; behind damage the search goes on byte by byte.
+
+    Not into a record that is damaged in front of its data, and whose data goes on, by its checksum, to the end of the file.
+    """
+    place, joined, behind = HEADER.size, True, True
     while place + RECORD.size + 4 <= len(data):
         if data.startswith(_EMPTY, place):
             place += len(_EMPTY) - RECORD.size  # a record's first bytes may be zero, but not so many of them
@@ -183,11 +186,21 @@ def records_in(data: bytes, path: str = "") -> Iterator[Intact]:
             continue
         found = record_at(data, place)
         if found is None:
-            place, joined = place + 1, False
+            if behind and ends_the_file(data, place):
+                return
+            place, joined, behind = place + 1, False, False
             continue
+        behind = True
         number, partition, size = found
         yield Intact(number, partition, data[place : place + size], path, place, joined)
         place += size
+
+
+def ends_the_file(data: bytes, place: int) -> bool:
+    """Whether the checksum of a record's data is right if its data is all that follows but for the last four bytes."""
+    *_, data_sum = RECORD.unpack_from(data, place)
+    rest = data[place + RECORD.size : -4]
+    return bool(rest) and zlib.crc32(rest) == data_sum
 
 
 def end_of(data: bytes) -> int:

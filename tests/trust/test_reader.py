@@ -11,8 +11,9 @@ import pytest
 from tests.golden import golden_directories, needs_golden
 from tests.trust import layout, reader
 from tests.trust.damage import draw
+from tests.trust.judging import crowded
 from tests.trust.layout import DOCUMENTED, RELEASED, Pair, Transaction
-from tests.trust.reader import ranges, read_directory, record_at, records_in
+from tests.trust.reader import Intact, ranges, read_directory, record_at, records_in
 from tests.trust.scene import Tree, plant
 
 KEY = bytes(range(16))
@@ -201,6 +202,35 @@ def test_the_reader_finds_every_record_of_sound_directories(tmp_path: Path) -> N
                 assert {number: set(forms) for number, forms in here.items()} == {
                     number: {record} for number, record in enumerate(log.records)
                 }
+
+
+def test_what_stands_in_the_data_of_a_damaged_record_is_not_looked_for() -> None:
+    """Its length is damaged; its data, of which one piece is a record, goes on to the end by its checksum."""
+    inner = Transaction(9, (1, 1, 0, 9), 0, b"inner").encode()
+    outer = bytearray(Transaction(1, (1, 1, 0, 1), 0, inner + b"more").encode())
+    outer[28] ^= 0x40
+    file = bytes(128) + records(1)[0] + bytes(outer)
+    assert [one.transaction_id for one in records_in(file)] == [0]
+    assert [one.transaction_id for one in records_in(file + records(3)[2])] == [0, 9, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ((5, 7, None, 8), [7]),
+        ((5, 7, 8, None, 9), [7, 8]),
+        ((5, 7, None, 9), []),
+        ((5, 6, None, 7), []),
+        ((5, 7, 8), []),
+        ((5, 3, None, 4), []),
+    ],
+)
+def test_larger_ids_that_leave_none_for_what_is_damaged_behind_them(
+    ids: tuple[int | None, ...], found: list[int]
+) -> None:
+    """None is a damaged record."""
+    records = [Intact(one, 0, bytes(40), "", 40 * place, True) for place, one in enumerate(ids) if one is not None]
+    assert [one.transaction_id for one in crowded(records)] == found
 
 
 @pytest.mark.parametrize(
