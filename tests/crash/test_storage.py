@@ -76,7 +76,7 @@ def test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose
             driver.append(STRADDLING[Layout.RELEASED], 6, 450)
     RemembersQuarantine.quarantined = 0
     survive("append, out of order", recording, RemembersQuarantine(ONE_SEGMENT))
-    assert RemembersQuarantine.quarantined > 5
+    assert RemembersQuarantine.quarantined >= 3
 
 
 @ONE_LAYOUT
