@@ -21,6 +21,7 @@ from waltzctl.engine.inspect.record_checks import damage_finding, prove, tail_fi
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
 from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage.places import open_source
@@ -357,8 +358,15 @@ class _Scanned:
             max_record=MAX_DATA_LENGTH,
         ):
             at, number = int(batch.offset[0]), int(batch.transaction_id[0])
+            if out_of_reach(number, tail.transaction_id, at - tail.offset, self.segment.stop):
+                continue
             rest = summarise_records(
-                self.source, first_transaction_id=number, start=at, stop=self.size, max_record=MAX_DATA_LENGTH
+                self.source,
+                first_transaction_id=number,
+                start=at,
+                stop=self.size,
+                max_record=MAX_DATA_LENGTH,
+                ceiling=self.segment.stop,
             )
             torn = any(isinstance(one, Damage) and one.cause is DamageCause.TORN_TAIL for one in rest)
             return (None, True) if torn else ((at, number), False)

@@ -37,6 +37,7 @@ from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
 from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.belonging import beside, named_instead, stranger
+from waltzctl.engine.storage.evidence import MOMENT_MS
 from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
@@ -49,8 +50,6 @@ from waltzctl.formats.segment import (
     entry_position,
 )
 
-MOMENT_MS = 60_000
-"""Milliseconds by which the creation times of a data file and its index may be apart."""
 _STRAYS = 8
 """One wrong entry in so many is a damaged entry, and still an index of this file."""
 

@@ -13,6 +13,7 @@ from waltzctl.engine.repair.content import Content
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
+from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import ByteSource, FileSource
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
@@ -124,7 +125,7 @@ def survey(
     tail = found.tail
     if tail is None or tail.unread or tail.out_of_order:
         return found
-    return _look_behind(content, found, tail)
+    return _look_behind(content, found, tail, ceiling)
 
 
 def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | None:
@@ -192,7 +193,7 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
     return Survey(begins, next_id, end, size, records, last, tuple(losses))
 
 
-def _look_behind(content: Content, found: Survey, tail: Loss) -> Survey:
+def _look_behind(content: Content, found: Survey, tail: Loss, ceiling: int | None) -> Survey:
     """Look into a torn end before anybody cuts it, for records with the ids that would follow.
 
     The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
@@ -204,7 +205,9 @@ def _look_behind(content: Content, found: Survey, tail: Loss) -> Survey:
         content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH
     ):
         start, first = int(batch.offset[0]), int(batch.transaction_id[0])
-        rest = _scan(content, first, None, start)
+        if out_of_reach(first, tail.first, start - tail.offset, ceiling):
+            continue
+        rest = _scan(content, first, None, start, ceiling)
         if rest.tail is not None:
             return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=True)))
         loss = replace(tail, cause=Code.RECORD_LENGTH, end=start, stop=first, doubtful=True)

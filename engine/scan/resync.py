@@ -45,6 +45,14 @@ INDEX_ENTRIES = 4096
 """Index entries behind the damage that are tried."""
 
 
+def out_of_reach(transaction_id: int, expected: int, room: int, ceiling: int | None) -> bool:
+    """Whether an id that stands `room` bytes behind the place of `expected` cannot be what follows the damage there.
+
+    It belongs to the next segment, which begins with `ceiling` (None: not known), and more are missing than there is room for.
+    """
+    return ceiling is not None and ceiling <= transaction_id > expected + room // OVERHEAD
+
+
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """Where a scan goes on behind damage."""
@@ -119,8 +127,10 @@ class IndexHint:
 class Resynchroniser:
     """Finds where a scan of ``[.., probe.stop)`` goes on.  Methods may raise DiskReadError, BudgetExhaustedError."""
 
-    def __init__(self, probe: Probe, kernel: Kernel, index: IndexHint) -> None:
+    def __init__(self, probe: Probe, kernel: Kernel, index: IndexHint, ceiling: int | None = None) -> None:
+        """`ceiling`: the id with which the next segment begins, None where that is not known."""
         self.probe = probe
+        self._ceiling = ceiling
         self._kernel = kernel
         self._index = index
         self._walk: RecordWalk | None = None
@@ -206,7 +216,7 @@ class Resynchroniser:
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
-            if head is None:
+            if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):
                 return Resumption(place, head.transaction_id, head.transaction_id, "checksum")

@@ -144,7 +144,7 @@ class _Scan:
         if self._search is None:
             probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, self.budget)
             index = IndexHint(self._index_source, self._first, self._start)
-            self._search = Resynchroniser(probe, self.kernel, index)
+            self._search = Resynchroniser(probe, self.kernel, index, self._ceiling)
         self._search.probe.stop = self.walk.stop
         return self._search
 

@@ -23,11 +23,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.source import read_bytes
 from waltzctl.engine.storage import places
+from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import PartitionView, SegmentView, read_segment_header
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE
+from waltzctl.formats.segment import (
+    CHECKPOINT_INTERVAL,
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    MAX_DATA_LENGTH,
+    RECORD_OVERHEAD,
+    entry_position,
+)
 
+MOMENT_MS = 60_000
+"""Milliseconds by which the creation times of a data file and its index may be apart."""
 _CHUNK = 8192
 """Entries that are read together where the last one of an index is zero."""
 
@@ -120,15 +133,50 @@ def _without_data(segment: SegmentView) -> bool:
 
 
 def _own(segment: SegmentView) -> bool:
-    """Whether an index's header says that it belongs to this segment of this partition."""
+    """Whether an index belongs to this segment of this partition.
+
+    By its header; or, where one field of that is wrong, by its time and by entries that lead to this segment's records.
+    """
     try:
-        header = read_segment_header(segment.index)
-    except DiskReadError:
+        header, data = read_segment_header(segment.index), read_segment_header(segment.data)
+        if header is None:
+            return False
+        partition = header.partition if segment.partition is None else segment.partition
+        wrong = (header.partition != partition) + (header.first_transaction_id != segment.first_transaction_id)
+        if wrong != 1:
+            return not wrong
+        return data is not None and abs(header.created - data.created) <= MOMENT_MS and _leads_here(segment)
+    except (DiskReadError, FileNotFoundError):
         return False
-    if header is None:
-        return False
-    partition = header.partition if segment.partition is None else segment.partition
-    return (header.partition, header.first_transaction_id) == (partition, segment.first_transaction_id)
+
+
+def _leads_here(segment: SegmentView) -> bool:
+    """Whether the middle and the last of the entries that lead into the data file lead to their records.
+
+    Not where all records are equally long: then every index leads here.  Raises DiskReadError, FileNotFoundError.
+    """
+    first, low, high = segment.first_transaction_id, 0, segment.entries
+    size = 0 if segment.data is None else segment.data.size
+    with open_source(segment.index_path) as index, open_source(segment.data_path) as data:
+
+        def entry(place: int) -> int:
+            raw = read_bytes(index, entry_position(place, 0), ENTRY_SIZE)
+            return int.from_bytes(raw, signed=True) if len(raw) == ENTRY_SIZE else -1
+
+        while low < high:  # how many lead into the file
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)
+        step = entry(1) - HEADER_SIZE
+        if all(entry(place) == HEADER_SIZE + place * step for place in (low // 2, low - 1)):
+            return False
+        for place in (low // 2, low - 1):
+            offset = entry(place) if place > 0 else -1
+            if offset < HEADER_SIZE:
+                return False
+            found = read_record_at(data, offset, expected_id=first + place, max_record=MAX_DATA_LENGTH)
+            if not isinstance(found, RecordView):
+                return False
+    return True
 
 
 def written_entries(segment: SegmentView) -> int:

@@ -14,6 +14,7 @@ Bytes of data files that are cut off, and indexes that are replaced, are kept in
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -28,7 +29,7 @@ from waltzctl.engine.storage.segment import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
 from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView, view_partition
-from waltzctl.formats.segment import HEADER_SIZE, entry_position, parse_name
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position, parse_name
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -366,21 +367,34 @@ def _index_parts(extent: SegmentExtent) -> Iterator[bytes]:
 def _mend_index_tail(state: SegmentState, extent: SegmentExtent) -> None:
     """Write the entries behind the last checkpoint that are wrong or missing, and cut what is too much.
 
-    These entries are never durable before the next checkpoint, so nothing is kept of them.
+    These entries are never durable before the next checkpoint, so nothing is kept of them.  Where the data goes beyond another
+    checkpoint (a truncation had cut the index, and not yet the data), its record there proves all entries in front of it: then
+    the index is written anew, as a whole.
     """
     assert state.index_from is not None
-    assert state.scanned_from is not None
+    size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
+    if (extent.next_transaction_id - 1) // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL > state.index_from:
+        good = disk.read_range(extent.index_path, 0, entry_position(state.index_from, extent.first_transaction_id))
+        disk.write_whole(extent.index_path, itertools.chain([good], (part for _, part in _tail(state, extent))))
+        return
     with disk.WritableFile.open(extent.index_path) as index:
-        number = state.scanned_from[0]
-        for part in index_entries(extent, state.scanned_from):
-            skip = min(max(0, state.index_from - number) * 8, len(part))
-            if skip < len(part):
-                index.write_at(entry_position(number, extent.first_transaction_id) + skip, part[skip:])
-            number += len(part) // 8
-        size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
+        for number, part in _tail(state, extent):
+            index.write_at(entry_position(number, extent.first_transaction_id), part)
         if index.size() > size:
             index.truncate(size)
         index.sync()
+
+
+def _tail(state: SegmentState, extent: SegmentExtent) -> Iterator[tuple[int, bytes]]:
+    """The entries from `index_from` on, in parts, each with the transaction of its first one."""
+    assert state.index_from is not None
+    assert state.scanned_from is not None
+    number = state.scanned_from[0]
+    for part in index_entries(extent, state.scanned_from):
+        skip = min(max(0, state.index_from - number), len(part) // 8)
+        if skip * 8 < len(part):
+            yield number + skip, part[skip * 8 :]
+        number += len(part) // 8
 
 
 def _orphans(examination: Examination) -> Iterator[FileState]:

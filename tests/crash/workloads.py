@@ -234,7 +234,7 @@ def _storage() -> Mapping[str, Callable[[Path], Recorded]]:
             _captured, test_storage.test_truncate_with_permission, layout=DOCUMENTED, number=20
         ),
         "truncate across checkpoints": partial(
-            _captured, test_storage.test_truncate_across_checkpoints, layout=RELEASED, number=1003
+            _captured, test_storage.test_truncate_across_checkpoints, layout=RELEASED, number=995
         ),
         "truncate segments": partial(
             _captured, test_storage.test_truncate_segments_with_checkpoints, layout=RELEASED, number=999

@@ -49,6 +49,17 @@ def judged(
     return found
 
 
+def test_behind_damage_no_id_of_the_next_segment_is_believed_that_the_damage_has_no_room_for() -> None:
+    records = renumbered([*range(11), 111])
+    content = bytearray(segment_header(0, 0).encode() + b"".join(records))
+    content[128 + size(0, 9) + 30] ^= 0x40
+    content[128 + size(0, 10) + 12] ^= 0x40
+    for ceiling, behind in ((12, None), (None, 111)):
+        found = list(scan_records(BytesSource(bytes(content)), first_transaction_id=0, ceiling=ceiling))
+        (damage,) = [one for one in found if isinstance(one, Damage)]
+        assert (damage.transaction_id, damage.next_transaction_id) == (9, behind)
+
+
 @pytest.mark.parametrize("wrong", [1, 2])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_larger_ids_that_leave_none_for_the_damaged_record_behind_them_are_wrong(wrong: int, *, indexed: bool) -> None:

@@ -97,6 +97,24 @@ def test_the_index_of_another_partition_proves_nothing_beside_a_data_file(tmp_pa
     assert proven(tmp_path).required == 1500, "without one nobody gives these ids away before a person has looked"
 
 
+@pytest.mark.parametrize("place", [31, 39], ids=["partition", "first id"])
+def test_an_index_with_one_wrong_field_proves_what_it_lists_by_where_its_entries_lead(
+    tmp_path: Path, place: int
+) -> None:
+    build_directory(tmp_path, {0: 1500}, per_segment=2000)
+    records = make_records(1500)
+    data = data_path(tmp_path).read_bytes()
+    data_path(tmp_path).write_bytes(data[: HEADER_SIZE + sum(one.size for one in records[:992])])
+    index = bytearray(index_path(tmp_path).read_bytes())
+    index[place] ^= 4
+    index_path(tmp_path).write_bytes(index)
+    assert proven(tmp_path).required == 1000
+    index[HEADER_SIZE + 8 * 495 + 7] ^= 1
+    index[HEADER_SIZE + 8 * 496 + 7] ^= 1
+    index_path(tmp_path).write_bytes(index)
+    assert proven(tmp_path).required == 0, "the entries lead elsewhere: it may be another one's"
+
+
 @pytest.mark.parametrize(
     ("wanted", "held", "rest"),
     [
