@@ -1,0 +1,51 @@
+"""The functions that change a disk and read it: short writes, single bytes, what the observer is told, and no descriptor left."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from waltzctl.engine import disk
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "found"), [(0, 10, 10), (3, 1, 1), (9, 1, 1), (9, 5, 1), (10, 1, 0), (3, 0, 0)]
+)
+def test_a_range_is_read_to_the_last_byte_and_its_descriptor_is_closed(
+    tmp_path: Path, offset: int, length: int, found: int
+) -> None:
+    data = bytes(range(10))
+    (tmp_path / "f").write_bytes(data)
+    before = len(os.listdir("/proc/self/fd"))
+    assert disk.read_range(tmp_path / "f", offset, length) == data[offset : offset + length]
+    assert len(data[offset : offset + length]) == found
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_system_that_writes_little_at_a_time_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: real(descriptor, bytes(data[:3]), offset))
+    file = disk.WritableFile.create(tmp_path / "f")
+    file.write_at(2, b"0123456789")
+    file.close()
+    assert (tmp_path / "f").read_bytes() == b"\0\0" + b"0123456789"
+
+
+def test_the_observer_is_told_of_syncs_and_no_descriptor_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, Path]] = []
+    (tmp_path / "f").write_bytes(b"x")
+    monkeypatch.setattr(disk, "observer", lambda change: seen.append((change.kind, change.path)))
+    before = len(os.listdir("/proc/self/fd"))
+    disk.sync_file(tmp_path / "f")
+    disk.sync_directory(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert seen == [("sync", tmp_path / "f"), ("sync-directory", tmp_path)]
+
+
+def test_now_is_in_milliseconds() -> None:
+    before = time.time_ns()
+    now = disk.now_ms()
+    assert before // 10**6 <= now <= time.time_ns() // 10**6
