@@ -14,7 +14,7 @@ from itertools import pairwise
 from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.repair.content import Content, Literal, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
-from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
@@ -22,7 +22,7 @@ from waltzctl.engine.repair.witnesses import Witnesses, record_at
 from waltzctl.engine.scan.order import ORDER_WINDOW
 from waltzctl.engine.storage.evidence import Evidence
 from waltzctl.engine.storage.view import FileState
-from waltzctl.formats.segment import index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -61,6 +61,13 @@ class LossPlanner:
             elif self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
+        if (
+            tail is not None
+            and self.ground.allow_data_loss
+            and (twice := self._goes_on_behind(part, found)) is not None
+        ):
+            part.survey, part.ceiling = twice, None
+            return
         if self.replicas:
             self._shifted(part)
             found = part.survey or found
@@ -71,6 +78,20 @@ class LossPlanner:
         assert other.tail is not None
         if self._whole_tail(part, other.tail) is None:
             part.survey = found
+
+    def _goes_on_behind(self, part: Part, found: Survey) -> Survey | None:
+        """The survey with the ids of an end that is out of order as right ones, where the next segment bears them out.
+
+        It begins with the very record that stands here under the same id: the two overlap, and their ids are right.  None
+        where it does not.
+        """
+        following = next((one for one in self.ground.parts if one.first == part.ceiling), None)
+        rest = None if following is None or part.original is None else by_ids(part.original, found, None)
+        if following is None or rest is None or rest.next_id <= following.first:
+            return None
+        here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
+        same = record_at(part, here)
+        return rest if same is not None and same == record_at(following, HEADER_SIZE) else None
 
     def _without_data(self, part: Part, found: Survey) -> Survey:
         """Where the index says that what was found behind damage may be a record's data, nothing is made of it.

@@ -21,7 +21,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.engine.storage.segment_recovery import Place, examine_segment
 from waltzctl.engine.storage.view import view_storage
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import Record, index_name, segment_name
 
 ENDS = (*SEGMENTS[1:], LAST + 1)
 FAR = 10**15
@@ -290,3 +290,20 @@ def placed(findings: Sequence[Finding]) -> Placed:
 def found_by(said: Said) -> Placed:
     """The same of a command's findings."""
     return [(one["transaction_id"], one["length"]) for one in said.only("finding") if one["code"] == "record-order"]
+
+
+@pytest.mark.parametrize(("twice", "lost"), [(15, {10}), (14, {10})])
+def test_ids_are_right_that_the_next_segment_begins_with_as_well(tmp_path: Path, twice: int, lost: set[int]) -> None:
+    """One record is missing, and the next segment begins early with the last ones here: by places the ids would fit, too."""
+    files = clean()
+    records = [record(0, number) for number in range(8, 16) if number not in lost]
+    put_segment(files, 0, 8, segment(0, 8, 16, records=records))
+    for path in (f"0/{segment_name(16)}", f"0/{index_name(16)}"):
+        del files[path]
+    put_segment(files, 0, twice, segment(0, twice, LAST + 1))
+    storage = write(tmp_path / "s", files)
+    repair = plan_recover(storage, allow_data_loss=True)
+    apply(repair, arguments=["recover"])
+    assert set(stored(storage)) == {record(0, number).encode() for number in range(LAST + 1) if number not in lost}
+    (loss,) = read_ledger(storage).losses
+    assert (loss.first, loss.last) == (10, 10)

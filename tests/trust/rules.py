@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,11 +192,18 @@ def appending(damaged: Damaged, place: Path) -> Iterator[str]:
         before = Before.of(scene, root)
         if options is not None:
             recovered(root, *options)
+        taken_back = False
         for number in range(len(scene.cluster.logs)):
-            yield from _append(scene, root, before, number, what)
+            taken_back |= yield from _append(scene, root, before, number, what)
         after = read_directory(root)
         if options is None:
-            yield from kept_and_true(scene, before, after, what, loss=False)
+            stood = before
+            if (
+                taken_back and scene.undone is not None
+            ):  # what stood in its place before the repair that was interrupted
+                stood = Before.of(scene, plant(scene.undone, place / "undone"))
+                clear(place / "undone")
+            yield from kept_and_true(scene, stood, after, what, loss=False)
         lost = pairs(missing(scene, after, before.wanted)) - (before.disputed if options else set())
         said = called("verify", root, "--format", "ndjson")
         yield from sound_answer(said)
@@ -205,11 +212,13 @@ def appending(damaged: Damaged, place: Path) -> Iterator[str]:
         clear(root)
 
 
-def _append(scene: Scene, root: Path, before: Before, number: int, what: str) -> Iterator[str]:
+def _append(scene: Scene, root: Path, before: Before, number: int, what: str) -> Generator[str, None, bool]:
+    """Append a line to a partition; whether that took an interrupted repair back first, and said so."""
     tree = read_tree(root)
     said = called("append", root, "--partition", number, "--format", "ndjson", given=LINE + b"\n")
     yield from sound_answer(said)
-    if scene.undone is not None and "was interrupted; it was taken back first" in said.err:
+    taken_back = "was interrupted; it was taken back first" in said.err
+    if scene.undone is not None and taken_back:
         tree = scene.undone  # an interrupted repair comes first, whatever partition it was of
     given = [
         one["first_transaction_id"] for one in said.only("append-result") if one["first_transaction_id"] is not None
@@ -227,6 +236,7 @@ def _append(scene: Scene, root: Path, before: Before, number: int, what: str) ->
     ]
     if given and elsewhere:
         yield f"{what}: of partition {number}, and changed {elsewhere}"
+    return taken_back
 
 
 def undoing(damaged: Damaged, place: Path) -> Iterator[str]:
