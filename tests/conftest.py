@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,24 +21,26 @@ process that prints the summary when tests run in several."""
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
-"""Bytes that must be free in shared memory for the tests' files to go there: a whole run leaves less than half of it."""
+"""Bytes that must be free in shared memory for the tests' files to go there; a run leaves a small part of it."""
 
 
 def _into_memory() -> None:
     """Let `tmp_path` lie in shared memory, where thousands of syncs wait for no disk.
 
     Unless somebody chose a place, or there is little room.  Durability is the simulated disk's matter (tests/crash); kills of
-    real processes need a system that goes on, not a disk.
+    real processes need a system that goes on, not a disk.  Its name is short, as those of sockets have to be.
     """
-    if "PYTEST_DEBUG_TEMPROOT" in os.environ or not SHARED_MEMORY.is_dir():
-        return
-    free = os.statvfs(SHARED_MEMORY)
-    place = SHARED_MEMORY / f"waltzctl-tests-{os.geteuid()}"
     with contextlib.suppress(OSError):
+        free = os.statvfs(SHARED_MEMORY)
         if free.f_bavail * free.f_frsize >= ROOM:
-            place.mkdir(mode=0o700, exist_ok=True)
-            if place.stat().st_uid == os.geteuid():
-                os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place)
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory that does not lie in memory, for what is about the system's cache or the pace of a disk."""
+    with tempfile.TemporaryDirectory(prefix="waltzctl-") as place:
+        yield Path(place)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -138,13 +138,14 @@ def _own(segment: SegmentView) -> bool:
     By its header; or, where one field of that is wrong, by its time and by entries that lead to this segment's records.
     """
     try:
-        header, data = read_segment_header(segment.index), read_segment_header(segment.data)
+        header = read_segment_header(segment.index)
         if header is None:
             return False
         partition = header.partition if segment.partition is None else segment.partition
         wrong = (header.partition != partition) + (header.first_transaction_id != segment.first_transaction_id)
         if wrong != 1:
             return not wrong
+        data = read_segment_header(segment.data)
         return data is not None and abs(header.created - data.created) <= MOMENT_MS and _leads_here(segment)
     except (DiskReadError, FileNotFoundError):
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,9 @@ def writing(storage: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """On a disk: a writer in memory is so fast that a reader is hardly ever done with a file before it has changed."""
-    with tempfile.TemporaryDirectory(prefix="waltzctl-live-") as place:
-        yield Path(place)
+def tmp_path(disk_path: Path) -> Path:
+    """A writer in memory is so fast that a reader is hardly ever done with a file before it has changed."""
+    return disk_path
 
 
 def build(path: Path) -> Path:

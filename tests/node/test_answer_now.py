@@ -35,6 +35,12 @@ def served_with_records(path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """Files in memory are never read "only if that needs no waiting": their file system does not know it."""
+    return disk_path
+
+
+@pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     yield from served_with_records(tmp_path / "s")
 

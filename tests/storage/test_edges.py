@@ -91,10 +91,10 @@ def built_control(tmp_path: Path, layout: Layout) -> Path:
     ],
 )
 def test_a_list_out_of_memory_is_all_that_was_asked_for_and_is_there(
-    tmp_path: Path, first: int, count: int, most: int, found: int | None
+    disk_path: Path, first: int, count: int, most: int, found: int | None
 ) -> None:
-    built(tmp_path / "d", 5)
-    with opened(tmp_path / "d") as storage:
+    built(disk_path / "d", 5)
+    with opened(disk_path / "d") as storage:
         partition = storage.partition(0)
         partition.read_wire(0, 5)  # opens the segment
         answer = partition.read_wire_cached(first, count, most, headers=False)
