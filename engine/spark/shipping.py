@@ -10,15 +10,16 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import waltzctl
-
 PACKAGES = ("waltzctl/formats", "waltzctl/engine")
 MODULES = ("pyspark_waltz.py", "waltzctl/__init__.py")
 
 
 def root() -> Path:
-    """The directory that holds our packages: what has to be on the path of a Python that imports them."""
-    return Path(waltzctl.__file__).absolute().parents[1]
+    """The directory that holds our packages: what has to be on the path of a Python that imports them.
+
+    By the name under which this module was imported: links are not followed, as the package's links lead out of it.
+    """
+    return Path(__file__).absolute().parents[3]
 
 
 def write_archive(target: Path) -> Path:

@@ -34,6 +34,7 @@ from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
     HEADER_SIZE,
+    INDEX_ENTRY,
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     entry_position,
@@ -162,7 +163,7 @@ def _leads_here(segment: SegmentView) -> bool:
 
         def entry(place: int) -> int:
             raw = read_bytes(index, entry_position(place, 0), ENTRY_SIZE)
-            return int.from_bytes(raw, signed=True) if len(raw) == ENTRY_SIZE else -1
+            return int(INDEX_ENTRY.struct.unpack(raw)[0]) if len(raw) == ENTRY_SIZE else -1
 
         while low < high:  # how many lead into the file
             middle = (low + high) // 2

@@ -167,3 +167,17 @@ def same_bytes(scene: Scene) -> bool:
 
 def body(records: Sequence[Record]) -> bytes:
     return encode_records(records)[0]
+
+
+def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, RepairResult]:
+    """Recover, and prove that undo gives every byte back, that verify says the same, and that nothing more is to be done."""
+    before = snapshot(path)
+    repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
+    result = apply(repair, arguments=["recover"])
+    if result.applied:
+        undo(path, result.undo_id)
+        assert snapshot(path) == before
+        result = apply(plan_recover(path, replicas=replicas, allow_data_loss=loss), arguments=["recover"])
+    assert result.status == status(path)
+    assert plan_recover(path, replicas=replicas, allow_data_loss=loss).plan.steps == ()
+    return repair, result

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
+from tests.repair.scenes import recovered
 from tests.repair.trees import snapshot
 from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.formats.segment import Record, segment_name
@@ -50,20 +49,6 @@ def status(path: Path) -> str:
     return summary.status
 
 
-def recovered(path: Path, *replicas: Path, loss: bool = False) -> Repair:
-    """Apply, and prove that undo brings every byte back and that nothing is left to do."""
-    before = snapshot(path)
-    repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
-    result = apply(repair, arguments=["recover"])
-    if result.applied:
-        undo(path, result.undo_id)
-        assert snapshot(path) == before
-        result = apply(plan_recover(path, replicas=replicas, allow_data_loss=loss), arguments=["recover"])
-    assert result.status == status(path)
-    assert not plan_recover(path, replicas=replicas, allow_data_loss=loss).plan.steps
-    return repair
-
-
 def actions(repair: Repair) -> list[tuple[str, str, bool]]:
     return [(one.action, one.path.name, one.loses_data) for one in repair.plan.steps if one.path.suffix == ".seg"]
 
@@ -73,7 +58,7 @@ def test_the_same_records_twice_cost_nothing(tmp_path: Path, stop: int) -> None:
     """The later segment ends before, at, or behind the end of the earlier one."""
     path = build(tmp_path / "d", [records(0, 10), records(10, 20), records(15, stop)])
     assert status(path) == "damaged"
-    repair = recovered(path)
+    repair, _ = recovered(path)
     wanted = ("cut-segment", segment_name(10), False) if stop > 20 else ("remove-segment", segment_name(15), False)
     assert actions(repair) == [wanted]
     assert (status(path), stored(path)) == ("clean", records(0, max(20, stop)))
@@ -82,7 +67,7 @@ def test_the_same_records_twice_cost_nothing(tmp_path: Path, stop: int) -> None:
 def test_an_empty_segment_inside_another_goes(tmp_path: Path) -> None:
     path = build(tmp_path / "d", [records(0, 20)])
     write_segment(path / "0", [], first=12)
-    assert actions(recovered(path)) == [("remove-segment", segment_name(12), False)]
+    assert actions(recovered(path)[0]) == [("remove-segment", segment_name(12), False)]
     assert (status(path), stored(path)) == ("clean", records(0, 20))
 
 
@@ -101,7 +86,7 @@ def two_histories(path: Path, stop: int = 25, mark: int = 5) -> Path:
 def test_two_histories_are_left_to_a_person_with_words_on_both(tmp_path: Path, stop: int) -> None:
     path = two_histories(tmp_path / "d", stop)
     before = snapshot(path)
-    repair = recovered(path)
+    repair, _ = recovered(path)
     assert (repair.plan.steps, [one.code for one in repair.plan.undecided]) == ((), ["segment-overlap"])
     said = repair.plan.undecided[0].message
     assert f"transactions 15 to {min(stop, 20) - 1} stand twice" in said
@@ -113,7 +98,7 @@ def test_two_histories_are_left_to_a_person_with_words_on_both(tmp_path: Path, s
 @pytest.mark.parametrize(("stop", "kept"), [(19, 0), (20, 9), (21, 9)])
 def test_told_to_lose_it_keeps_what_reaches_further_and_of_two_the_later(tmp_path: Path, stop: int, kept: int) -> None:
     path = two_histories(tmp_path / "d", stop)
-    repair = recovered(path, loss=True)
+    repair, _ = recovered(path, loss=True)
     assert repair.plan.loses_data
     assert stored(path) == records(0, 15) + (records(15, 20) if kept == 0 else records(15, stop, seed=9))
     assert status(path) == "damaged"
@@ -125,7 +110,7 @@ def test_told_to_lose_it_keeps_what_reaches_further_and_of_two_the_later(tmp_pat
 def test_a_replica_decides(tmp_path: Path, kept: int) -> None:
     path = two_histories(tmp_path / "d", 20)
     replica = build(tmp_path / "replica", [records(0, 15) + records(15, 20, seed=kept)])
-    repair = recovered(path, replica)
+    repair, _ = recovered(path, replica)
     assert not repair.plan.loses_data
     assert (status(path), stored(path)) == ("clean", records(0, 15) + records(15, 20, seed=kept))
 
@@ -133,14 +118,14 @@ def test_a_replica_decides(tmp_path: Path, kept: int) -> None:
 def test_replicas_that_disagree_decide_nothing(tmp_path: Path) -> None:
     path = two_histories(tmp_path / "d", 20)
     both = [build(tmp_path / str(seed), [records(0, 15) + records(15, 20, seed=seed)]) for seed in (0, 9)]
-    assert recovered(path, *both).plan.steps == ()
+    assert recovered(path, *both)[0].plan.steps == ()
 
 
 def test_what_the_other_run_alone_holds_is_not_lost_unasked(tmp_path: Path) -> None:
     """The replica has the earlier run; what the later one holds beyond stands nowhere else."""
     path = two_histories(tmp_path / "d", 25)
     replica = build(tmp_path / "replica", [records(0, 20)])
-    repair = recovered(path, replica)
+    repair, _ = recovered(path, replica)
     assert repair.plan.steps == ()
     assert "stands nowhere else" in repair.plan.undecided[0].message
 
@@ -150,7 +135,7 @@ def test_a_run_that_ends_one_record_earlier_is_not_kept_unasked(tmp_path: Path, 
     """The replica has the later run; the earlier one goes on to transaction 19."""
     path = two_histories(tmp_path / "d", stop)
     replica = build(tmp_path / "replica", [records(0, 15) + records(15, stop, seed=9)])
-    repair = recovered(path, replica)
+    repair, _ = recovered(path, replica)
     assert bool(repair.plan.steps) == decided
     assert not repair.plan.loses_data
 
@@ -159,7 +144,7 @@ def test_a_run_that_ends_one_record_earlier_is_not_kept_unasked(tmp_path: Path, 
 def test_the_next_segment_decides(tmp_path: Path, following: int, kept: int) -> None:
     segments = [records(0, 10), records(10, 20), records(15, 25, seed=9), records(following, 30, seed=kept)]
     path = build(tmp_path / "d", segments)
-    repair = recovered(path)
+    repair, _ = recovered(path)
     assert not repair.plan.loses_data
     wanted = records(0, 20) + records(20, 30) if kept == 0 else records(0, 15) + records(15, 30, seed=9)
     assert (status(path), stored(path)) == ("clean", wanted)
@@ -168,7 +153,7 @@ def test_the_next_segment_decides(tmp_path: Path, following: int, kept: int) -> 
 @pytest.mark.parametrize(("mark", "decided"), [(19, False), (20, True), (24, True), (25, False)])
 def test_the_mark_decides_where_one_run_alone_reaches_it(tmp_path: Path, mark: int, *, decided: bool) -> None:
     path = two_histories(tmp_path / "d", 25, mark)
-    repair = recovered(path)
+    repair, _ = recovered(path)
     assert bool(repair.plan.steps) == decided
     if decided:
         assert not repair.plan.loses_data
@@ -178,7 +163,7 @@ def test_the_mark_decides_where_one_run_alone_reaches_it(tmp_path: Path, mark: i
 def test_witnesses_against_each_other_decide_nothing(tmp_path: Path) -> None:
     path = two_histories(tmp_path / "d", 25, 22)
     replica = build(tmp_path / "replica", [records(0, 20)])
-    assert recovered(path, replica).plan.steps == ()
+    assert recovered(path, replica)[0].plan.steps == ()
 
 
 def test_a_damaged_run_is_not_compared(tmp_path: Path) -> None:
@@ -198,7 +183,7 @@ def test_a_torn_copy_goes_where_the_other_one_holds_all_of_it(tmp_path: Path, st
     path = build(tmp_path / "d", [records(0, 20), records(15, stop)])
     target = path / "0" / segment_name(0)
     target.write_bytes(target.read_bytes()[:-3])
-    repair = recovered(path)
+    repair, _ = recovered(path)
     assert bool(actions(repair)) == mended
     assert not repair.plan.loses_data
     if mended:
@@ -210,7 +195,7 @@ def test_a_run_that_others_go_on_from_is_kept_if_they_go_as_far(tmp_path: Path, 
     """The next segment begins where the later run ends; where that chain stops short, the earlier run alone holds the rest."""
     segments = [records(0, 30), records(15, 20, seed=1), records(20, 25, seed=1), records(25, stop, seed=1)]
     path = build(tmp_path / "d", segments)
-    repair = recovered(path)
+    repair, _ = recovered(path)
     first = actions(repair)[:1]
     assert first == ([("cut-segment", segment_name(0), False)] if decided else [])
     if decided:

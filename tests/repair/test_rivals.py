@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.building import LAST, SEGMENTS, clean, put_segment, record, segment
-from tests.repair.scenes import actions, codes, status
+from tests.repair.scenes import actions, codes, recovered, status
 from tests.repair.test_wrong_ids import WHOLE, stored, write
-from tests.repair.trees import snapshot
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.quarantine import undo
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.storage.accepted_losses import read_ledger
@@ -39,20 +36,6 @@ def doubled(path: Path, number: int, *, false_first: bool, again: Record | None 
     records.insert(place, other(number) if again is None else again)
     put_segment(files, 0, first, segment(0, first, end, records=records))
     return write(path, files)
-
-
-def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, RepairResult]:
-    """Recover, and prove that undo gives every byte back, that verify says the same, and that nothing more is to be done."""
-    before = snapshot(path)
-    repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
-    result = apply(repair, arguments=["recover"])
-    if result.applied:
-        undo(path, result.undo_id)
-        assert snapshot(path) == before
-        result = apply(plan_recover(path, replicas=replicas, allow_data_loss=loss), arguments=["recover"])
-    assert result.status == status(path)
-    assert plan_recover(path, replicas=replicas, allow_data_loss=loss).plan.steps == ()
-    return repair, result
 
 
 PLACES = pytest.mark.parametrize(
