@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltzctl import __version__
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.logs import NodeLog
+from waltzctl.engine.net.notify import Notifier
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.configuration import Configuration
-from waltzctl.engine.node.logs import NodeLog
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.notify import Notifier
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import say
@@ -155,7 +155,7 @@ class Service:
             await asyncio.sleep(interval)
 
     async def _show_live(self, node: Node, show: Callable[[Object], None]) -> None:
-        reading = OneAtATime(node.read, name="the live view")
+        reading = SingleFlight(node.read, name="the live view")
         before: dict[int, int] = {}
         then = asyncio.get_running_loop().time()
         while True:
