@@ -17,6 +17,8 @@ from waltzctl.engine.columns.column import Object
 from waltzctl.engine.columns.finding import FINDING
 from waltzctl.exit_status import ExitStatus
 
+__all__ = ["Object"]
+
 if TYPE_CHECKING:
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Finding
