@@ -28,12 +28,12 @@ from typing import Any, ClassVar
 import numpy as np
 from generated import workplace
 
+from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import hosted_storage
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
 from waltzctl.engine.node.metrics import NodeMetrics
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.requests import AppendRun
-from waltzctl.engine.node.workers import WorkerPool
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.scan.frames import Column, FrameSplitter
 from waltzctl.engine.storage.directory import StorageDirectory, create_cluster
@@ -204,7 +204,7 @@ def flush_time(directory: Path, size: int) -> float:
     return statistics.median(times) * 1000
 
 
-class ProfiledPool(WorkerPool):
+class ProfiledPool(Executor):
     """Workers whose time is noted."""
 
     profiles: ClassVar[list[cProfile.Profile]] = []
@@ -217,7 +217,7 @@ class ProfiledPool(WorkerPool):
 
 def profiled(work: Callable[[], object]) -> None:
     """Run `work` and print where its workers' time went."""
-    hosted_storage.WorkerPool = ProfiledPool  # type: ignore[misc]
+    hosted_storage.Executor = ProfiledPool  # type: ignore[misc]
     work()
     stats = pstats.Stats(ProfiledPool.profiles[0])
     for profile in ProfiledPool.profiles[1:]:

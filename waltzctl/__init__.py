@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus, storage_status
     from waltzctl.engine.inspect.verify import verify
+    from waltzctl.engine.net.tls import TlsOptions, client_context
     from waltzctl.engine.spark.shipping import write_archive
     from waltzctl.engine.spark.source import WaltzDataSource
     from waltzctl.engine.storage.directory import StorageDirectory, open_storage
     from waltzctl.engine.storage.options import StorageOptions
     from waltzctl.engine.storage.partition import Partition
-    from waltzctl.engine.tls import TlsOptions, client_context
     from waltzctl.formats.request_id import RequestId
     from waltzctl.formats.segment import Record
     from waltzctl.formats.wire.records import WireRecord
@@ -41,13 +41,13 @@ _MODULES = {
     "StorageDirectory": "waltzctl.engine.storage.directory",
     "StorageOptions": "waltzctl.engine.storage.options",
     "StorageStatus": "waltzctl.engine.inspect.status",
-    "TlsOptions": "waltzctl.engine.tls",
+    "TlsOptions": "waltzctl.engine.net.tls",
     "VerifyOptions": "waltzctl.engine.inspect.outcome",
     "VerifySummary": "waltzctl.engine.inspect.outcome",
     "WaltzDataSource": "waltzctl.engine.spark.source",
     "WaltzError": "waltzctl.engine.errors",
     "WireRecord": "waltzctl.formats.wire.records",
-    "client_context": "waltzctl.engine.tls",
+    "client_context": "waltzctl.engine.net.tls",
     "dump_records": "waltzctl.engine.inspect.dump_records",
     "open_storage": "waltzctl.engine.storage.directory",
     "storage_status": "waltzctl.engine.inspect.status",

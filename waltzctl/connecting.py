@@ -93,7 +93,7 @@ class Connecting:
 
         from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
         from waltzctl.engine.client.reach import Reach
-        from waltzctl.engine.tls import DEFAULT_STORE_TYPE, TlsOptions
+        from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
 
         tls = TlsOptions(
             certificate=_path(self.certificate, "--certificate"),

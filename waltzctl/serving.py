@@ -16,21 +16,23 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltzctl import __version__
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.logs import NodeLog
+from waltzctl.engine.net.notify import Notifier
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.configuration import Configuration
-from waltzctl.engine.node.logs import NodeLog
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.notify import Notifier
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
-from waltzctl.render.objects import Object
 from waltzctl.render.serving import live_object, ready_object
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread gives the interpreter away; the default of 5 ms is what an answer would wait for a worker."""
@@ -153,7 +155,7 @@ class Service:
             await asyncio.sleep(interval)
 
     async def _show_live(self, node: Node, show: Callable[[Object], None]) -> None:
-        reading = OneAtATime(node.read, name="the live view")
+        reading = SingleFlight(node.read, name="the live view")
         before: dict[int, int] = {}
         then = asyncio.get_running_loop().time()
         while True:

@@ -17,7 +17,7 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
-from waltzctl.engine.tls import TlsOptions
+from waltzctl.engine.net.tls import TlsOptions
 
 
 def _say_nothing(text: str) -> None:
@@ -63,7 +63,7 @@ class Reach:
             self._noted.add(address.host)
             self._on_note(f"{address.host}: its certificate is taken on trust; --trust-store would check it")
         if believe not in self._contexts:
-            from waltzctl.engine.tls import client_context
+            from waltzctl.engine.net.tls import client_context
 
             self._contexts[believe] = client_context(self._tls, trust_all=believe)
         return self._contexts[believe]

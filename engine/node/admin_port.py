@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from waltzctl.engine.errors import WaltzError
-from waltzctl.engine.node.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.port import Port
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.failures import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
-from waltzctl.engine.node.limits import NodeLimits
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
-from waltzctl.engine.node.port import Port
-from waltzctl.engine.node.workers import WorkerPool
 from waltzctl.formats.wire.admin import (
     ADMIN_VERSIONS,
     OPEN_SEQUENCE,
@@ -69,11 +69,11 @@ class AdminPort(Port):
     name = "admin port"
 
     def __init__(
-        self, hosted: HostedStorage, *, metrics: Callable[[], str], limits: NodeLimits, log: logging.Logger
+        self, hosted: HostedStorage, *, metrics: Callable[[], str], limits: PortLimits, log: logging.Logger
     ) -> None:
         super().__init__(limits=limits, log=log, memory=_MEMORY)
         self.hosted = hosted
-        self.pool = WorkerPool(_THREADS, log=log, name="admin-worker")
+        self.pool = Executor(_THREADS, log=log, name="admin-worker")
         self._metrics = metrics
         self._closed = False
 
@@ -86,7 +86,7 @@ class AdminPort(Port):
         if not self._closed:
             self._closed = True
             try:
-                await OneAtATime(self.pool.close, name="admin-closing").result(_CLOSING_SECONDS)
+                await SingleFlight(self.pool.close, name="admin-closing").result(_CLOSING_SECONDS)
             except OverdueError as error:
                 self.log.warning("%s: a request is still being executed: %s", self.name, error)
 
@@ -138,7 +138,7 @@ class AdminPort(Port):
 
 
 class AdminConnection(Connection):
-    """A client of the admin port; `engine.node.workers.Job` to its threads, for one request at a time."""
+    """A client of the admin port; `engine.net.executor.Job` to its threads, for one request at a time."""
 
     MAGIC: ClassVar[Magic] = Magic.ADMIN
     GREETING: ClassVar[Hello] = Hello(ADMIN_VERSIONS, ADMIN_SERVER)
@@ -196,7 +196,7 @@ class AdminConnection(Connection):
             self._admin_port.pool.schedule(self)
 
     def run(self) -> bool:
-        """See `engine.node.workers.Job`."""
+        """See `engine.net.executor.Job`."""
         assert self._executing is not None
         assert self.version is not None
         message, size = self._executing

@@ -1,7 +1,7 @@
 """A node's configuration: what file, environment and command line say, merged into one value that can be explained.
 
 The command line goes before the environment, that before the file, and that before the defaults.  The file is that of release
-0.13.2 (`engine.node.configuration_file`), its required keys are required here, too; only ZooKeeper's may be left out together,
+0.13.2 (`engine.net.configuration_file`), its required keys are required here, too; only ZooKeeper's may be left out together,
 and then the control file says which cluster it is.  Without ``storage.jetty.port`` such a file means no HTTP; without a file
 HTTP is on.
 
@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.node.configuration_file import FileEntry, read_entries
+from waltzctl.engine.net.configuration_file import FileEntry, read_entries
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.logs import LogFormat, LogLevel
+from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.http_options import HealthOptions
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.options import GraphiteOptions, NodeOptions, ZooKeeperOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.node.settings import (
@@ -32,13 +34,10 @@ from waltzctl.engine.node.settings import (
     OFF,
     SERVICE,
     SETTINGS,
-    LogFormat,
-    LogLevel,
     Setting,
     Value,
 )
 from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.tls import TlsOptions
 
 CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _MAX_SECRET = 4096
@@ -137,7 +136,7 @@ class Configuration:
                 trust_store_type=value("trust-store-type"),
             ),
             storage=StorageOptions(value("segment-size"), value("max-data-length"), value("segment-cache")),
-            limits=NodeLimits(*(value(each.name) for each in LIMITS)),
+            limits=PortLimits(*(value(each.name) for each in LIMITS)),
             service=ServiceOptions(*(value(each.name) for each in SERVICE)),
             zookeeper=self._zookeeper(),
             graphite=self._graphite(),

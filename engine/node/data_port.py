@@ -25,16 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.errors import WaltzError
-from waltzctl.engine.node.budget import Budget
+from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.port import Port
 from waltzctl.engine.node.commit import failure_frames
-from waltzctl.engine.node.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.node.failures import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.partition_requests import is_short
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
-from waltzctl.engine.node.port import Port
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.frames import Column, FrameSplitter, Split, SplitStatus
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
@@ -72,7 +72,7 @@ class DataPort(Port):
 
     name = "data port"
 
-    def __init__(self, hosted: HostedStorage, *, limits: NodeLimits, log: logging.Logger) -> None:
+    def __init__(self, hosted: HostedStorage, *, limits: PortLimits, log: logging.Logger) -> None:
         self.splitter: FrameSplitter
         self.reads = Budget(limits.reads)
         self.hosted = hosted

@@ -13,8 +13,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.options import GraphiteOptions
 from waltzctl.engine.node.readings import Gauge, NamedMetric, NodeReading
 
@@ -89,7 +89,7 @@ async def report_for_ever(options: GraphiteOptions, read: Callable[[], NodeReadi
     def report() -> None:
         send(options, report_lines(read(), options.prefix, int(time.time())))
 
-    reporting = OneAtATime(report, name="the report to Graphite")
+    reporting = SingleFlight(report, name="the report to Graphite")
     while True:
         await asyncio.sleep(options.interval)
         try:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine import disk
 from waltzctl.engine.errors import DiskError
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.http_options import HealthOptions
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage
@@ -185,7 +185,7 @@ class Health:
     ) -> None:
         self._storage, self._hosted, self._ports, self._options = storage, hosted, ports, options
         self.probe = DiskProbe(storage.path, min_free_bytes=options.min_free_bytes)
-        self._looking = OneAtATime(self.probe.look, name="the look at the disk")
+        self._looking = SingleFlight(self.probe.look, name="the look at the disk")
         self._draining = threading.Event()
         self.last: HealthReport | None = None
         """What was found last; None before the first look."""

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from waltzctl.engine.errors import PartitionQuarantinedError
+from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.health import DiskProbe
 from waltzctl.engine.node.http_options import HealthOptions
 from waltzctl.engine.node.metrics import NodeMetrics
@@ -29,7 +30,6 @@ from waltzctl.engine.node.permissions import (
     wrong_number_of_partitions,
 )
 from waltzctl.engine.node.service_options import ServiceOptions
-from waltzctl.engine.node.workers import WorkerPool
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability import Availability
@@ -72,7 +72,7 @@ class HostedStorage:
         self._encoder = AppendEncoder(max_data_length=storage.options.max_data_length)
         self._fences = SessionFences.open(storage.path, storage.num_partitions)
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
-        self._pool = WorkerPool(workers, log=log)
+        self._pool = Executor(workers, log=log)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}

@@ -16,10 +16,10 @@ from typing import Any
 from aiohttp import web
 
 from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.health import Health
 from waltzctl.engine.node.http_options import HttpLimits
 from waltzctl.engine.node.metrics_json import compact, indented, report
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.prometheus import Surroundings, exposition, prefers_text
 from waltzctl.engine.node.readings import NodeReading
 
@@ -47,7 +47,7 @@ class HttpPort:
     ) -> None:
         self._health, self._connections, self._version = health, connections, version
         self._log, self._limits = log, limits
-        self._reading = OneAtATime(read, name="the look at the metrics")
+        self._reading = SingleFlight(read, name="the look at the metrics")
         self._server: asyncio.Server | None = None
         self._http: _Http | None = None
         self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, HealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.metrics import NodeMetrics
 from waltzctl.engine.node.metrics_json import registry
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, read_node
 from waltzctl.engine.scan import wire_code
@@ -291,7 +291,7 @@ class Node:
 
     async def _close_storage(self) -> None:
         """Close the partitions and the directory; what is stuck in the system stays behind, it must not keep a process."""
-        closing = OneAtATime(self._close_partitions, name="closing the partitions")
+        closing = SingleFlight(self._close_partitions, name="closing the partitions")
         try:
             await closing.result(CLOSING_SECONDS + 5)
         except OverdueError as error:
@@ -321,18 +321,18 @@ def _cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
 def _server_context(options: NodeOptions) -> ssl.SSLContext | None:
     if options.plaintext:
         return None
-    from waltzctl.engine.tls import server_context
+    from waltzctl.engine.net.tls import server_context
 
     return server_context(options.tls)
 
 
 async def _in_thread(work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None) -> Result:
     """The result of blocking work.  When the wait is cancelled the work is waited for all the same, and undone."""
-    job = OneAtATime(work, name=name)
+    job = SingleFlight(work, name=name)
     try:
         return await job.result(None)
     except asyncio.CancelledError:
         made = await job.result(None, max_age=float("inf"))
         if undo is not None:
-            await OneAtATime(lambda: undo(made), name=name).result(None)
+            await SingleFlight(lambda: undo(made), name=name).result(None)
         raise

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.tls import TlsOptions
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 55280
@@ -104,7 +104,7 @@ class NodeOptions:
     insecure: bool = False
     tls: TlsOptions = field(default_factory=TlsOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
-    limits: NodeLimits = field(default_factory=NodeLimits)
+    limits: PortLimits = field(default_factory=PortLimits)
     service: ServiceOptions = field(default_factory=ServiceOptions)
     zookeeper: ZooKeeperOptions | None = None
     graphite: GraphiteOptions | None = None

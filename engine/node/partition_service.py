@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
 from waltzctl.engine.node.commit import GroupCommit
@@ -31,7 +32,6 @@ from waltzctl.engine.node.partition_requests import access_of, execute, execute_
 from waltzctl.engine.node.permissions import Access, Denial, PartitionState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.node.service_options import ServiceOptions
-from waltzctl.engine.node.workers import WorkerPool
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability import Availability
 from waltzctl.engine.storage.fences import SessionFences
@@ -58,7 +58,7 @@ class PartitionService:
         availability: Availability,
         *,
         fences: SessionFences,
-        pool: WorkerPool,
+        pool: Executor,
         encoder: AppendEncoder,
         metrics: PartitionMetrics,
         room: Room,

@@ -15,12 +15,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from waltzctl.engine.amounts import parse_duration, parse_size
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.logs import LogFormat, LogLevel
+from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE
 from waltzctl.engine.node.http_options import HealthOptions
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.tls import DEFAULT_STORE_TYPE
 
 Value = str | int | float | bool | Path | None
 ENVIRONMENT_PREFIX = "WALTZCTL_SERVE_"
@@ -28,22 +29,6 @@ OFF = "off"
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
-
-
-class LogFormat(enum.StrEnum):
-    """How log lines are written."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """From which severity on lines are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +168,7 @@ def _bounds(group: str, holder: object, meaning: str, *, reloadable: bool) -> tu
     )
 
 
-LIMITS = _bounds("limits", NodeLimits(), "bound of the ports", reloadable=True)
+LIMITS = _bounds("limits", PortLimits(), "bound of the ports", reloadable=True)
 SERVICE = _bounds("service", ServiceOptions(), "bound of serving partitions", reloadable=False)
 
 SETTINGS: tuple[Setting, ...] = (

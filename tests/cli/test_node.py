@@ -15,7 +15,7 @@ from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import Served, serving
 from tests.cli.running import Answer, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
-from tests.node.certificates import PASSWORD, Authority
+from tests.net.certificates import PASSWORD, Authority
 
 LARGE = 2**40 + 5
 

@@ -18,7 +18,7 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
-from waltzctl.engine.tls import TlsOptions, client_context
+from waltzctl.engine.net.tls import TlsOptions, client_context
 from waltzctl.formats.wire.records import SessionInfo, pack_records
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory
-from tests.node.certificates import PASSWORD, Authority
+from tests.net.certificates import PASSWORD, Authority
 from tests.node.running import run, running
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError
-from waltzctl.engine.tls import TlsOptions
+from waltzctl.engine.net.tls import TlsOptions
 
 FAR = Address("192.0.2.1", 55281)
 HERE = Address("127.0.0.1", 55281)

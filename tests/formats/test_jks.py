@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.settings import properties
-from tests.node.certificates import Authority
+from tests.net.certificates import Authority
 from waltzctl.formats.jks import (
     JksCertificate,
     JksEntry,

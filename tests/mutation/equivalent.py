@@ -83,7 +83,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/index_checks.py": ("CHUNK", "_FARTHEST"),
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
-    "engine/node/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
+    "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/repair/restore.py": ("CHUNK",),

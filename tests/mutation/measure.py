@@ -72,6 +72,7 @@ ROOMS = {
     ),
     "scan": Room(("engine/scan",), ("tests/scan",)),
     "compare": Room(("engine/compare",), ("tests/compare", "tests/cli/test_compare.py")),
+    "net": Room(("engine/net",), ("tests/net", "tests/node")),
     "node": Room(("engine/node",), ("tests/node",)),
     "spark": Room(("engine/spark",), ("tests/spark",)),
 }

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from waltzctl.engine import disk
+from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.one_at_a_time import OneAtATime
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import admin, storage
@@ -225,7 +225,7 @@ class StuckDisk:
 
     async def reached(self) -> None:
         """Returns when somebody hangs."""
-        await OneAtATime(lambda: self._hit.wait(PATIENCE), name="reached").result(None)
+        await SingleFlight(lambda: self._hit.wait(PATIENCE), name="reached").result(None)
 
     def __enter__(self) -> StuckDisk:
         assert disk.observer is None

@@ -28,10 +28,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.builders import build_directory, make_records
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.metrics import NodeMetrics
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.options import StorageOptions
@@ -89,7 +89,7 @@ class Serving:
     """Both ports of a node, and the loop that they live in."""
 
     def __init__(
-        self, hosted: HostedStorage, limits: NodeLimits, loop: asyncio.AbstractEventLoop, *, tls: bool
+        self, hosted: HostedStorage, limits: PortLimits, loop: asyncio.AbstractEventLoop, *, tls: bool
     ) -> None:
         self.hosted, self.limits, self.tls = hosted, limits, tls
         self._loop = loop
@@ -151,7 +151,7 @@ class Serving:
             for port in (self.data, self.admin):
                 self.run(port.close())
                 assert port.budget.used == 0, "something is still counted as under way"
-                assert (port.room.queued, port.room.made, port.room.promised) == (0, 0, 0)
+                assert (port.output_budget.queued, port.output_budget.made, port.output_budget.promised) == (0, 0, 0)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -165,7 +165,7 @@ def serving(
     partitions: int = 2,
     records: int = 0,
     size: int | None = None,
-    limits: NodeLimits | None = None,
+    limits: PortLimits | None = None,
     service: ServiceOptions | None = None,
     tls: bool = False,
     loop: str = "uvloop",
@@ -177,7 +177,7 @@ def serving(
     directory = StorageDirectory.open(path, options=StorageOptions(segment_size_threshold=1 << 30))
     hosted = HostedStorage(directory, options=service or ServiceOptions(), metrics=NodeMetrics(), log=LOG)
     try:
-        serving = Serving(hosted, limits or NodeLimits(), LOOPS[loop](), tls=tls)
+        serving = Serving(hosted, limits or PortLimits(), LOOPS[loop](), tls=tls)
         serving.start()
         try:
             yield serving

@@ -11,8 +11,8 @@ import pytest
 
 from tests.builders import KEY, make_records
 from tests.node.serving import LOOPS, METRICS, SESSION, Serving, header, serving, wire
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.node.hosted_storage import ServiceOptions
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.storage.availability import Availability
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
@@ -200,7 +200,7 @@ def test_a_wrong_frame_closes_its_connection_and_no_other(
 
 
 def test_record_lists_are_bounded_in_bytes(tmp_path: Path) -> None:
-    limits = NodeLimits(max_list_bytes=3000)
+    limits = PortLimits(max_list_bytes=3000)
     with serving(tmp_path / "d", records=20, size=1000, limits=limits) as served, served.connect_admin() as peer:
         assert len(peer.ask(admin.RecordListRequest(5, 0, 0, 20)).records) == 2
     service = ServiceOptions(max_list_bytes=10)
@@ -210,7 +210,7 @@ def test_record_lists_are_bounded_in_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_peer_that_never_reads_stops_being_served_and_is_ended(tmp_path: Path, loop: str) -> None:
-    limits = NodeLimits(unread_seconds=0.4, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 18)
+    limits = PortLimits(unread_seconds=0.4, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 18)
     with (
         serving(tmp_path / "d", records=300, size=4000, loop=loop, limits=limits) as served,
         served.connect_admin() as peer,
@@ -220,7 +220,7 @@ def test_a_peer_that_never_reads_stops_being_served_and_is_ended(tmp_path: Path,
         largest = 0
         while served.call(lambda: len(served.admin.connections)) > 1:
             assert other.ask(admin.LastSessionInfoRequest(1, 0)).sequence == 1
-            largest = max(largest, served.call(lambda: served.admin.room.queued))
+            largest = max(largest, served.call(lambda: served.admin.output_budget.queued))
         peer.wait_until_reset()
         assert largest <= 2 * limits.connection_output + limits.max_list_bytes
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, serving, success
-from waltzctl.engine.node.answer_room import Share
-from waltzctl.engine.node.connection import OVERHEAD
+from waltzctl.engine.net.connection import OVERHEAD
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.output_budget import Share
 from waltzctl.engine.node.hosted_storage import ServiceOptions
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.partition_service import PartitionService
 from waltzctl.formats.wire import storage
 
@@ -64,7 +64,7 @@ class Pusher:
 def test_a_full_partition_stops_its_sender_at_the_bounds_and_no_other_connection(
     tmp_path: Path, loop: str, tls: bool
 ) -> None:
-    limits = NodeLimits(connection_requests=500, connection_bytes=1 << 20)
+    limits = PortLimits(connection_requests=500, connection_bytes=1 << 20)
     service = ServiceOptions(queue_requests=100, queue_bytes=1 << 20)
     with serving(tmp_path / "d", loop=loop, tls=tls, limits=limits, service=service) as served:
         held = service_of(served, 0)
@@ -97,7 +97,7 @@ def test_a_full_partition_does_not_stop_the_others_of_its_connection(tmp_path: P
 
 def test_a_partition_that_stands_still_is_busy_and_the_others_go_on(tmp_path: Path) -> None:
     service = ServiceOptions(queue_requests=4, stall_seconds=0.1)
-    limits = NodeLimits(keep_alive_seconds=0.2)  # so that the port looks often
+    limits = PortLimits(keep_alive_seconds=0.2)  # so that the port looks often
     with serving(tmp_path / "d", service=service, limits=limits) as served, served.connect() as peer:
         held = service_of(served, 0)
         held.hold()
@@ -113,7 +113,7 @@ def test_a_partition_that_stands_still_is_busy_and_the_others_go_on(tmp_path: Pa
         assert [peer.receive() for _ in range(4)] == [success(n) for n in range(4)]
 
 
-TINY = NodeLimits(
+TINY = PortLimits(
     max_body=20_000,
     max_admin_body=1000,
     big_frame=500,
@@ -196,7 +196,7 @@ def test_tiny_limits_never_stop_anything_for_good(
 def test_a_peer_that_never_reads_is_bounded_and_ended_and_others_are_served(
     tmp_path: Path, loop: str, tls: bool
 ) -> None:
-    limits = NodeLimits(unread_seconds=0.5, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 19)
+    limits = PortLimits(unread_seconds=0.5, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 19)
     with serving(tmp_path / "d", records=500, size=4000, loop=loop, tls=tls, limits=limits) as served:
         ask = storage.encode(storage.RecordListRequest(SESSION, 5, 0, 0, 1000))
         peers = [served.connect() for _ in range(6)]
@@ -205,7 +205,7 @@ def test_a_peer_that_never_reads_is_bounded_and_ended_and_others_are_served(
         with served.connect() as other:
             while served.call(lambda: len(served.data.connections)) > 1:
                 assert other.ask(MAX_ID).transaction_id == 499
-                largest = max(largest, served.call(lambda: served.data.room.queued))
+                largest = max(largest, served.call(lambda: served.data.output_budget.queued))
         for pusher, peer in zip(pushers, peers, strict=True):
             peer.wait_until_reset()
             pusher.join_broken()
@@ -214,10 +214,10 @@ def test_a_peer_that_never_reads_is_bounded_and_ended_and_others_are_served(
 
 
 def test_lists_shrink_to_what_there_is_room_for_and_have_one_record_at_least(tmp_path: Path) -> None:
-    limits = NodeLimits(max_list_bytes=3000)
+    limits = PortLimits(max_list_bytes=3000)
     with serving(tmp_path / "d", records=20, size=1000, limits=limits) as served, served.connect() as peer:
         assert len(peer.ask(storage.RecordListRequest(SESSION, 5, 0, 0, 20)).records) == 2
-        other = Share(served.data.room)
+        other = Share(served.data.output_budget)
         other.queue(limits.output)
         assert len(peer.ask(storage.RecordListRequest(SESSION, 5, 0, 0, 20)).records) == 1
         other.queue(0)
@@ -239,7 +239,7 @@ def test_pipelined_reads_start_one_at_a_time_and_are_all_answered(tmp_path: Path
 
 
 def test_reads_of_a_peer_that_is_gone_give_their_turns_back(tmp_path: Path) -> None:
-    with serving(tmp_path / "d", records=50, limits=NodeLimits(reads=2)) as served:
+    with serving(tmp_path / "d", records=50, limits=PortLimits(reads=2)) as served:
         held = service_of(served, 0)
         held.hold()
         ask = storage.encode(storage.RecordRequest(SESSION, 1, 0, 1))
@@ -260,7 +260,7 @@ def test_reads_of_a_peer_that_is_gone_give_their_turns_back(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_big_frames_wait_for_memory_in_order_and_a_stalled_one_makes_room(tmp_path: Path, loop: str) -> None:
-    limits = NodeLimits(max_body=800_000, memory=1_000_000, stall_seconds=0.5)
+    limits = PortLimits(max_body=800_000, memory=1_000_000, stall_seconds=0.5)
     with serving(tmp_path / "d", partitions=4, loop=loop, limits=limits) as served:
         frames = [appends(0, 1, partition=n, size=700_000)[0] for n in range(3)]
         peers = [served.connect() for _ in range(3)]
@@ -278,7 +278,7 @@ def test_big_frames_wait_for_memory_in_order_and_a_stalled_one_makes_room(tmp_pa
 
 
 def test_small_requests_wait_while_the_memory_is_used_up_and_then_go_on(tmp_path: Path) -> None:
-    limits = NodeLimits(max_body=100_000, memory=200_000)
+    limits = PortLimits(max_body=100_000, memory=200_000)
     with serving(tmp_path / "d", limits=limits) as served:
         held = service_of(served, 0)
         held.hold()

@@ -17,17 +17,18 @@ import pytest
 from tests.mutation.trial import ROOT
 from tests.node.serving import LOG
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.node import admin_port, connection, data_port, port
+from waltzctl.engine.net import connection, port
+from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
+from waltzctl.engine.net.connection import OVERHEAD, Connection, Pause
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.output_budget import OutputBudget, Share
+from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.admin_port import AdminPort
-from waltzctl.engine.node.answer_room import AnswerRoom, Share
-from waltzctl.engine.node.budget import Budget
 from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.configuration import _secret_of
-from waltzctl.engine.node.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
-from waltzctl.engine.node.connection import OVERHEAD, Connection, Pause
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
 from waltzctl.formats.wire import storage
@@ -108,10 +109,10 @@ class Peer:
         self.clock, self.wire = Clock(), Wire()
         self.port: Any
         if kind == "data":
-            self.port = DataPort(None, limits=NodeLimits(**limits), log=LOG)  # type: ignore[arg-type]
+            self.port = DataPort(None, limits=PortLimits(**limits), log=LOG)  # type: ignore[arg-type]
             hello, self.magic = Hello((0,), STORAGE_CLIENT), Magic.STORAGE
         else:
-            self.port = AdminPort(None, metrics=str, limits=NodeLimits(**limits), log=LOG)  # type: ignore[arg-type]
+            self.port = AdminPort(None, metrics=str, limits=PortLimits(**limits), log=LOG)  # type: ignore[arg-type]
             hello, self.magic = Hello((0,), ADMIN_CLIENT), Magic.ADMIN
         self.port.loop = self.clock
         self.connection: Connection = self.port._connection("peer")
@@ -294,9 +295,9 @@ def test_what_fits_the_budget_exactly_is_given_and_not_one_byte_more() -> None:
 # ---- answers ------------------------------------------------------------------------------------------------------------
 
 
-def test_no_promise_is_longer_than_the_room() -> None:
+def test_no_promise_is_longer_than_the_budget() -> None:
     moderate = 512 << 10
-    room = AnswerRoom(3 * moderate, 2 * moderate)
+    room = OutputBudget(3 * moderate, 2 * moderate)
     one, other, third = Share(room), Share(room), Share(room)
     one.queue(1)
     assert one.promise() == 2 * moderate - 1, "what waits for the peer counts"
@@ -477,12 +478,12 @@ def _is_meant(options: Any) -> bool:
 @pytest.mark.parametrize(
     ("options", "meant"),
     [
-        (NodeLimits(max_body=2**31 - 1, memory=2**31 - 1), True),
-        (NodeLimits(max_body=2**31, memory=2**31), False),
-        (NodeLimits(max_admin_body=2**31 - 1), True),
-        (NodeLimits(max_admin_body=2**31), False),
-        (NodeLimits(max_body=100, memory=100), True),
-        (NodeLimits(max_body=100, memory=99), False),
+        (PortLimits(max_body=2**31 - 1, memory=2**31 - 1), True),
+        (PortLimits(max_body=2**31, memory=2**31), False),
+        (PortLimits(max_admin_body=2**31 - 1), True),
+        (PortLimits(max_admin_body=2**31), False),
+        (PortLimits(max_body=100, memory=100), True),
+        (PortLimits(max_body=100, memory=99), False),
         (ServiceOptions(stall_seconds=0.001), True),
         (ServiceOptions(stall_seconds=0), False),
         (ServiceOptions(workers=1), True),
@@ -496,8 +497,8 @@ def _is_meant(options: Any) -> bool:
         (HealthOptions(deadline=0), False),
         (HealthOptions(max_stall=0), False),
         (HealthOptions(deadline=0.001, max_stall=0.001), True),
-        *((NodeLimits(**{name: 1, "max_body": 1}), True) for name in NodeLimits.__slots__),
-        *((NodeLimits(**{name: 0}), False) for name in NodeLimits.__slots__),
+        *((PortLimits(**{name: 1, "max_body": 1}), True) for name in PortLimits.__slots__),
+        *((PortLimits(**{name: 0}), False) for name in PortLimits.__slots__),
         *(
             (ServiceOptions(**{name: value}), bool(value))
             for name in ("queue_requests", "queue_bytes", "commit_bytes", "max_list_bytes")
@@ -560,7 +561,7 @@ def _amount(value: int) -> str:
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:
-    limits, service = NodeLimits(), ServiceOptions()
+    limits, service = PortLimits(), ServiceOptions()
     table = (ROOT / "docs" / "node.md").read_text().partition("## Bounds")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", table, re.MULTILINE))
     expected = {

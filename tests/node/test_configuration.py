@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.logs import LogFormat, LogLevel
+from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.configuration import Configuration, Given, Level, load_configuration, read_tls_options
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.engine.node.options import GraphiteOptions, NodeOptions, Ports, ZooKeeperOptions, is_loopback
 from waltzctl.engine.node.service_options import ServiceOptions
-from waltzctl.engine.node.settings import BY_NAME, SETTINGS, LogFormat, LogLevel
+from waltzctl.engine.node.settings import BY_NAME, SETTINGS
 from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.tls import TlsOptions
 
 RELEASED = """
 storage:
@@ -286,7 +287,7 @@ def test_defaults_are_those_of_the_options() -> None:
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:
-    for group, holder in (("limits", NodeLimits()), ("service", ServiceOptions())):
+    for group, holder in (("limits", PortLimits()), ("service", ServiceOptions())):
         for each in fields(holder):
             name = f"{group}-{each.name.replace('_', '-')}"
             options = load_configuration(given=[Given(name, "12345")]).node_options()
@@ -449,7 +450,7 @@ def test_what_a_node_can_reload_is_what_the_settings_say() -> None:
         (NodeOptions(Path("/d"), port=65535), "the admin port must be 0 to 65535, not 65536"),
         (NodeOptions(Path("/d"), drain_seconds=-1.0), "drain"),
         (NodeOptions(Path("/d"), storage=StorageOptions(cached_segments=0)), "one segment must be open"),
-        (NodeOptions(Path("/d"), limits=NodeLimits(reads=0)), "reads must be more than 0"),
+        (NodeOptions(Path("/d"), limits=PortLimits(reads=0)), "reads must be more than 0"),
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions(" ", "/r")), "connectString is empty"),
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "r")), "must be a path such as"),
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r/")), "must be a path such as"),

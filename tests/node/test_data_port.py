@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.builders import KEY
 from tests.node.serving import LOOPS, SESSION, Serving, appends, header, serving, success
-from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 
@@ -235,7 +235,7 @@ def test_every_partition_is_answered_in_order_however_the_stream_is_mixed_and_cu
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_keep_alives_are_sent_after_silence_of_ours(tmp_path: Path, loop: str) -> None:
-    limits = NodeLimits(keep_alive_seconds=0.05)
+    limits = PortLimits(keep_alive_seconds=0.05)
     with serving(tmp_path / "d", loop=loop, limits=limits) as served:
         with served.connect() as peer:
             assert [peer.frame() for _ in range(3)] == [(Magic.STORAGE, 0, b"")] * 3
@@ -246,7 +246,7 @@ def test_keep_alives_are_sent_after_silence_of_ours(tmp_path: Path, loop: str) -
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_silent_peer_is_closed_after_the_idle_time_and_keep_alives_hold_it_open(tmp_path: Path, loop: str) -> None:
-    limits = NodeLimits(idle_seconds=0.2)
+    limits = PortLimits(idle_seconds=0.2)
     with serving(tmp_path / "d", loop=loop, limits=limits) as served, served.connect() as silent:
         with served.connect() as lively:
             while served.call(lambda: len(served.data.connections)) == 2:
@@ -260,7 +260,7 @@ def test_a_silent_peer_is_closed_after_the_idle_time_and_keep_alives_hold_it_ope
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_a_frame_that_stops_arriving_ends_its_connection(tmp_path: Path, loop: str, size: int) -> None:
     with (
-        serving(tmp_path / "d", loop=loop, limits=NodeLimits(stall_seconds=0.1)) as served,
+        serving(tmp_path / "d", loop=loop, limits=PortLimits(stall_seconds=0.1)) as served,
         served.connect() as peer,
         served.connect() as other,
     ):

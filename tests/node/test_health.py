@@ -19,9 +19,9 @@ from tests.node.running import LOOPS, Answer, Peer, StuckDisk, append, get, run,
 from tests.storage.support import damage, data_path
 from waltzctl.engine import disk
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.health import DiskProbe
 from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
-from waltzctl.engine.node.one_at_a_time import OneAtATime, OverdueError
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.storage import FailureResponse, SuccessResponse
@@ -407,7 +407,7 @@ def test_one_run_serves_all_and_errors_reach_everybody(loop: str) -> None:
         raise ValueError("the work's own")
 
     async def work() -> None:
-        job = OneAtATime(fail, name="a job")
+        job = SingleFlight(fail, name="a job")
         with pytest.raises(OverdueError, match="a job has not come back"):
             await job.result(0.05)
         waiting = [asyncio.create_task(job.result(None)) for _ in range(3)]

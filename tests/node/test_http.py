@@ -26,9 +26,9 @@ from tests.node.running import (
     run,
     running,
 )
+from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node.http_options import HttpLimits
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.one_at_a_time import OneAtATime
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire.storage import SuccessResponse
 
@@ -279,7 +279,7 @@ def test_metrics_that_cannot_be_read_in_time_are_told_so(tmp_path: Path) -> None
         async with running(tmp_path, http=HttpLimits(answer_seconds=0.2)) as node:
             with StuckDisk(lambda path: path.name == CONTROL_FILE_NAME) as stuck:
                 changing = asyncio.create_task(
-                    OneAtATime(lambda: node.hosted.set_availability([0], readable=False), name="change").result(None)
+                    SingleFlight(lambda: node.hosted.set_availability([0], readable=False), name="change").result(None)
                 )
                 await stuck.reached()
                 answer = await get(node, "/metrics")

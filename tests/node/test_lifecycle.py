@@ -25,12 +25,12 @@ from waltzctl.engine.errors import (
     PeerUnreachableError,
     WaltzError,
 )
-from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.single_flight import SingleFlight
+from waltzctl.engine.net.tls import TlsOptions, self_signed
 from waltzctl.engine.node.node import Node, Reloaded
-from waltzctl.engine.node.one_at_a_time import OneAtATime
 from waltzctl.engine.node.options import ZooKeeperOptions
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.tls import TlsOptions, self_signed
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.storage import (
@@ -248,7 +248,7 @@ class PemPipe:
 
     async def reached(self) -> int:
         """Returns when the start has come to it, with a descriptor to let it go on with."""
-        return await OneAtATime(lambda: os.open(self.path, os.O_WRONLY), name="other end").result(None)
+        return await SingleFlight(lambda: os.open(self.path, os.O_WRONLY), name="other end").result(None)
 
     def let_go(self, other_end: int) -> None:
         with os.fdopen(other_end, "wb") as pipe:
@@ -488,7 +488,7 @@ def test_a_reload_says_what_needs_a_restart(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with running(tmp_path) as node:
-            limits = NodeLimits(max_connections=1)
+            limits = PortLimits(max_connections=1)
             wanted = replace(node.options, limits=limits, host="127.0.0.2", drain_seconds=1.0)
             assert await node.reload(wanted) == Reloaded(("limits", "drain_seconds"), ("host",))
             first = await Peer.data(node)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, header, serving, success
-from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_CLIENT, STORAGE_SERVER, Hello
@@ -130,7 +130,7 @@ def test_a_client_of_the_other_port_fails_at_its_first_message(served: Serving) 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silence_and_half_a_hello_end_after_the_stall_time(tmp_path: Path, loop: str) -> None:
-    with serving(tmp_path / "d", loop=loop, limits=NodeLimits(stall_seconds=0.05)) as served:
+    with serving(tmp_path / "d", loop=loop, limits=PortLimits(stall_seconds=0.05)) as served:
         for part in (b"", HELLO[:3], HELLO[:20]):
             with served.connect(hello=False) as peer:
                 peer.hello()
@@ -140,7 +140,7 @@ def test_silence_and_half_a_hello_end_after_the_stall_time(tmp_path: Path, loop:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_tls_handshake_that_does_not_come_ends(tmp_path: Path, loop: str) -> None:
-    with serving(tmp_path / "d", loop=loop, tls=True, limits=NodeLimits(handshake_seconds=0.1)) as served:
+    with serving(tmp_path / "d", loop=loop, tls=True, limits=PortLimits(handshake_seconds=0.1)) as served:
         for part in (b"", HELLO):
             with Peer(served.address, hello=False) as peer:
                 peer.send(part)

@@ -15,8 +15,8 @@ import pytest
 
 from tests.node.serving import LOG, LOOPS, SESSION, Peer, Serving, appends, serving, success
 from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.node.data_port import DataPort
-from waltzctl.engine.node.limits import NodeLimits
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
 
@@ -48,7 +48,7 @@ def test_a_thousand_connections_are_served(tmp_path: Path, loop: str) -> None:
 def test_the_newest_connection_is_refused_when_there_are_enough(
     tmp_path: Path, loop: str, tls: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(tmp_path / "d", loop=loop, tls=tls, limits=NodeLimits(max_connections=3)) as served:
+    with serving(tmp_path / "d", loop=loop, tls=tls, limits=PortLimits(max_connections=3)) as served:
         peers = [served.connect() for _ in range(3)]
         with Peer(served.address, hello=False) as refused:  # not even a TLS handshake
             assert refused.rest() == b""
@@ -76,7 +76,7 @@ def accepted_socket(served: Serving) -> socket.socket:
 def test_accepted_sockets_have_the_options_that_the_release_sets_on_its_listener_only(
     tmp_path: Path, loop: str
 ) -> None:
-    limits = NodeLimits(unacknowledged_seconds=77)
+    limits = PortLimits(unacknowledged_seconds=77)
     with (
         serving(tmp_path / "d", loop=loop, limits=limits) as served,
         served.connect(),
@@ -143,7 +143,7 @@ def test_without_descriptors_newcomers_are_refused_or_wait_and_everybody_else_is
 def test_a_port_that_is_taken_fails_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     with serving(tmp_path / "d") as served:
         host, number = served.address
-        another = served.call(lambda: DataPort(served.hosted, limits=NodeLimits(), log=LOG))
+        another = served.call(lambda: DataPort(served.hosted, limits=PortLimits(), log=LOG))
         with pytest.raises(ListenError, match=f"{host}:{number}: cannot listen there: Address already in use"):
             served.run(another.start(host, number, None))
         with pytest.raises(ListenError):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import KEY
 from tests.node.serving import SESSION, Peer, Serving, appends, serving, success
-from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, keep_alive
 
@@ -125,7 +125,7 @@ def is_closed(peer: Peer) -> bool:
 @pytest.mark.parametrize("port", ["data", "admin"])
 @pytest.mark.parametrize("count", [DEFAULT, pytest.param(THOROUGH, marks=pytest.mark.long)])
 def test_nothing_of_mutated_frames_remains_and_others_do_not_notice(tmp_path: Path, port: str, count: int) -> None:
-    limits = NodeLimits(stall_seconds=0.5)
+    limits = PortLimits(stall_seconds=0.5)
     with serving(tmp_path / "d", partitions=3, records=10, limits=limits) as served, served.connect() as other:
         seeds, connect = {
             "data": (data_seeds(), served.connect),

@@ -23,11 +23,11 @@ from tests.node.service_support import (
     serving,
 )
 from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.failures import failure_of
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import DeniedError
-from waltzctl.engine.node.workers import WorkerPool
 from waltzctl.formats.wire.frame import FrameReader, Magic
 from waltzctl.formats.wire.storage import (
     AppendRequest,
@@ -383,7 +383,7 @@ def test_a_connection_in_trouble_harms_only_itself(tmp_path: Path, caplog: pytes
 
 
 def test_a_pool_makes_no_more_threads_than_are_busy_at_once() -> None:
-    pool = WorkerPool(3, log=LOG)
+    pool = Executor(3, log=LOG)
     go, ran = threading.Event(), threading.Semaphore(0)
 
     class Waiting:
@@ -406,7 +406,7 @@ def test_a_pool_makes_no_more_threads_than_are_busy_at_once() -> None:
 
 
 def test_a_job_that_asks_for_it_stands_in_line_again_behind_the_others() -> None:
-    pool = WorkerPool(1, log=LOG)
+    pool = Executor(1, log=LOG)
     order: list[str] = []
     done = threading.Event()
     begin = threading.Event()

@@ -332,6 +332,19 @@ def _plain(
 
 
 _IDS = st.sampled_from([0, 1, 4, 5, 6, 8, 9, 10, 11, 12, 13, 255, 256, 2**32, MAX_ID - 1, MAX_ID, -1, -(2**63)])
+_BOUNDS = st.sampled_from(
+    [
+        (0, 10, True),
+        (5, 9, True),
+        (-1, 10, True),
+        (MAX_ID - 1, MAX_ID + 4095, True),
+        (255, 2**32, True),
+        (0, 2**56 - 1, False),
+        (5, MAX_ID, False),
+        (256, 2**32, False),
+        (5, 9, False),
+    ]
+)
 _HEADS = st.tuples(
     _IDS, st.sampled_from([0, 1, 2, 99, 100, 101, 300, 2**24, 2**31 - 1, -1, -(2**31)]), st.integers(0, 90)
 )
@@ -341,10 +354,7 @@ _HEADS = st.tuples(
 @given(
     st.lists(_HEADS, max_size=12),
     st.integers(0, 30),
-    st.sampled_from(
-        [(0, 10, True), (5, 9, True), (-1, 10, True), (MAX_ID - 1, MAX_ID + 4095, True), (255, 2**32, True)]
-        + [(0, 2**56 - 1, False), (5, MAX_ID, False), (256, 2**32, False), (5, 9, False)]
-    ),
+    _BOUNDS,
     st.integers(0, 50),
     st.sampled_from([100, 2**24 - 1, 2**24, 2**31 - 1]),
 )

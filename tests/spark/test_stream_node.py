@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records
-from tests.node.certificates import PASSWORD, Authority
+from tests.net.certificates import PASSWORD, Authority
 from tests.spark.nodes import served
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
+from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.spark import stream_node
 from waltzctl.engine.spark.columns import RECORD_COLUMNS
-from waltzctl.engine.tls import TlsOptions
 
 
 def _directory(tmp_path: Path, records: int, size: int | None = None) -> Path:

@@ -18,10 +18,10 @@ from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
 
 if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
+    from waltzctl.engine.net.logs import LineStream
     from waltzctl.engine.node.configuration import Configuration
-    from waltzctl.engine.node.logs import LineStream
     from waltzctl.engine.node.node import Node
-    from waltzctl.render.objects import Object
     from waltzctl.serving import Shown
 
 _HOW_TO_BEGIN = (
@@ -313,8 +313,8 @@ def _serve(
     with_uvloop: bool,
 ) -> ExitStatus:
     from waltzctl.engine.errors import NotWaltzError
-    from waltzctl.engine.node.logs import NodeLog, goes_to_journal
-    from waltzctl.engine.node.notify import Notifier
+    from waltzctl.engine.net.logs import NodeLog, goes_to_journal
+    from waltzctl.engine.net.notify import Notifier
     from waltzctl.serving import Service, ready_file_at, serve
 
     configuration.node_options().check()

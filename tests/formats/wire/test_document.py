@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from waltzctl.engine.node.limits import NodeLimits
+from waltzctl.engine.net.limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -41,5 +41,5 @@ def test_every_request_has_its_answer(tables: ModuleType) -> None:
 
 
 def test_the_patience_of_a_node_is_what_the_document_says() -> None:
-    limits = NodeLimits()
+    limits = PortLimits()
     assert (limits.idle_seconds, limits.stall_seconds, limits.unread_seconds) == (25 * 60, 60, 60)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from waltzctl.engine.node.notify import Notifier
+from waltzctl.engine.net.notify import Notifier
 
 
 class Manager:

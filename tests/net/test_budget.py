@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.node.answer_room import AnswerRoom, Share
-from waltzctl.engine.node.budget import Budget
-from waltzctl.engine.node.limits import NodeLimits
-from waltzctl.engine.node.outbox import Outbox
+from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.outbox import Outbox
+from waltzctl.engine.net.output_budget import OutputBudget, Share
 
 CAPACITY = 100
 
@@ -156,14 +156,14 @@ def test_an_outbox_whose_loop_is_gone_drops_what_comes() -> None:
     ids=str,
 )
 def test_limits_that_cannot_be_meant_are_refused(changes: dict[str, float]) -> None:
-    NodeLimits().check()
+    PortLimits().check()
     with pytest.raises(InvalidRequestError):
-        NodeLimits(**changes).check()  # type: ignore[arg-type]
+        PortLimits(**changes).check()  # type: ignore[arg-type]
 
 
-def test_room_is_promised_before_an_answer_is_made_and_then_only_its_size_counts() -> None:
-    room = AnswerRoom(4 << 20, 3 << 20)
-    one, other = Share(room), Share(room)
+def test_memory_is_promised_before_an_answer_is_made_and_then_only_its_size_counts() -> None:
+    budget = OutputBudget(4 << 20, 3 << 20)
+    one, other = Share(budget), Share(budget)
     promised = one.promise()
     assert promised == 3 << 20
     assert other.promise() == 1 << 20
@@ -173,14 +173,14 @@ def test_room_is_promised_before_an_answer_is_made_and_then_only_its_size_counts
     other.make(1 << 20, 0)
     other.make(moderate, 0)
     other.send(0)
-    assert (room.promised, room.made) == (0, 1000)
+    assert (budget.promised, budget.made) == (0, 1000)
     assert one.promise() == (3 << 20) - 1000
     one.make((3 << 20) - 1000, (4 << 20) - 1000)
     assert other.promise() == 0, "it is filled with answers"
     other.make(0, 50)  # one record is always sent
     one.queue(4 << 20)
     one.send(4 << 20)
-    assert (room.queued, room.made) == (4 << 20, 50)
+    assert (budget.queued, budget.made) == (4 << 20, 50)
     one.queue(0)
     other.send(50)
-    assert (room.queued, room.made, room.promised) == (0, 0, 0)
+    assert (budget.queued, budget.made, budget.promised) == (0, 0, 0)

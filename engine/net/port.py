@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import ListenError
-from waltzctl.engine.node.answer_room import AnswerRoom
-from waltzctl.engine.node.budget import Budget
-from waltzctl.engine.node.limits import NodeLimits
-from waltzctl.engine.node.outbox import Outbox
+from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.outbox import Outbox
+from waltzctl.engine.net.output_budget import OutputBudget
 
 if TYPE_CHECKING:
-    from waltzctl.engine.node.connection import Connection
+    from waltzctl.engine.net.connection import Connection
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
@@ -99,16 +99,16 @@ class Port(ABC):
     Attributes:
         budget: memory of what peers sent.
         outbox: how other threads reach the loop.
-        room: for answers that wait for peers to take them.
+        output_budget: for answers that wait for peers to take them.
         scratch: where every connection's bytes arrive; their order in the loop makes one buffer enough for all.
     """
 
     name = "port"
 
-    def __init__(self, *, limits: NodeLimits, log: logging.Logger, memory: int) -> None:
+    def __init__(self, *, limits: PortLimits, log: logging.Logger, memory: int) -> None:
         self.log = log
         self.budget = Budget(memory)
-        self.room = AnswerRoom(limits.output, limits.max_list_bytes)
+        self.output_budget = OutputBudget(limits.output, limits.max_list_bytes)
         self.scratch: memoryview
         self.draining = False
         self.outbox: Outbox
@@ -131,15 +131,15 @@ class Port(ABC):
         """A new connection's protocol."""
 
     @property
-    def limits(self) -> NodeLimits:
+    def limits(self) -> PortLimits:
         """What peers may use.  May be changed: connections that are there keep the bounds on what may be under way."""
         return self._limits
 
     @limits.setter
-    def limits(self, limits: NodeLimits) -> None:
+    def limits(self, limits: PortLimits) -> None:
         self._limits = limits
         self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))
-        self.room.capacity, self.room.longest = limits.output, limits.max_list_bytes
+        self.output_budget.capacity, self.output_budget.longest = limits.output, limits.max_list_bytes
         self._follow_limits()
 
     def _follow_limits(self) -> None:  # noqa: B027  # a port may have nothing else that is made from them

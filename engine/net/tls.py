@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from waltzctl.engine.keystore import KeyMaterial
+    from waltzctl.engine.net.keystore import KeyMaterial
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
 DEFAULT_STORE_TYPE = "JKS"
@@ -65,7 +65,7 @@ class TlsOptions:
 
     def check(self) -> None:
         """Raise InvalidRequestError where the options contradict each other or name a store type that does not exist."""
-        from waltzctl.engine.keystore import store_type_of
+        from waltzctl.engine.net.keystore import store_type_of
 
         if self.certificate is not None and self.key_store is not None:
             raise InvalidRequestError(
@@ -118,7 +118,7 @@ def _harden(context: ssl.SSLContext) -> None:
 
 
 def _load_own(context: ssl.SSLContext, options: TlsOptions, *, make_one: bool) -> None:
-    from waltzctl.engine.keystore import read_key_store
+    from waltzctl.engine.net.keystore import read_key_store
 
     if options.certificate is not None:
         _load_pem(context, options.certificate, options.key, options.key_password)
@@ -130,14 +130,14 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions, *, make_one: bool) -
 
 
 def _load_pem(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str | None) -> None:
-    from waltzctl.engine.keystore import read_certificate_and_key
+    from waltzctl.engine.net.keystore import read_certificate_and_key
 
     material = read_certificate_and_key(certificate, key, password)
     load_material(context, material, str(certificate))
 
 
 def _load_trusted(context: ssl.SSLContext, options: TlsOptions) -> None:
-    from waltzctl.engine.keystore import read_trust_store
+    from waltzctl.engine.net.keystore import read_trust_store
 
     assert options.trust_store is not None
     trusted = read_trust_store(options.trust_store, options.trust_store_password, options.trust_store_type)
@@ -190,7 +190,7 @@ def self_signed(names: tuple[str, ...] = ()) -> KeyMaterial:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    from waltzctl.engine.keystore import KeyMaterial
+    from waltzctl.engine.net.keystore import KeyMaterial
 
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "waltz storage node")])

@@ -37,7 +37,7 @@ class _Worker:
         self.thread: threading.Thread
 
 
-class WorkerPool:
+class Executor:
     """Threads for jobs.  Thread-safe."""
 
     def __init__(self, size: int, *, log: logging.Logger, name: str = "partition-worker") -> None:

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltzctl.engine.node.logs import (
+from waltzctl.engine.net.logs import (
     BURST,
     LOGGER,
     QUEUED,
     WINDOW,
     Line,
+    LogFormat,
+    LogLevel,
     NodeLog,
     Throttle,
     goes_to_journal,
@@ -27,7 +29,6 @@ from waltzctl.engine.node.logs import (
     journal_line,
     json_line,
 )
-from waltzctl.engine.node.settings import LogFormat, LogLevel
 
 KEY = (LOGGER, logging.WARNING, "template")
 

@@ -79,7 +79,7 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class OneAtATime(Generic[Result]):
+class SingleFlight(Generic[Result]):
     """`work`, run on request.  `name` is the thread's and stands in messages."""
 
     def __init__(self, work: Callable[[], Result], *, name: str) -> None:

@@ -1,8 +1,8 @@
 """A connection of a port: Hello, frames, limits and time; what the messages mean is for the data or the admin port to say.
 
 Bytes arrive in a buffer that all connections of the port share (the loop fills and empties it in one go), and only what is not
-a whole frame yet is kept for a connection.  A frame that is longer than `NodeLimits.big_frame` gets a buffer of its own once the
-budget has room for it; nothing is allocated on a peer's word before that.
+a whole frame yet is kept for a connection.  A frame that is longer than `PortLimits.big_frame` gets a buffer of its own once the
+budget has bytes left for it; nothing is allocated on a peer's word before that.
 
 Reading stops, each for its own reason, and goes on when none is left: too much of this connection is under way; the budget is
 used up; the peer does not take its answers; the port is draining.  A peer feels that through TCP.
@@ -24,14 +24,14 @@ from abc import abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from waltzctl.engine.node.answer_room import Share
-from waltzctl.engine.node.port import ConnectionInfo
+from waltzctl.engine.net.output_budget import Share
+from waltzctl.engine.net.port import ConnectionInfo
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, keep_alive
 from waltzctl.formats.wire.hello import HELLO_VERSION, Hello, choose_version
 from waltzctl.formats.wire.primitives import MessageError
 
 if TYPE_CHECKING:
-    from waltzctl.engine.node.port import Port
+    from waltzctl.engine.net.port import Port
 
 HEADER = FRAME_HEADER.size
 OVERHEAD = 256
@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._reserved = 0
         self._answers: list[bytes] = []
-        self.share = Share(port.room)
+        self.share = Share(port.output_budget)
         self._written = 0
         self._gone = 0
         self._connected = self._heard = self._spoken = self._moved = port.loop.time()
@@ -100,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         """
 
     def _may_be_long(self, kind: int) -> bool:
-        """Whether a message of this type may be longer than `NodeLimits.big_frame` at all."""
+        """Whether a message of this type may be longer than `PortLimits.big_frame` at all."""
         return True
 
     def _go_on(self) -> None:
@@ -256,12 +256,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reserve(self, needed: int) -> None:
         """The frame at hand is a big one: go on reading when there is memory for all of it."""
-        if self._port.budget.reserve(self, needed, lambda: self._make_room(needed)):
-            self._make_room(needed)
+        if self._port.budget.reserve(self, needed, lambda: self._make_space(needed)):
+            self._make_space(needed)
         else:
             self._pause(Pause.BIG_FRAME)
 
-    def _make_room(self, needed: int) -> None:
+    def _make_space(self, needed: int) -> None:
         """The budget has reserved all of the frame."""
         tail, self._tail = self._tail, b""
         self._reserved, self._filled = needed, len(tail)

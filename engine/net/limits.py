@@ -11,7 +11,7 @@ from waltzctl.engine.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLimits:
+class PortLimits:
     """Bounds of the data and the admin port.
 
     A frame: `max_body` and `max_admin_body` are the longest bodies that are accepted (release 0.13.2 has no bound); a frame
