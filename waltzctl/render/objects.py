@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from waltzctl.exit_status import ExitStatus
 
 if TYPE_CHECKING:
+    from waltzctl.engine.durable.manifest import QuarantineEntry
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus
-    from waltzctl.engine.repair.manifest import QuarantineEntry
     from waltzctl.engine.repair.plan import Plan, Step
     from waltzctl.engine.repair.salvage import SalvageReport
     from waltzctl.engine.repair.salvage_control import FoundControl
