@@ -10,11 +10,14 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.render.ndjson import encode
-from waltzctl.render.objects import Object
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
 
 _LIMIT = 64 << 10
 """Bytes of a ready file that are read at most; one has a few hundred."""

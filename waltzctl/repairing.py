@@ -25,7 +25,7 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.manual import Section
 from waltzctl.options import Format, path_of
-from waltzctl.outcome import say
+from waltzctl.outcome import say_taken_back
 from waltzctl.render.objects import Object, plan_object, result_object
 from waltzctl.values import counted, format_ranges
 
@@ -194,12 +194,6 @@ def _take_back(repair: Repair) -> None:
     with finishing("the roll-back", "the next command that writes then finishes it"):
         result = apply(repair, arguments=sys.argv[1:])
     say_taken_back(result.taken_back)
-
-
-def say_taken_back(entries: Collection[str]) -> None:
-    """Say on stderr, whatever else is quiet, which interrupted repairs a command took back before its own work."""
-    for entry in entries:
-        say(f"waltzctl: the repair {entry} was interrupted; it was taken back first, byte for byte")
 
 
 def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:

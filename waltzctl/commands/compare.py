@@ -195,16 +195,16 @@ class _Report:
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
+        from waltzctl.engine.columns.finding import FINDING
         from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
         from waltzctl.render.compared import comparison_object
-        from waltzctl.render.objects import finding_object
 
         silent = self._console.quiet and self._console.for_people
         with self._listener.paused():
             if isinstance(seen, Finding):
                 if not (silent and seen.severity == "note"):
-                    self._console.emit(finding_object(seen), flush=True)
+                    self._console.emit(FINDING.shown(seen), flush=True)
             elif isinstance(seen, PartitionComparison):
                 if self._keep:
                     self._comparisons.append(seen)

@@ -235,8 +235,8 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
+    from waltzctl.outcome import say_taken_back
     from waltzctl.render.objects import result_object
-    from waltzctl.repairing import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):
         undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss)

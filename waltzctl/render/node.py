@@ -1,16 +1,14 @@
-"""The objects about nodes: partitions, sessions, metrics, checks of their ports, plans for them, and records read from them."""
+"""The objects about nodes: partitions, sessions, metrics, checks of their ports, and plans for them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waltzctl.options import DataForm
-from waltzctl.render.dumped import data_keys
-from waltzctl.render.objects import Object, hex32, named
+from waltzctl.engine.columns.column import Object
+from waltzctl.render.objects import named
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
-    from waltzctl.engine.client.inspect import NodeRecord
     from waltzctl.engine.client.plan import NodePlan
     from waltzctl.engine.client.readings import MetricReading, PartitionReading
     from waltzctl.engine.errors import WaltzError
@@ -146,22 +144,3 @@ def node_plan_object(plan: NodePlan) -> Object:
             },
         },
     )
-
-
-def node_record_object(one: NodeRecord, form: DataForm | None, preview: int | None = None) -> Object:
-    """**record**, of a node: where it stands in which file, and its checksum there, are not seen."""
-    record = one.record
-    keys: Object = {
-        "partition": one.partition,
-        "segment": None,
-        "transaction_id": record.transaction_id,
-        "offset": None,
-        "size": one.size,
-        "request_id": record.request_id.by_name(),
-        "header": record.header,
-        "data_length": len(record.data),
-        "data_checksum": hex32(record.data_checksum),
-        "record_checksum": None,
-    }
-    keys.update(data_keys(record.data, form, preview))
-    return named("record", keys)

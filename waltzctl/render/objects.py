@@ -8,13 +8,16 @@ are numbers (beyond 2^53 some readers of JSON round them).
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from waltzctl.engine.columns.column import Object
+from waltzctl.engine.columns.finding import FINDING
 from waltzctl.exit_status import ExitStatus
+
+__all__ = ["Object"]
 
 if TYPE_CHECKING:
     from waltzctl.engine.durable.manifest import QuarantineEntry
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
     from waltzctl.engine.storage.append import AppendResult
     from waltzctl.engine.storage.directory import ClusterResult
 
-Object = dict[str, Any]
-"""One JSON object, keys in the order of the contract."""
-
 
 def named(name: str, keys: Object) -> Object:
     """An object of its own, with `schema` and `type` in front."""
@@ -42,37 +42,6 @@ def named(name: str, keys: Object) -> Object:
 def path_text(path: Path | str | None) -> str | None:
     """A path (or the URL of a node) as it was given; bytes that are no UTF-8 stay as lone surrogates."""
     return None if path is None else os.fspath(path)
-
-
-def hex32(checksum: int | None) -> str | None:
-    """A checksum as eight hex digits."""
-    return None if checksum is None else f"{checksum & 0xFFFFFFFF:08x}"
-
-
-def base64_text(data: bytes) -> str:
-    """Bytes in standard base64."""
-    return base64.b64encode(data).decode("ascii")
-
-
-def finding_keys(finding: Finding) -> Object:
-    """A finding without `schema` and `type`, as it stands inside other objects."""
-    return {
-        "code": finding.code.value,
-        "severity": finding.severity.value,
-        "path": path_text(finding.path),
-        "partition": finding.partition,
-        "segment": finding.segment,
-        "transaction_id": finding.transaction_id,
-        "offset": finding.offset,
-        "length": finding.length,
-        "message": finding.message,
-        "remedy": finding.remedy,
-    }
-
-
-def finding_object(finding: Finding) -> Object:
-    """**finding**."""
-    return named("finding", finding_keys(finding))
 
 
 def error_object(error: WaltzError) -> Object:
@@ -85,7 +54,7 @@ def error_object(error: WaltzError) -> Object:
             "exit_status": int(status),
             "message": error.message,
             "advice": error.advice,
-            "findings": [finding_keys(finding) for finding in getattr(error, "findings", ())],
+            "findings": [FINDING.keys(finding) for finding in getattr(error, "findings", ())],
         },
     )
 
@@ -136,7 +105,7 @@ def plan_object(plan: Plan) -> Object:
             "command": plan.command,
             "path": path_text(plan.path),
             "steps": [_step_keys(step) for step in plan.steps],
-            "undecided": [finding_keys(finding) for finding in plan.undecided],
+            "undecided": [FINDING.keys(finding) for finding in plan.undecided],
             "arguments": {
                 "partitions": None if plan.arguments.partitions is None else tuple(plan.arguments.partitions),
                 "everything": plan.arguments.everything,
@@ -194,7 +163,7 @@ def result_object(
             "quarantine": path_text(quarantine),
             "status": status,
             "exit_status": int(exit_status),
-            "findings": [finding_keys(finding) for finding in findings],
+            "findings": [FINDING.keys(finding) for finding in findings],
             **({} if bytes_freed is None else {"bytes_freed": bytes_freed}),
         },
     )
@@ -227,7 +196,7 @@ def append_result_object(result: AppendResult) -> Object:
             "last_transaction_id": result.last_transaction_id,
             "records": result.records,
             "bytes": result.bytes,
-            "mended": [finding_keys(finding) for finding in result.mended],
+            "mended": [FINDING.keys(finding) for finding in result.mended],
             "undo_ids": result.undo_ids,
             "taken_back": result.taken_back,
         },
@@ -281,7 +250,7 @@ def status_object(status: StorageStatus) -> Object:
                 for one in status.partitions
             ],
             "findings": [
-                finding_keys(finding)
+                FINDING.keys(finding)
                 for finding in (*status.findings, *(found for one in status.partitions for found in one.findings))
             ],
         },
@@ -322,7 +291,7 @@ def salvaged_control_object(found: SalvagedControl) -> Object:
             "bytes": found.bytes,
             "marks_unknown": tuple(found.marks_unknown),
             "controls": [_control_keys(one) for one in found.controls],
-            "findings": [finding_keys(finding) for finding in found.findings],
+            "findings": [FINDING.keys(finding) for finding in found.findings],
         },
     )
 
@@ -394,7 +363,7 @@ def salvage_report_object(report: SalvageReport) -> Object:
             "unreadable": [
                 {"path": path_text(one.path), "offset": one.offset, "length": one.length} for one in report.unreadable
             ],
-            "findings": [finding_keys(finding) for finding in report.findings],
+            "findings": [FINDING.keys(finding) for finding in report.findings],
             "acknowledged_missing": report.acknowledged_missing,
             "marks_unknown": tuple(report.marks_unknown),
             "controls": [_control_keys(one) for one in report.controls],
