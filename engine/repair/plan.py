@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine import disk
 from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
+from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran
-from waltzctl.engine.repair.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
-from waltzctl.engine.repair.restore import stamp
 from waltzctl.engine.storage.accepted_losses import ledger_path
 from waltzctl.engine.storage.view import FileState, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -239,7 +239,7 @@ class Draft:
 
         `plan_roll_back` comes first; this is for what was interrupted since.
         """
-        from waltzctl.engine.repair.quarantine import interrupted
+        from waltzctl.engine.durable.quarantine import interrupted
 
         if left := interrupted(self.storage):
             raise RefusedError(
@@ -248,7 +248,7 @@ class Draft:
 
     def finish(self) -> Repair:
         """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
-        from waltzctl.engine.repair.carrying_out import check_edits
+        from waltzctl.engine.durable.execution import check_edits
 
         check_edits(self.storage, self.edits)
         partitions = tuple(sorted(self.partitions))
@@ -360,8 +360,8 @@ def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | N
     It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
     Raises DamageError for a manifest that cannot be used, DiskReadError.
     """
-    from waltzctl.engine.repair.manifest import partitions_of
-    from waltzctl.engine.repair.quarantine import interrupted
+    from waltzctl.engine.durable.manifest import partitions_of
+    from waltzctl.engine.durable.quarantine import interrupted
 
     try:
         storage = resolve(path).storage

@@ -25,10 +25,10 @@ from tests.repair.scenes import (
     undecided,
 )
 from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import load_plan
-from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget

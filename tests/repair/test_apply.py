@@ -11,8 +11,9 @@ import pytest
 from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
-from waltzctl.engine import disk
 from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.durable import disk, journal
+from waltzctl.engine.durable.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
@@ -23,10 +24,8 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.inspect import verify as verify_module
-from waltzctl.engine.repair import journal
 from waltzctl.engine.repair.apply import apply, verify_again
 from waltzctl.engine.repair.plan import Repair, load_plan
-from waltzctl.engine.repair.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate

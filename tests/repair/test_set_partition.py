@@ -12,7 +12,10 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.repair.trees import snapshot
 from waltzctl.engine.columns.plan import PLAN
-from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.journal import journal_path
+from waltzctl.engine.durable.manifest import MANIFEST, KeptMove, encode_entry
+from waltzctl.engine.durable.quarantine import list_entries, undo
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
@@ -24,10 +27,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.journal import journal_path
-from waltzctl.engine.repair.manifest import MANIFEST, KeptMove, encode_entry
 from waltzctl.engine.repair.plan import Repair, load_plan
-from waltzctl.engine.repair.quarantine import list_entries, undo
 from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.availability import Availability, read_availability, save_marks

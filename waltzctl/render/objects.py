@@ -18,14 +18,12 @@ from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.columns.plan import PLAN
 from waltzctl.exit_status import ExitStatus
 
-__all__ = ["Object"]
-
 if TYPE_CHECKING:
+    from waltzctl.engine.durable.manifest import QuarantineEntry
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus
-    from waltzctl.engine.repair.manifest import QuarantineEntry
     from waltzctl.engine.repair.plan import Plan
     from waltzctl.engine.repair.salvage import SalvageReport
     from waltzctl.engine.repair.salvage_control import FoundControl
