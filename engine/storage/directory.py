@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DamageError,
     DiskError,
@@ -34,7 +35,6 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.regular import special_kind
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability import Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -132,7 +132,7 @@ class StorageDirectory:
         control file that cannot be used, DiskReadError, DiskWriteError; with the ids of interrupted repairs that were taken
         back first.
         """
-        from waltzctl.engine.repair.quarantine import roll_back_interrupted
+        from waltzctl.engine.durable.quarantine import roll_back_interrupted
 
         options.check()
         control_path = path / CONTROL_FILE_NAME

@@ -240,8 +240,8 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
-        from waltzctl.engine import disk
         from waltzctl.engine.compare.plans import plans
+        from waltzctl.engine.durable import disk
         from waltzctl.output_file import replacing_text
         from waltzctl.render.compared import PlanFile
         from waltzctl.render.json import JsonWriter
