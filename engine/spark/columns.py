@@ -61,6 +61,7 @@ RECORD_COLUMNS: tuple[Column, ...] = (
     Column("record_checksum", "string", "CRC-32 of everything in front of it, as stored"),
     Column("data", "binary", "the record's data", on_request=True),
     Column("finding", "string", "code of what is wrong here; null where all is well"),
+    Column("missing", "bigint", "of damage: how many transactions are missing from there on; null where nobody knows"),
 )
 CONTROL_COLUMNS: tuple[Column, ...] = (
     _NODE,

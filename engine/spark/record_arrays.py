@@ -77,7 +77,7 @@ def arrow_batch(
 def finding_batch(
     findings: Iterable[Finding], wanted: Sequence[str], node: str | None, schema: pa.Schema | None = None
 ) -> pa.RecordBatch:
-    """Damage as rows of the records' table: its place and its code; everything else is null."""
+    """Damage as rows of the records' table: its place, its code and what it cost; everything else is null."""
     found = list(findings)
     values: dict[str, list[Any]] = {
         "node": [node] * len(found),
@@ -87,6 +87,7 @@ def finding_batch(
         "offset": [one.offset for one in found],
         "size": [one.length for one in found],
         "finding": [one.code.value for one in found],
+        "missing": [one.missing for one in found],
     }
     nothing: list[Any] = [None] * len(found)
     if schema is None:
@@ -106,7 +107,7 @@ def _joined(name: str, many: list[RecordBatch]) -> Any:
 
 def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) -> Any:
     match name:
-        case "node" | "partition" | "segment":
+        case "node" | "partition" | "segment" | "missing":
             return constants.array(name, rows)
         case "transaction_id" | "offset" | "header" | "data_length":
             return pa.array(_joined(name, many))
