@@ -50,9 +50,13 @@ if TYPE_CHECKING:
 
 
 class WaltzError(Exception):
-    """Root of the tree.  `advice` says what to do next, where there is something to do."""
+    """Root of the tree.  `advice` says what to do next, where there is something to do.
+
+    `taken_back`: ids of interrupted repairs of the storage directory that were taken back before what failed.
+    """
 
     status: str = "internal"
+    taken_back: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, advice: str | None = None) -> None:
         super().__init__(message)

@@ -12,12 +12,12 @@ from waltzctl.console import Console
 from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Section
-from waltzctl.render.objects import Object, result_object
 from waltzctl.repairing import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.columns.column import Object
     from waltzctl.engine.findings import Finding
 
 
@@ -100,6 +100,8 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
 
 
 def _report(console: Console, plan: NodePlan, changed: Changed | None) -> None:
+    from waltzctl.render.objects import result_object
+
     status = ExitStatus.CLEAN if changed is None else changed.status
     if status is ExitStatus.CLEAN and console.quiet and console.for_people:
         return

@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from waltzctl.engine.errors import WaltzError
 from waltzctl.options import Format
 from waltzctl.outcome import drop_output, say
-from waltzctl.render.objects import Object, error_object
 from waltzctl.values import human_duration, printable
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
 
 
 class Writer(Protocol):
@@ -113,6 +115,8 @@ class Console:
         People read it on stderr.
         """
         if not self.for_people and not (self._single and self._answered and self.format is Format.JSON):
+            from waltzctl.render.objects import error_object
+
             self.emit(error_object(error), flush=True)
 
     def emit(self, shown: Object, *, flush: bool = False) -> None:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import typer
 
 from waltzctl.console import Console, on_terminal, refusals
+from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import (
     ControlDump,
@@ -31,7 +34,6 @@ from waltzctl.options import DataForm, DumpFormat, Format, What
 from waltzctl.outcome import say
 from waltzctl.output_file import check_outside, replacing_binary, replacing_text
 from waltzctl.render import dumped
-from waltzctl.render.objects import finding_object
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
@@ -169,16 +171,16 @@ def _objects(request: Request, what: What, chosen: Format, stream: TextIO, tally
                 console.emit(dumped.record_object(item, form, preview))
             elif isinstance(item, Finding):
                 tally.add(item)
-                console.emit(finding_object(item))
+                console.emit(FINDING.shown(item))
                 continue
             elif isinstance(item, IndexEntry):
-                console.emit(dumped.index_entry_object(item))
+                console.emit(INDEX_ENTRY.shown(item))
             elif isinstance(item, SegmentDump):
-                console.emit(dumped.segment_object(item))
+                console.emit(SEGMENT.shown(item))
             elif isinstance(item, PartitionInfo):
-                console.emit(dumped.partition_info_object(item))
+                console.emit(PARTITION_INFO.shown(item))
             else:
-                console.emit(dumped.control_object(item))
+                console.emit(CONTROL.shown(item))
                 continue
             count += 1
         if request.output is None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.console import Console
+from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.engines import Computing, EngineName
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import What
 from waltzctl.outcome import say
-from waltzctl.render.objects import finding_object
 from waltzctl.render.progress import progress
 from waltzctl.values import counted
 
@@ -61,7 +61,7 @@ def export(request: Export) -> ExitStatus:
             done = write_table(table, crew or LocalCrew(progress=listener))
         for finding in done.findings:
             tally.add(finding)
-            console.emit(finding_object(finding))
+            console.emit(FINDING.shown(finding))
     if not request.quiet:
         found = f", {counted(len(done.findings), 'finding')}" if done.findings else ""
         say(f"waltzctl: {request.target}: {counted(done.rows, 'row')}{found}.")

@@ -13,15 +13,14 @@ from waltzctl.console import Console, on_terminal
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.inspect import NodeRecord, read_records
 from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format
 from waltzctl.outcome import say
 from waltzctl.output_file import replacing_binary, replacing_text
-from waltzctl.render.dumped import PREVIEW
-from waltzctl.render.node import node_record_object
-from waltzctl.render.objects import finding_object
+from waltzctl.render.dumped import PREVIEW, record_object
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
@@ -76,9 +75,9 @@ def _objects(request: NodeDump, chosen: Format, stream: TextIO, tally: Tally) ->
         def show(item: NodeRecord | Finding) -> None:
             if isinstance(item, Finding):
                 tally.add(item)
-                console.emit(finding_object(item))
+                console.emit(FINDING.shown(item))
             else:
-                console.emit(node_record_object(item, form, preview))
+                console.emit(record_object(item, form, preview))
 
         count = run_async(_read(request, request.connecting.reach(console), show))
         if request.output is None:

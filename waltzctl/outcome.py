@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
 import typer
@@ -39,6 +39,12 @@ def say(text: str) -> None:
             print(printable(line), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         _drop(sys.stderr)
+
+
+def say_taken_back(entries: Collection[str]) -> None:
+    """Say on stderr, whatever else is quiet, which interrupted repairs a command took back before its own work."""
+    for entry in entries:
+        say(f"waltzctl: the repair {entry} was interrupted; it was taken back first, byte for byte")
 
 
 def drop_output() -> None:
@@ -96,6 +102,7 @@ def system_failed(error: OSError) -> ExitStatus:
 
 
 def _explain(error: WaltzError) -> None:
+    say_taken_back(error.taken_back)
     say(f"waltzctl: {error.status if error.status == 'refused' else 'error'}: {error.message}")
     if isinstance(error, DamageError):
         for finding in error.findings[:_LISTED]:

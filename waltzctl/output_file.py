@@ -87,7 +87,7 @@ def replacing_binary(target: Path) -> Iterator[BinaryIO]:
     What is no plain file is written to as the block goes on.  A FIFO waits for its reader.  Raises DiskWriteError, and
     BrokenPipeError when that reader has gone.
     """
-    from waltzctl.engine import disk
+    from waltzctl.engine.durable import disk
 
     destination = Destination.of(target)
     if destination.plain:

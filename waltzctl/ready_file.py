@@ -10,11 +10,14 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskError, InvalidRequestError
-from waltzctl.engine.regular import special_kind
 from waltzctl.render.ndjson import encode
-from waltzctl.render.objects import Object
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
 
 _LIMIT = 64 << 10
 """Bytes of a ready file that are read at most; one has a few hundred."""
@@ -42,7 +45,7 @@ class ReadyFile:
 
     def write(self, ready: Object) -> None:
         """Write it, by rename.  Raises DiskWriteError."""
-        from waltzctl.engine import disk
+        from waltzctl.engine.durable import disk
 
         disk.write_whole(self.destination, (encode(ready) + "\n").encode())
 
@@ -59,7 +62,7 @@ class ReadyFile:
 
     def _pid(self) -> int | None:
         """The process that the file names; None where there is no such file, or none of ours."""
-        from waltzctl.engine import disk
+        from waltzctl.engine.durable import disk
 
         try:
             named = json.loads(disk.read_range(self.path, 0, _LIMIT)).get("pid")

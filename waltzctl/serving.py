@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltzctl import __version__
 from waltzctl.engine.errors import WaltzError
@@ -29,8 +29,10 @@ from waltzctl.engine.node.options import NodeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
-from waltzctl.render.objects import Object
 from waltzctl.render.serving import live_object, ready_object
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread gives the interpreter away; the default of 5 ms is what an answer would wait for a worker."""

@@ -10,6 +10,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.kinds import REQUEST_ID
+from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.record import RECORD
+from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
+
 HERE = Path(__file__).resolve().parent
 
 Schema = dict[str, Any]
@@ -49,45 +56,6 @@ def keys(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schem
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-FINDING = {
-    "code": {"type": "string", "pattern": "^[a-z-]+$", "description": "See waltzctl-findings(7)."},
-    "severity": SEVERITY,
-    "path": PATH,
-    "partition": or_null(INTEGER),
-    "segment": or_null(COUNT),
-    "transaction_id": or_null(INT64),
-    "offset": or_null(COUNT),
-    "length": or_null(COUNT),
-    "message": STRING,
-    "remedy": or_null({"type": "string", "description": "A command line."}),
-}
-REQUEST_ID = keys({"client": INT32, "generation": INT32, "partition": INT32, "sequence": INT32})
-STRUCT = keys(
-    {
-        "session_id": INT64,
-        "low_water_mark": INT64,
-        "local_low_water_mark": INT64,
-        "available": or_null(BOOLEAN),
-        "assigned": or_null(BOOLEAN),
-        "flags": or_null(INT32),
-        "sequence": or_null(INT32),
-        "checksum": CHECKSUM,
-        "valid": BOOLEAN,
-    }
-)
-STEP = keys(
-    {
-        "action": STRING,
-        "path": PATH,
-        "partition": or_null(COUNT),
-        "from_transaction_id": or_null(INT64),
-        "to_transaction_id": or_null(INT64),
-        "offset": or_null(COUNT),
-        "length": or_null(COUNT),
-        "reason": STRING,
-        "loses_data": BOOLEAN,
-    }
-)
 PARTITION_STATUS = keys(
     {
         "partition": COUNT,
@@ -158,15 +126,6 @@ FOUND_CONTROL = keys(
         "reason": STRING,
     }
 )
-AGREED = keys(
-    {
-        "partition": COUNT,
-        "clean_to": INT64,
-        "cut_after": or_null(INT64),
-        "outvoted": listed({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
-        "restore_end": BOOLEAN,
-    }
-)
 RANGE_KEYS = {"first_transaction_id": COUNT, "last_transaction_id": COUNT}
 REPLICA_COMPARISON = keys(
     {
@@ -192,7 +151,7 @@ DIVERGENT_RECORD = keys(
         "segment": COUNT,
         "offset": COUNT,
         "size": COUNT,
-        "request_id": REQUEST_ID,
+        "request_id": REQUEST_ID.schema,
         "header": INT32,
         "data_length": COUNT,
         "data_checksum": CHECKSUM,
@@ -203,29 +162,6 @@ DIVERGENT_RECORD = keys(
 VERDICT: Schema = {"enum": ["equal", "recoverable", "undecidable", "lost"]}
 
 OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
-    "record": (
-        (
-            "A transaction record (dump). With --data none there is no data key; with hex it is data_hex; with utf8 and json it"
-            " is data, or data null and data_b64 where the bytes are not that."
-        ),
-        {
-            "partition": or_null(INTEGER),
-            "segment": or_null(COUNT),
-            "transaction_id": INT64,
-            "offset": or_null({**COUNT, "description": "Null where the record was read from a node, as segment is."}),
-            "size": COUNT,
-            "request_id": REQUEST_ID,
-            "header": INT32,
-            "data_length": COUNT,
-            "data_checksum": CHECKSUM,
-            "record_checksum": or_null(CHECKSUM),
-            "data_b64": BASE64,
-            "data_hex": HEX,
-            "data": {"description": "Text (utf8) or any JSON value (json); null where the bytes are not that."},
-        },
-        ("data_b64", "data_hex", "data"),
-    ),
-    "finding": ("One place where something is wrong.", FINDING, ()),
     "verify-summary": (
         "The last object of verify.",
         {
@@ -298,52 +234,6 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
         },
         (),
     ),
-    "control": (
-        "The header of a control file (dump).",
-        {
-            "path": PATH,
-            "layout": or_null(LAYOUT),
-            "version": or_null(INT32),
-            "created": or_null(TIME),
-            "cluster_key": or_null(KEY),
-            "num_partitions": or_null(INT32),
-            "size": COUNT,
-        },
-        (),
-    ),
-    "partition-info": (
-        "A partition's pair of structs in a control file (dump); current is the one in force.",
-        {
-            "partition": COUNT,
-            "stored_partition": INT32,
-            "current": {"enum": [1, 2, None]},
-            "structs": {**listed(STRUCT), "minItems": 2, "maxItems": 2},
-        },
-        (),
-    ),
-    "segment": (
-        "A segment: its header and what it holds (dump --what segments).",
-        {
-            "path": PATH,
-            "partition": or_null(INTEGER),
-            "segment": COUNT,
-            "version": or_null(INT32),
-            "created": or_null(TIME),
-            "cluster_key": or_null(KEY),
-            "first_transaction_id": or_null(INT64),
-            "last_transaction_id": or_null(INT64),
-            "records": COUNT,
-            "data_bytes": COUNT,
-            "index_bytes": COUNT,
-            "index": {"enum": ["ok", "missing", "stale"]},
-        },
-        (),
-    ),
-    "index-entry": (
-        "An entry of an index file (dump --what index).",
-        {"partition": or_null(INTEGER), "segment": or_null(COUNT), "transaction_id": INT64, "offset": INT64},
-        (),
-    ),
     "status": (
         "What a storage directory holds and how it is.",
         {
@@ -353,53 +243,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "num_partitions": or_null(INT32),
             "locked_by": or_null({**COUNT, "description": "Process id; 0 where it is locked and the id is unknown."}),
             "partitions": listed(PARTITION_STATUS),
-            "findings": listed(keys(FINDING)),
-        },
-        (),
-    ),
-    "plan": (
-        "What a repair, or undo --prune, would do.",
-        {
-            "hash": STRING,
-            "command": STRING,
-            "path": PATH,
-            "steps": listed(STEP),
-            "undecided": listed(keys(FINDING)),
-            "arguments": keys(
-                {
-                    "partitions": or_null(listed(COUNT)),
-                    "everything": BOOLEAN,
-                    "after": or_null(INT64),
-                    "replicas": listed(PATH),
-                    "allow_data_loss": BOOLEAN,
-                    "agreed": {
-                        **listed(AGREED),
-                        "description": "What compare found; left out where the plan does not come from there.",
-                    },
-                    "forget_losses": {**BOOLEAN, "description": "Older plans do not have it, which is false."},
-                    "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
-                    "settings": {
-                        **listed(
-                            keys(
-                                {
-                                    "name": {
-                                        "enum": [
-                                            "session_id",
-                                            "low_water_mark",
-                                            "local_low_water_mark",
-                                            "assigned",
-                                            "available",
-                                        ]
-                                    },
-                                    "value": {"type": ["integer", "boolean"]},
-                                }
-                            )
-                        ),
-                        "description": "What set-partition is to set; left out of other plans.",
-                    },
-                },
-                ("agreed", "forget_losses", "layout", "settings"),
-            ),
+            "findings": listed(FINDING.strict),
         },
         (),
     ),
@@ -471,7 +315,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "quarantine": or_null(PATH),
             "status": STRING,
             "exit_status": EXIT_STATUS,
-            "findings": listed(keys(FINDING)),
+            "findings": listed(FINDING.strict),
             "bytes_freed": {**COUNT, "description": "What undo --prune gave up; left out otherwise."},
         },
         ("bytes_freed",),
@@ -488,7 +332,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "exit_status": EXIT_STATUS,
             "message": STRING,
             "advice": or_null({"type": "string", "description": "What to do next."}),
-            "findings": listed(keys(FINDING)),
+            "findings": listed(FINDING.strict),
         },
         (),
     ),
@@ -500,7 +344,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "last_transaction_id": or_null(INT64),
             "records": COUNT,
             "bytes": COUNT,
-            "mended": listed(keys(FINDING)),
+            "mended": listed(FINDING.strict),
             "undo_ids": listed(STRING),
             "taken_back": listed(STRING),
         },
@@ -571,7 +415,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
                 )
             ),
             "unreadable": listed(keys({"path": PATH, "offset": COUNT, "length": COUNT})),
-            "findings": listed(keys(FINDING)),
+            "findings": listed(FINDING.strict),
         },
         (),
     ),
@@ -587,7 +431,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "bytes": COUNT,
             "marks_unknown": {**listed(COUNT), "description": "Partitions whose pair was lost; it stays invalid."},
             "controls": listed(FOUND_CONTROL),
-            "findings": listed(keys(FINDING)),
+            "findings": listed(FINDING.strict),
         },
         (),
     ),
@@ -901,8 +745,13 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
 }
 
 
+DESCRIBED = {one.name: one for one in (RECORD, FINDING, CONTROL, PARTITION_INFO, SEGMENT, INDEX_ENTRY, PLAN)}
+
+
 def schema_of(name: str) -> Schema:
     """The whole schema of an object."""
+    if name in DESCRIBED:
+        return DESCRIBED[name].schema
     description, properties, optional = OBJECTS[name]
     own = {"schema": {"const": f"waltzctl.{name}/1"}, "type": {"const": name}}
     return {
@@ -916,7 +765,7 @@ def schema_of(name: str) -> Schema:
 
 def files() -> dict[str, str]:
     """File name to contents."""
-    return {f"{name}.schema.json": json.dumps(schema_of(name), indent=2) + "\n" for name in OBJECTS}
+    return {f"{name}.schema.json": json.dumps(schema_of(name), indent=2) + "\n" for name in (*DESCRIBED, *OBJECTS)}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from waltzctl.engine.inspect.outcome import Tally, VerifySummary
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
 from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
 from waltzctl.formats.wire.records import WireRecord
 
@@ -32,15 +33,57 @@ _IN_A_ROW = 1000
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A record of a node's partition; `size` is what it takes on disk there."""
+    """A record of a node's partition, to be read like a `DumpedRecord`; where it stands in which file is not seen."""
 
     partition: int
     record: WireRecord
 
     @property
+    def segment(self) -> None:
+        """Not seen."""
+
+    @property
+    def transaction_id(self) -> int:
+        """The record's id."""
+        return self.record.transaction_id
+
+    @property
+    def offset(self) -> None:
+        """Not seen."""
+
+    @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Bytes that it takes on disk there."""
         return RECORD_OVERHEAD + len(self.record.data)
+
+    @property
+    def request_id(self) -> RequestId:
+        """Who appended it."""
+        return self.record.request_id
+
+    @property
+    def header(self) -> int:
+        """The application's own number."""
+        return self.record.header
+
+    @property
+    def data_length(self) -> int:
+        """Bytes of its data."""
+        return len(self.record.data)
+
+    @property
+    def data_checksum(self) -> int:
+        """As sent, unsigned."""
+        return self.record.data_checksum
+
+    @property
+    def record_checksum(self) -> None:
+        """Not seen."""
+
+    @property
+    def data(self) -> bytes:
+        """Its data."""
+        return self.record.data
 
 
 async def walk(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from waltzctl.engine.columns.column import Stands
+from waltzctl.engine.columns.record import RECORD
 from waltzctl.engine.compare.outcome import PartitionComparison
 from waltzctl.engine.compare.side_by_side import Side
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Kept, Run
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 10_000
-_OF_A_RECORD = frozenset(
-    ("segment", "offset", "size", "request_id", "header", "data_length", "data_checksum", "record_checksum", "data")
-)
+_OF_A_RECORD = tuple(
+    one for one in RECORD.columns
+    if Stands.VIEW in one.stands and one.name not in ("partition", "transaction_id", "finding")
+)  # fmt: skip
 """Columns that are those of the Spark data source."""
 
 
@@ -40,9 +43,9 @@ def schema() -> pa.Schema:
     versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
     """
     pa = load_arrow()
-    from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_type
+    from waltzctl.engine.spark.columns import arrow_type
 
-    record = [(one.name, arrow_type(one.kind)) for one in RECORD_COLUMNS if one.name in _OF_A_RECORD]
+    record = [(one.name, arrow_type(one.kind.spark)) for one in _OF_A_RECORD]
     return pa.schema(
         [
             ("partition", pa.int32()),
@@ -93,19 +96,7 @@ def _state(version: int, run: Run, kept: Kept | None) -> str:
 
 
 def _record(side: Side | None) -> dict[str, Any]:
-    if side is None:
-        return {}
-    return {
-        "segment": side.segment,
-        "offset": side.offset,
-        "size": side.size,
-        "request_id": side.request_id.by_name(),
-        "header": side.header,
-        "data_length": side.data_length,
-        "data_checksum": f"{side.data_checksum:08x}",
-        "record_checksum": f"{side.record_checksum:08x}",
-        "data": side.data,
-    }
+    return {} if side is None else {one.name: one.of(side) for one in _OF_A_RECORD}
 
 
 def write_table(comparisons: Iterable[PartitionComparison], target: BinaryIO) -> int:

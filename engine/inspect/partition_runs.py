@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
 from waltzctl.engine.inspect.limits import Limits
@@ -453,7 +453,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
 def _interrupted(storage: Path) -> Iterator[Finding]:
     if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
         return  # nothing was ever repaired here: the import below is saved as well
-    from waltzctl.engine.repair.quarantine import interrupted
+    from waltzctl.engine.durable.quarantine import interrupted
 
     try:
         entries = interrupted(storage)

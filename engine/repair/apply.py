@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine import disk
-from waltzctl.engine.errors import DiskReadError, RefusedError
-from waltzctl.engine.findings import Finding, Ran, Severity, left_by
-from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.quarantine import (
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.quarantine import (
     UndoResult,
     apply_edits,
     interrupted,
@@ -19,6 +16,9 @@ from waltzctl.engine.repair.quarantine import (
     roll_back_interrupted,
     undo_locked,
 )
+from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.findings import Finding, Ran, Severity, left_by
+from waltzctl.engine.repair.plan import Repair
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class UndoneRepair:
 def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
     """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
 
-    Raises what `engine.repair.quarantine.undo` raises.
+    Raises what `engine.durable.quarantine.undo` raises.
     """
     from waltzctl.engine.repair.since import concerned, falling_marks
 

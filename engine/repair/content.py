@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine import disk
-from waltzctl.engine.repair.edits import Cut, Edit, Overwrite, Replace
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Replace
 
 CHUNK = 1 << 20
 IN_PLACE_LIMIT = 64 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from waltzctl.engine.repair.edits import Edit, Overwrite
+from waltzctl.engine.durable.edits import Edit, Overwrite
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.formats.control import Layout, PartitionInfo
 

@@ -96,7 +96,8 @@ class Verdict:
 class _Testimony:
     """What the witnesses say: `proofs` that the records belong here, `against` that they do not.
 
-    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.
+    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.  `reaching`: they
+    reach into the next segment.
     """
 
     proofs: list[str]
@@ -104,6 +105,7 @@ class _Testimony:
     indexed: bool = False
     named: bool = False
     replicated: bool = False
+    reaching: bool = False
     records: int = 0
 
 
@@ -126,6 +128,10 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
     if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
         unproven.remove(Code.UNKNOWN_VERSION)
         reasons.append(_READS)
+    if Code.SEGMENT_NAME in wrong and first_record is None and said.reaching and Code.SEGMENT_NAME not in unproven:
+        unproven.append(
+            Code.SEGMENT_NAME
+        )  # renamed, and damaged where it begins: a replica has the records, not the name
     placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
     supported = said.indexed or (said.named and placed == {Code.SEGMENT_PARTITION})
     if placed and not (said.replicated or (supported and not placed & set(unproven))):
@@ -209,6 +215,7 @@ def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tup
             hint.close()
     behind = around.following(named)
     if behind is not None and stop > behind:
+        said.reaching = True
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
     if said.records and not named_here and _named_beside(view, around):
         said.against.append(f"its request ids do not name partition {partition}")

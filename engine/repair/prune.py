@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
+from waltzctl.engine.durable.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
-from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
 from waltzctl.engine.repair.plan import Arguments, Plan, Step
-from waltzctl.engine.repair.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
 from waltzctl.engine.strict_json import canonical
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

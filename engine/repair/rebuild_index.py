@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from waltzctl.engine.crew import Crew, LocalCrew
+from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
 from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.edits import Replace
 from waltzctl.engine.repair.plan import Arguments, Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint

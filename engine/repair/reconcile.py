@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code
-from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.formats.segment import HEADER_SIZE

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from waltzctl.engine.durable.edits import Cut, Overwrite
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.regular import special_kind
-from waltzctl.engine.repair.edits import Cut, Overwrite
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.storage.view import StorageView, partition_directories
 from waltzctl.formats.control import (
@@ -69,7 +69,7 @@ class _Mender:
     """Edits a copy of the control file in memory."""
 
     def __init__(self, draft: Draft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
-        from waltzctl.engine import disk
+        from waltzctl.engine.durable import disk
 
         self.draft = draft
         self.view = view

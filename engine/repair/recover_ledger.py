@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.repair.edits import Remove, Replace
 from waltzctl.engine.repair.plan import Arguments, Draft, Repair
 from waltzctl.engine.repair.recover_parts import Ground
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without

@@ -18,9 +18,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Replica
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code, Severity
-from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.repair.provenance import Surroundings
 from waltzctl.engine.repair.reconcile import Agreed, Reconciliation

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from waltzctl.engine.durable.edits import Remove
+from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.edits import Remove
 from waltzctl.engine.repair.recover_parts import Ground, Part
-from waltzctl.engine.repair.restore import read_chunks
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
 from waltzctl.engine.storage.strays import StrayVerdict, judge_stray
 from waltzctl.engine.storage.view import StraySegment

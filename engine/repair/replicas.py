@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.content import Content, Span
-from waltzctl.engine.repair.restore import read_chunks
 from waltzctl.engine.repair.survey import open_hint
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from waltzctl.engine import disk
 from waltzctl.engine.crew import Crew
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.progress import SILENT, Progress

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, write_error
 from waltzctl.engine.repair.salvage_selection import Piece
 from waltzctl.engine.scan.columns import Damage

@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
@@ -32,7 +33,6 @@ from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.edits import MoveDirectory, Overwrite, Replace
 from waltzctl.engine.repair.plan import Arguments, Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks

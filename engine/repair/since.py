@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from waltzctl.engine.errors import DamageError, NotWaltzError, StalePlanError
-from waltzctl.engine.repair.content import Content, Piece, Span
-from waltzctl.engine.repair.edits import Cut, Edit, Overwrite, Remove
-from waltzctl.engine.repair.manifest import (
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove
+from waltzctl.engine.durable.manifest import (
     KeptFile,
     Marks,
     PartitionState,
@@ -33,7 +31,9 @@ from waltzctl.engine.repair.manifest import (
     locate,
     partitions_of,
 )
-from waltzctl.engine.repair.restore import read_chunks, same_contents, stamp_as
+from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
+from waltzctl.engine.errors import DamageError, NotWaltzError, StalePlanError
+from waltzctl.engine.repair.content import Content, Piece, Span
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, Layout, decode_control

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from waltzctl.engine.durable.edits import Cut, Remove
 from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.edits import Cut, Remove
 from waltzctl.engine.repair.marks import lower_mark
 from waltzctl.engine.repair.plan import Arguments, Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign

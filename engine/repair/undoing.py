@@ -6,10 +6,10 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from waltzctl.engine.durable.edits import Edit
+from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate
+from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.errors import DamageError, StalePlanError
-from waltzctl.engine.repair.edits import Edit
-from waltzctl.engine.repair.manifest import KeptFile, QuarantineEntry, State, locate
-from waltzctl.engine.repair.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
 
 

@@ -64,6 +64,11 @@ class RecordBatch:
         return len(self.offset)
 
     @property
+    def size(self) -> Int64Column:
+        """Bytes of each record in the file."""
+        return self.data_length.astype(np.int64) + RECORD_OVERHEAD
+
+    @property
     def end(self) -> int:
         """File offset behind the last record.  The batch must not be empty, and none that a scan yields is."""
         return int(self.offset[-1]) + RECORD_OVERHEAD + int(self.data_length[-1])

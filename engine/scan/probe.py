@@ -98,7 +98,7 @@ class Probe:
     def read(self, offset: int, length: int) -> memoryview:
         """Bytes before `stop`, fewer than `length` only there.  `length` is at most twice GRANULE or so."""
         length = max(0, min(length, self.stop - offset))
-        if not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):
+        if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):
             self._cache = read_bytes(self.source, offset, min(max(length, CACHE), self.stop - offset))
             self._cache_at = offset
         start = offset - self._cache_at

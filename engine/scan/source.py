@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError
 
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.spark.columns import Column, arrow_schema, columns_of
+from waltzctl.engine.spark.columns import arrow_schema, columns_of, pick
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
@@ -47,7 +47,7 @@ class WaltzReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises InvalidRequestError for a schema that the view does not have."""
         self._options = options
-        self._columns: tuple[Column, ...] = columns_of(options.view, schema)
+        self._wanted = [column.name for column in columns_of(options.view, schema)]
         self._names = [field.name for field in schema.fields]
         self._required = [not field.nullable for field in schema.fields]
         self._selection = Selection(options.partitions).with_ids(options.first, options.last)
@@ -83,17 +83,16 @@ class WaltzReader(DataSourceReader):
             return iter(())
         check_seen(partition.items)
         schema = self._arrow_schema()
-        names = [column.name for column in self._columns]
         if self._options.view == "records":
             from waltzctl.engine.spark.record_rows import read_packet
 
-            return read_packet(partition.items, names, schema)
-        return read_view(partition.items, self._columns, schema)
+            return read_packet(partition.items, self._wanted, schema)
+        return read_view(partition.items, pick(self._options.view, self._wanted), schema)
 
     def _arrow_schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        fields = arrow_schema(self._columns)
+        fields = arrow_schema(pick(self._options.view, self._wanted))
         return pa.schema(
             [
                 field.with_name(name).with_nullable(not required)

@@ -1,29 +1,29 @@
-"""The columns of the Spark data source: one table for each view, from which the schemas of Spark and of Arrow follow.
+"""The views of the Spark data source, and the schemas of Spark and of Arrow that follow from their columns.
 
-Names and meanings are those of the objects that the commands print, with `node` (the storage, as it was named) in front.
-Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times RFC 3339 in UTC.  Every column may
-be null: it is where nothing is known, for instance everything but the place in a row that tells of damage.
+A view has the columns of the objects that the commands print (engine/columns), with `node` (the storage, as it was named) in
+front.  Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times RFC 3339 in UTC.  Every
+column may be null: it is where nothing is known, for instance everything but the place in a row that tells of damage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from waltzctl.engine.columns.column import Column, Columns, Stands
+from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.kinds import TEXT
+from waltzctl.engine.columns.record import RECORD
+from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-REQUEST_ID = "struct<client:int,generation:int,partition:int,sequence:int>"
-STRUCT = (
-    "struct<session_id:bigint,low_water_mark:bigint,local_low_water_mark:bigint,available:boolean,assigned:boolean,"
-    "flags:int,sequence:int,checksum:string,valid:boolean>"
-)
 _SIMPLE: dict[str, Any] = {
     "int": pa.int32(),
     "bigint": pa.int64(),
@@ -31,99 +31,27 @@ _SIMPLE: dict[str, Any] = {
     "binary": pa.binary(),
     "boolean": pa.bool_(),
 }
+NODE = Column("node", TEXT, "the storage (directory or URL) as it was named", given=True, stands=Stands.VIEW)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: `kind` is its type as Spark's DDL spells it.  `on_request`: only there when it was asked for by name."""
-
-    name: str
-    kind: str
-    meaning: str
-    on_request: bool = False
+def view(*objects: Columns) -> tuple[Column, ...]:
+    """The columns of a view whose rows consist of these objects."""
+    return (NODE, *(one for shown in objects for one in shown.columns if Stands.VIEW in one.stands))
 
 
-_NODE = Column("node", "string", "the storage (directory or URL) as it was named")
-_PARTITION = Column("partition", "int", "the partition, by its directory")
-_SEGMENT = Column("segment", "bigint", "first transaction id in the name of the data file")
-
-RECORD_COLUMNS: tuple[Column, ...] = (
-    _NODE,
-    _PARTITION,
-    _SEGMENT,
-    Column("transaction_id", "bigint", "the record's id; of damage: the first id that is expected there"),
-    Column("offset", "bigint", "where the record (or the damage) begins in the data file"),
-    Column("size", "bigint", "bytes of the record (or of the damage)"),
-    Column("request_id", REQUEST_ID, "who appended the record, and where in its own order"),
-    Column("header", "int", "the application's own number"),
-    Column("data_length", "int", "bytes of the record's data"),
-    Column("data_checksum", "string", "CRC-32 of the data, as stored"),
-    Column("record_checksum", "string", "CRC-32 of everything in front of it, as stored"),
-    Column("data", "binary", "the record's data", on_request=True),
-    Column("finding", "string", "code of what is wrong here; null where all is well"),
-    Column("missing", "bigint", "of damage: how many transactions are missing from there on; null where nobody knows"),
-)
-CONTROL_COLUMNS: tuple[Column, ...] = (
-    _NODE,
-    Column("path", "string", "the control file"),
-    Column("layout", "string", "documented or released"),
-    Column("version", "int", "the header's format version"),
-    Column("created", "string", "when the file was made"),
-    Column("cluster_key", "string", "the cluster's key"),
-    Column("num_partitions", "int", "how many partitions the cluster has"),
-    Column("size", "bigint", "bytes of the file"),
-    Column("partition", "int", "the partition, by the place of its info in the file"),
-    Column("stored_partition", "int", "the partition that the info itself names"),
-    Column("current", "int", "which struct is in force: 1 or 2; null if neither is valid"),
-    Column("structs", f"array<{STRUCT}>", "both structs of the pair"),
-)
-SEGMENT_COLUMNS: tuple[Column, ...] = (
-    _NODE,
-    Column("path", "string", "the data file"),
-    _PARTITION,
-    _SEGMENT,
-    Column("version", "int", "the header's format version"),
-    Column("created", "string", "when the file was made"),
-    Column("cluster_key", "string", "the header's cluster key"),
-    Column("first_transaction_id", "bigint", "the header's first transaction id"),
-    Column("last_transaction_id", "bigint", "id of the last intact record; null if there is none"),
-    Column("records", "bigint", "intact records, by both ends of the segment"),
-    Column("data_bytes", "bigint", "bytes of the data file"),
-    Column("index_bytes", "bigint", "bytes of the index file"),
-    Column("index", "string", "ok, missing or stale"),
-)
-INDEX_COLUMNS: tuple[Column, ...] = (
-    _NODE,
-    _PARTITION,
-    _SEGMENT,
-    Column("transaction_id", "bigint", "the id whose entry it is"),
-    Column("offset", "bigint", "where the entry says that the record begins"),
-)
-FINDING_COLUMNS: tuple[Column, ...] = (
-    _NODE,
-    Column("code", "string", "what is wrong"),
-    Column("severity", "string", "damage, repairable or note"),
-    Column("path", "string", "the file or directory"),
-    _PARTITION,
-    _SEGMENT,
-    Column("transaction_id", "bigint", "the first transaction that it concerns"),
-    Column("offset", "bigint", "where in the file"),
-    Column("length", "bigint", "how many bytes"),
-    Column("message", "string", "what was found, in words (not stable)"),
-    Column("remedy", "string", "the command that mends it; null where a person must decide"),
-)
+RECORD_COLUMNS = view(RECORD)
 VIEWS: dict[str, tuple[Column, ...]] = {
     "records": RECORD_COLUMNS,
-    "control": CONTROL_COLUMNS,
-    "segments": SEGMENT_COLUMNS,
-    "index": INDEX_COLUMNS,
-    "findings": FINDING_COLUMNS,
+    "control": view(CONTROL, PARTITION_INFO),
+    "segments": view(SEGMENT),
+    "index": view(INDEX_ENTRY),
+    "findings": view(FINDING),
 }
 
 
 def ddl(columns: Iterable[Column]) -> str:
     """The schema as Spark's DDL."""
-    return ", ".join(f"`{one.name}` {one.kind}" for one in columns)
+    return ", ".join(f"`{one.name}` {one.kind.spark}" for one in columns)
 
 
 def pick(view: str, names: Sequence[str] | None, *, data: bool = False) -> tuple[Column, ...]:
@@ -148,7 +76,7 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
     """The schema as Spark's type; every column may be null."""
     from pyspark.sql.types import StructField, StructType
 
-    return StructType([StructField(one.name, _spark_type(one.kind), True) for one in columns])
+    return StructType([StructField(one.name, _spark_type(one.kind.spark), True) for one in columns])
 
 
 def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
@@ -166,9 +94,9 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
                 advice=f"its columns are {ddl(VIEWS[view])}",
             )
         kind = field.dataType.simpleString()
-        if kind != column.kind:
+        if kind != column.kind.spark:
             raise InvalidRequestError(
-                f"the schema says that column {field.name} is {kind}; in view {view} it is {column.kind}",
+                f"the schema says that column {field.name} is {kind}; in view {view} it is {column.kind.spark}",
                 advice=f"its columns are {ddl(VIEWS[view])}",
             )
         if column in chosen:
@@ -183,12 +111,12 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """The schema as Arrow's type, the way Spark expects it."""
-    return pa.schema([pa.field(one.name, arrow_type(one.kind), True) for one in columns])
+    return pa.schema([pa.field(one.name, arrow_type(one.kind.spark), True) for one in columns])
 
 
 @cache
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type of a column's kind."""
+    """The Arrow type of one of Spark's, as its DDL spells it."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     inner = kind[kind.index("<") + 1 : -1]

@@ -17,12 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waltzctl.engine.columns.column import Column
+from waltzctl.engine.columns.kinds import REQUEST_ID, hex32
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch, UInt32Column
-from waltzctl.engine.spark.columns import RECORD_COLUMNS, REQUEST_ID, Column, arrow_schema, arrow_type
+from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_schema, arrow_type
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
-_KINDS = {column.name: column.kind for column in RECORD_COLUMNS}
+_COLUMNS = {column.name: column for column in RECORD_COLUMNS}
 _LARGEST = 2**31 - 1
 """Bytes that the offsets of an Arrow array of binaries can tell apart."""
 _TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
@@ -51,7 +53,7 @@ class Constants:
         kept = self._kept.get(name)
         if kept is None or len(kept) < rows:
             value = getattr(self, name) if name in ("node", "partition", "segment") else None
-            kept = pa.repeat(pa.scalar(value, arrow_type(_KINDS[name])), rows)
+            kept = pa.repeat(pa.scalar(value, _type(name)), rows)
             self._kept[name] = kept
         return kept if len(kept) == rows else kept.slice(0, rows)
 
@@ -92,42 +94,47 @@ def finding_batch(
     nothing: list[Any] = [None] * len(found)
     if schema is None:
         schema = arrow_schema(_columns(wanted))
-    arrays = [pa.array(values.get(name, nothing), arrow_type(_KINDS[name])) for name in wanted]
+    arrays = [pa.array(values.get(name, nothing), _type(name)) for name in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _columns(wanted: Sequence[str]) -> list[Column]:
-    known = {column.name: column for column in RECORD_COLUMNS}
-    return [known[name] for name in wanted]
+    return [_COLUMNS[name] for name in wanted]
+
+
+def _type(name: str) -> pa.DataType:
+    return arrow_type(_COLUMNS[name].kind.spark)
 
 
 def _joined(name: str, many: list[RecordBatch]) -> Any:
-    return getattr(many[0], name) if len(many) == 1 else np.concatenate([getattr(one, name) for one in many])
+    return _together([getattr(one, name) for one in many])
+
+
+def _together(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) -> Any:
+    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
     match name:
         case "node" | "partition" | "segment" | "missing":
             return constants.array(name, rows)
-        case "transaction_id" | "offset" | "header" | "data_length":
-            return pa.array(_joined(name, many))
-        case "size":
-            return pa.array(_joined("data_length", many).astype(np.int64) + RECORD_OVERHEAD)
         case "request_id":
             return _request_ids(_joined("request_id_high", many), _joined("request_id_low", many))
-        case "data_checksum" | "record_checksum":
-            return _hex(_joined(name, many))
         case "data":
             return pa.concat_arrays([_data(one) for one in many])
-        case _:
+        case "finding":
             return _verdicts(_joined("data_ok", many), rows, constants)
+        case _:
+            values = _together([_COLUMNS[name].value(one) for one in many])
+            return _hex(values) if _COLUMNS[name].kind.shown is hex32 else pa.array(values, _type(name))
 
 
 def _request_ids(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> Any:
     first, second = (0, 1) if sys.byteorder == "big" else (1, 0)
     halves = [np.ascontiguousarray(word).view(np.int32).reshape(-1, 2) for word in (high, low)]
     arrays = [pa.array(np.ascontiguousarray(half[:, place])) for half in halves for place in (first, second)]
-    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type(REQUEST_ID)))
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type(REQUEST_ID.spark)))
 
 
 def _hex(checksums: UInt32Column) -> Any:

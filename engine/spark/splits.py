@@ -212,11 +212,11 @@ class Item(Protocol):
 
 
 def pack(items: Iterable[T], split_size: int) -> Iterator[tuple[T, ...]]:
-    """Neighbours together, up to about `split_size` bytes."""
+    """Neighbours together, up to about `split_size` bytes; what costs nothing never begins a task of its own."""
     packet: list[T] = []
     cost = 0
     for item in items:
-        if packet and cost + item.cost > split_size + FLAT:
+        if packet and item.cost and cost + item.cost > split_size + FLAT:
             yield tuple(packet)
             packet, cost = [], 0
         packet.append(item)

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.spark.columns import Column, arrow_schema, columns_of
+from waltzctl.engine.spark.columns import arrow_schema, columns_of
 from waltzctl.engine.spark.record_arrays import Constants, arrow_batch, finding_batch
-from waltzctl.formats.segment import RECORD_OVERHEAD
 from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:
@@ -28,19 +27,15 @@ class RowMaker:
 
     def __post_init__(self) -> None:
         """Raises InvalidRequestError for columns that records do not have."""
-        self._columns  # noqa: B018
-
-    @cached_property
-    def _columns(self) -> tuple[Column, ...]:
-        return columns_of("records", self.schema)
+        self._names  # noqa: B018
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self._columns)
+        return tuple(one.name for one in columns_of("records", self.schema))
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        made = arrow_schema(self._columns)
+        made = arrow_schema(columns_of("records", self.schema))
         return pa.schema([field.with_name(name) for field, name in zip(made, self.schema.names, strict=True)])
 
     @property
@@ -58,21 +53,15 @@ class RowMaker:
 
     def sent(self, records: Sequence[WireRecord], node: str, partition: int) -> pa.RecordBatch:
         """Rows of records as a node sends them: where they stand in which file, and their checksum there, are not seen."""
-        columns: dict[str, list[Any]] = {
-            "node": [node] * len(records),
-            "partition": [partition] * len(records),
-            "transaction_id": [one.transaction_id for one in records],
-            "size": [RECORD_OVERHEAD + len(one.data) for one in records],
-            "request_id": [one.request_id.by_name() for one in records],
-            "header": [one.header for one in records],
-            "data_length": [len(one.data) for one in records],
-            "data_checksum": [f"{one.data_checksum:08x}" for one in records],
-            "data": [one.data for one in records],
+        from waltzctl.engine.client.inspect import NodeRecord
+
+        rows = [NodeRecord(partition, one) for one in records]
+        given: dict[str, list[Any]] = {
+            "node": [node] * len(rows),
             "finding": [None if one.data_ok else Code.DATA_CHECKSUM.value for one in records],
         }
-        nothing: list[Any] = [None] * len(records)
         arrays = [
-            pa.array(columns.get(name, nothing), field.type)
-            for name, field in zip(self._names, self._arrow, strict=True)
+            pa.array(given[column.name] if column.given else list(map(column.of, rows)), field.type)
+            for column, field in zip(columns_of("records", self.schema), self._arrow, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)

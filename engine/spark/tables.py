@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine import disk
 from waltzctl.engine.crew import Crew
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.outcome import VerifyOptions

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from waltzctl.engine.columns.column import Column, Columns
+from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.segment import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
-from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.dump import ControlDump, SegmentDump, dump_control, dump_segment
+from waltzctl.engine.inspect.dump import dump_control, dump_segment
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import kernels
-from waltzctl.engine.spark.columns import Column, arrow_type
+from waltzctl.engine.spark.columns import arrow_type
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants
 from waltzctl.engine.spark.selection import Selection
@@ -31,8 +34,6 @@ from waltzctl.formats.segment import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from waltzctl.formats.control import PartitionInfo, PartitionStruct
 
 _ENTRY_COST = 4 * ENTRY_SIZE
 """What an entry costs as a row, in bytes of a record's task."""
@@ -181,7 +182,7 @@ def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema
 
 
 def _batch(rows: list[Row], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array([row[one.name] for row in rows], arrow_type(one.kind)) for one in columns]
+    arrays = [pa.array([row[one.name] for row in rows], arrow_type(one.kind.spark)) for one in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -192,45 +193,20 @@ def _rows(item: Any, limits: Limits) -> Iterator[Row]:
         case SegmentTask():
             found = dump_segment(item.job, limits)
             if found is not None:
-                yield _segment_row(item.node, found)
+                yield _row(item.node, (SEGMENT, found))
         case Notice():
-            yield from (_finding_row(item.node, one) for one in item.findings)
+            yield from (_row(item.node, (FINDING, one)) for one in item.findings)
         case _:
-            yield from (_finding_row(item.node, one) for one in item.run(limits))
+            yield from (_row(item.node, (FINDING, one)) for one in item.run(limits))
 
 
-def _finding_row(node: str, finding: Finding) -> Row:
-    return {
-        "node": node,
-        "code": finding.code.value,
-        "severity": finding.severity.value,
-        "path": text(finding.path),
-        "partition": finding.partition,
-        "segment": finding.segment,
-        "transaction_id": finding.transaction_id,
-        "offset": finding.offset,
-        "length": finding.length,
-        "message": text(finding.message),
-        "remedy": None if finding.remedy is None else text(finding.remedy),
-    }
-
-
-def _segment_row(node: str, segment: SegmentDump) -> Row:
-    return {
-        "node": node,
-        "path": text(segment.path),
-        "partition": segment.partition,
-        "segment": segment.segment,
-        "version": segment.version,
-        "created": segment.created,
-        "cluster_key": None if segment.cluster_key is None else str(segment.cluster_key),
-        "first_transaction_id": segment.first_transaction_id,
-        "last_transaction_id": segment.last_transaction_id,
-        "records": segment.records,
-        "data_bytes": segment.data_bytes,
-        "index_bytes": segment.index_bytes,
-        "index": segment.index,
-    }
+def _row(node: str, *parts: tuple[Columns, Any]) -> Row:
+    """A row that consists of these objects, each read from its value."""
+    made: Row = {"node": node}
+    for columns, value in parts:
+        for name, found in columns.keys(value).items():
+            made[name] = text(found) if isinstance(found, str) else found
+    return made
 
 
 def _control_rows(task: ControlTask) -> Iterator[Row]:
@@ -239,48 +215,12 @@ def _control_rows(task: ControlTask) -> Iterator[Row]:
         control = dump_control(task.path)
     except (NotWaltzError, DiskReadError):
         return  # it is not there, or cannot be read: the view of findings says so
-    shared = _control_row(task.node, control)
     for info in control.partitions:
         if info.partition in task.selection:
-            yield {**shared, **_info(info)}
+            yield _row(task.node, (CONTROL, control), (PARTITION_INFO, info))
     if not control.partitions:
-        yield {**shared, **dict.fromkeys(("partition", "stored_partition", "current", "structs"))}
-
-
-def _control_row(node: str, control: ControlDump) -> Row:
-    return {
-        "node": node,
-        "path": text(control.path),
-        "layout": None if control.layout is None else control.layout.value,
-        "version": control.version,
-        "created": control.created,
-        "cluster_key": None if control.cluster_key is None else str(control.cluster_key),
-        "num_partitions": control.num_partitions,
-        "size": control.size,
-    }
-
-
-def _info(info: PartitionInfo) -> Row:
-    return {
-        "partition": info.partition,
-        "stored_partition": info.stored_partition,
-        "current": info.current,
-        "structs": [_struct(one) for one in info.structs],
-    }
-
-
-def _struct(struct: PartitionStruct) -> Row:
-    return {
-        "session_id": struct.session_id,
-        "low_water_mark": struct.low_water_mark,
-        "local_low_water_mark": struct.local_low_water_mark,
-        "available": struct.available,
-        "assigned": struct.assigned,
-        "flags": struct.flags,
-        "sequence": struct.sequence,
-        "checksum": f"{struct.checksum:08x}",
-        "valid": struct.valid,
-    }
+        nothing = dict.fromkeys(one.name for one in PARTITION_INFO.printed)
+        yield {**_row(task.node, (CONTROL, control)), **nothing}
 
 
 def _entries(task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: Limits) -> Iterator[pa.RecordBatch]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from waltzctl.engine import disk
 from waltzctl.engine.amounts import parse_size
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import VerifyOptions, verify

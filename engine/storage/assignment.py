@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.formats.control import ControlFile, Layout
 
 UNASSIGNED, DELETING = "unassigned", "deleting"

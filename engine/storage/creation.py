@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.storage.control_file import create_control_file
 from waltzctl.engine.storage.segment import create_segment

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DamageError,
     DiskError,
@@ -31,9 +32,9 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
+    WaltzError,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.regular import special_kind
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability import Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -128,9 +129,10 @@ class StorageDirectory:
         The others stay as they are, and are opened when they are first asked for.
 
         Raises NotWaltzError, DirectoryLockedError, MismatchError (key, number of partitions, version), DamageError for a
-        control file that cannot be used, DiskReadError, DiskWriteError.
+        control file that cannot be used, DiskReadError, DiskWriteError; with the ids of interrupted repairs that were taken
+        back first.
         """
-        from waltzctl.engine.repair.quarantine import roll_back_interrupted
+        from waltzctl.engine.durable.quarantine import roll_back_interrupted
 
         options.check()
         control_path = path / CONTROL_FILE_NAME
@@ -141,15 +143,19 @@ class StorageDirectory:
             with disk.WritableFile.open(control_path) as file:
                 file.sync()  # a process that died may have left in the system's memory what is about to be read
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
-            control = OpenControlFile.open(
-                control_path, expected_key=expected_key, expected_partitions=expected_partitions
-            )
-            opened = cls(path, lock, control, options)
-            opened._taken_back = taken_back
             try:
-                opened._open_partitions(partitions)
-            except BaseException:
-                opened.close()
+                control = OpenControlFile.open(
+                    control_path, expected_key=expected_key, expected_partitions=expected_partitions
+                )
+                opened = cls(path, lock, control, options)
+                opened._taken_back = taken_back
+                try:
+                    opened._open_partitions(partitions)
+                except BaseException:
+                    opened.close()
+                    raise
+            except WaltzError as error:
+                error.taken_back = taken_back
                 raise
         except BaseException:
             lock.release()

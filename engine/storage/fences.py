@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
 from waltzctl.formats.fence import (
     FENCE_FILE_NAME,

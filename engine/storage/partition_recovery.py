@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.regular import special_kind
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
@@ -315,7 +315,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
 
     Returns the entry's id.
     """
-    from waltzctl.engine.repair.quarantine import Cut, Edit, Remove, Replace, apply_edits
+    from waltzctl.engine.durable.quarantine import Cut, Edit, Remove, Replace, apply_edits
 
     place = examination.place
     edits: list[Edit] = []

@@ -20,9 +20,9 @@ from pathlib import Path, PosixPath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.regular import special_kind
 from waltzctl.engine.scan.source import ByteSource, FileSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

@@ -16,7 +16,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
 from waltzctl.engine.storage.accepted_losses import forget_partition
 from waltzctl.engine.storage.assignment import DELETING, RETURNING, UNASSIGNED, put_aside_path, retired_place

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, SyncFailedError
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.formats.segment import (

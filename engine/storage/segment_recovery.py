@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.regular import special_kind
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import FileSource, read_bytes

@@ -192,7 +192,7 @@ def test_without_the_library_the_table_is_refused_before_anything_is_read(
 
 
 def test_a_directory_in_use_is_named(nodes: list[Path]) -> None:
-    from waltzctl.engine import disk
+    from waltzctl.engine.durable import disk
 
     with disk.DirectoryLock.acquire(nodes[1], nodes[1] / "waltz-storage.ctl"):
         answer = run("compare", *nodes)

@@ -9,7 +9,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import invoke, on_terminal
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.formats.control import Layout
 
 

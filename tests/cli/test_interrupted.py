@@ -10,9 +10,11 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import records_of, segment_of
 from tests.cli.running import Answer, invoke, on_terminal
 from tests.repair.trees import Crash, contents, crashing_at, recording
+from waltzctl.engine.durable.quarantine import interrupted, list_entries
+from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.quarantine import interrupted, list_entries
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 TAKEN_BACK = "was interrupted; it was taken back first, byte for byte"
 
@@ -44,6 +46,17 @@ WRITERS = [
     ["append", "--partition", "0"],
 ]
 EACH = pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
+
+
+def test_it_is_said_also_where_the_directory_cannot_be_opened_then(storage: Path) -> None:
+    before = interrupt(storage)
+    control = storage / CONTROL_FILE_NAME
+    control.write_bytes(control.read_bytes() + b"junk")  # the repair had not touched it
+    answer = invoke("append", storage, "--partition", "0", given="x\n")
+    assert (answer.status, TAKEN_BACK in answer.err) == (4, True)
+    assert answer.err.index(TAKEN_BACK) < answer.err.index(Code.CONTROL_FILE_SIZE)
+    assert contents(storage).keys() == before.keys()
+    assert interrupted(storage) == ()
 
 
 @EACH

@@ -20,12 +20,12 @@ from fixtures.control_examples import control_examples
 from fixtures.segment_examples import segment_examples
 from tests.cli.running import invoke
 from tests.inspect.test_codes import interrupted_repair
+from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.findings import CATALOGUE, Code, Finding, Severity
 from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position
-from waltzctl.render.objects import finding_object
 
 STEPS = 6
 PERSON = {
@@ -95,7 +95,7 @@ def replica_of(path: Path, files: Files) -> Path:
 def findings(storage: Path) -> list[dict[str, Any]]:
     """What verify prints."""
     seen = verify((storage,), VerifyOptions(exclusive=True))
-    return [finding_object(one) for one in seen if isinstance(one, Finding)]
+    return [FINDING.shown(one) for one in seen if isinstance(one, Finding)]
 
 
 def key(finding: dict[str, Any], storage: Path) -> tuple[Any, ...]:

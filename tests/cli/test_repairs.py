@@ -13,7 +13,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.formats.control import Layout
 
 PROMPT = b"to apply the plan"

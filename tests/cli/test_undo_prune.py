@@ -10,7 +10,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke, on_terminal
 from tests.cli.test_schemas import check
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 
 PRUNE = ("--prune", "--older-than", "1ms")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import COUNTS
 from tests.crash.harness import DEFAULT, LONG, Checker, Effort, Report, try_crashes
 from tests.crash.recorder import Recording
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 
 
 class CrashTest(Protocol):

@@ -30,8 +30,8 @@ from tests.crash.recorder import SYNCS, Moment, Promise, Recording, observing
 from tests.crash.simdisk import Loss, Node, SimulatedDisk, Tree
 from tests.crash.sites import calling_site
 from tests.crash.workloads import WORKLOADS
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change
 
 LOSS = Loss(torn_positions=1, random_states=2)
 WRITES = ("write", "truncate", "rename", "unlink", "mkdir", "rmdir", "create")

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tests.crash.recorder import Moment, Promise, Recording, observing
 from tests.crash.simdisk import Loss, SimulatedDisk, Tree
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable.disk import Change
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 from tests.crash.simdisk import SimulatedDisk, Tree
 from tests.crash.sites import calling_site
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change
 
 SYNCS = ("sync", "sync-directory")
 LOCK = f"{disk.STATE_DIRECTORY}/lock"
@@ -86,7 +86,7 @@ class Recording(Generic[T]):
 
 
 class Recorder(Generic[T]):
-    """Listens to `engine.disk` while a workload runs."""
+    """Listens to `engine.durable.disk` while a workload runs."""
 
     def __init__(self, root: Path) -> None:
         self.recording: Recording[T] = Recording(root, Tree.read(root, (LOCK,)))
@@ -114,7 +114,7 @@ class Recorder(Generic[T]):
             simulated.apply(change)
         real = Tree.read(self.recording.root, (LOCK,))
         missed = simulated.kept().differences(real)
-        assert not missed, "changes that did not pass engine.disk:\n" + "\n".join(missed)
+        assert not missed, "changes that did not pass engine.durable.disk:\n" + "\n".join(missed)
 
 
 @contextmanager

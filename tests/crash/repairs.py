@@ -12,13 +12,13 @@ from pathlib import Path
 
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.simdisk import Tree
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change, DirectoryLock
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change, DirectoryLock
+from waltzctl.engine.durable.journal import journal_path
+from waltzctl.engine.durable.manifest import UNASSIGNED, State
+from waltzctl.engine.durable.quarantine import interrupted, list_entries, roll_back_interrupted, undo
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from waltzctl.engine.repair.journal import journal_path
-from waltzctl.engine.repair.manifest import UNASSIGNED, State
-from waltzctl.engine.repair.quarantine import interrupted, list_entries, roll_back_interrupted, undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

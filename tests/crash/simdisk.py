@@ -1,6 +1,7 @@
 """A disk that can lose power: what was written, what was synced, and every state that a crash may leave.
 
-The disk starts from a `Tree` that is wholly durable and takes the `engine.disk.Change`s of a workload one by one.  It keeps,
+The disk starts from a `Tree` that is wholly durable and takes the changes
+(`engine.durable.disk.Change`) of a workload one by one.  It keeps,
 for each file, the bytes as of its last sync and the writes and cuts since; and, for each directory, the names as of its last
 sync and the creations, renames and removals since.  Data and names are independent, as POSIX allows: syncing a new file does
 not make its name durable, and syncing a directory does not make the bytes of its files durable.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable.disk import Change
 
 SECTOR = 512
 """Bytes that a disk writes whole or not at all."""

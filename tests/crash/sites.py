@@ -25,10 +25,10 @@ COMPOSED: dict[str, tuple[str, ...]] = {
     "copy_durably": ("/file",),
     "move_directory": ("/made", "/target", "/source"),
 }
-"""Functions of `engine.disk` that sync, and how many times."""
+"""Functions of `engine.durable.disk` that sync, and how many times."""
 CALLS = {"sync", "sync_file", "sync_directory", "sync_index", *COMPOSED}
 INSIDE = {
-    ("engine/disk.py", name)
+    ("engine/durable/disk.py", name)
     for name in (*COMPOSED, "sync_file", "sync_directory", "WritableFile.sync", "_changed", "WritableFile.write_at")
 } | {
     ("engine/storage/segment.py", "ActiveSegment.sync_index"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.crash.recorder import LOCK
 from tests.crash.simdisk import Tree
 from tests.crash.truth import NO_MARKS, AbsentSeen, PartitionSeen, Seen, Truth, judge, narrowed
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify

@@ -11,10 +11,10 @@ from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from tests.trust.damage import draw
 from tests.trust.running import aged
 from tests.trust.scene import plant
-from waltzctl.engine.disk import STATE_DIRECTORY
+from waltzctl.engine.durable.disk import STATE_DIRECTORY
+from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

@@ -14,8 +14,8 @@ from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.crash.sites import all_sites, calls_in
 from tests.crash.workloads import WORKLOADS
-from waltzctl.engine import disk
-from waltzctl.engine.disk import WritableFile
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import WritableFile
 
 TABLE = Table.load()
 TODAY = 3

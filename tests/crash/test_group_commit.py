@@ -17,7 +17,7 @@ from tests.crash.harness import Effort, try_crashes
 from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.fence import FENCE_FILE_NAME

@@ -15,9 +15,9 @@ from tests.crash.repairs import RepairChecker, RepairTruth, record_repair, recor
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change, DirectoryLock, WritableFile
-from waltzctl.engine.repair.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change, DirectoryLock, WritableFile
+from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 

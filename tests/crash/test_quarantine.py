@@ -11,10 +11,10 @@ from tests.crash.layouts import ONE_LAYOUT
 from tests.crash.recorder import LOCK
 from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
 from tests.crash.simdisk import Tree
-from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
 from waltzctl.engine.repair import apply as repair
-from waltzctl.engine.repair.manifest import State
-from waltzctl.engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import to_set_aside
 from waltzctl.engine.storage.append import PendingRecord, append_lines

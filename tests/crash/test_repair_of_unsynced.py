@@ -14,7 +14,7 @@ from tests.crash.conftest import CrashTest
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Loss, SimulatedDisk, Tree
-from waltzctl.engine.disk import WritableFile
+from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index

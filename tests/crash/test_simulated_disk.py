@@ -1,4 +1,4 @@
-"""The simulated disk itself: hand-written workloads over ``engine.disk`` and what a crash may leave of them."""
+"""The simulated disk itself: hand-written workloads over ``engine.durable.disk`` and what a crash may leave of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.crash.recorder import Recorder, observing
 from tests.crash.simdisk import SECTOR, Loss, SimulatedDisk, Tree, sector_boundaries, split_by_sector
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change, WritableFile
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change, WritableFile
 
 EMPTY = Tree({}, frozenset())
 

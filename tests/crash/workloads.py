@@ -31,11 +31,11 @@ from tests.crash.repairs import RepairChecker, record_undo
 from tests.crash.simdisk import Tree
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
-from waltzctl.engine.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.inspect.outcome import ManifestRequest
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.quarantine import undo
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_control_file import salvage_control_file

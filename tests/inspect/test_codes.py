@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import CATALOGUE, Code, Finding
 from waltzctl.engine.scan.source import FileSource
@@ -133,9 +133,9 @@ def overlap(storage: Path) -> None:
 
 def interrupted_repair(storage: Path) -> None:
     """A repair that was killed between keeping and applying."""
-    from waltzctl.engine.disk import DirectoryLock
-    from waltzctl.engine.repair.edits import Overwrite
-    from waltzctl.engine.repair.quarantine import apply_edits
+    from waltzctl.engine.durable.disk import DirectoryLock
+    from waltzctl.engine.durable.edits import Overwrite
+    from waltzctl.engine.durable.quarantine import apply_edits
 
     class Killed(BaseException):
         pass

@@ -76,7 +76,7 @@ _SIZES = "how much is taken at once, or a cost: another number gives the same an
 TUNED: dict[str, tuple[str, ...]] = {
     "engine/compare/differences.py": ("_BATCH",),
     "engine/compare/ranges.py": ("RANGE",),
-    "engine/disk.py": ("_MOST_PIECES",),
+    "engine/durable/disk.py": ("_MOST_PIECES",),
     "engine/inspect/crew_checks.py": ("SHARES",),
     "engine/inspect/digests.py": ("_CHUNK", "_NEAR"),
     "engine/inspect/dump_chunks.py": ("CHUNK",),
@@ -86,7 +86,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
-    "engine/repair/restore.py": ("CHUNK",),
+    "engine/durable/restore.py": ("CHUNK",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_runs.py": ("WINDOW",),
     "engine/repair/salvage_selection.py": ("BLOCK", "CHUNK"),

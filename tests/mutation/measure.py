@@ -60,8 +60,9 @@ def _below(root: Path, names: Sequence[str], pattern: str) -> list[str]:
 _CRASH = "tests/crash/test_"
 ROOMS = {
     "formats": Room(("formats",), ("tests/formats",)),
-    "disk": Room(
-        ("engine/disk.py", "engine/regular.py"), ("tests/storage", f"{_CRASH}simulated_disk.py", f"{_CRASH}truth.py")
+    "durable": Room(
+        ("engine/durable",),
+        ("tests/durable", "tests/storage", f"{_CRASH}quarantine.py", f"{_CRASH}simulated_disk.py", f"{_CRASH}truth.py"),
     ),
     "storage": Room(("engine/storage",), ("tests/storage", f"{_CRASH}storage.py", f"{_CRASH}damaged.py")),
     "repair": Room(

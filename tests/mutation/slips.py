@@ -134,7 +134,7 @@ FIRST: tuple[Slip, ...] = (
         "a partition gets the availability of another one",
     ),
     Slip(
-        "engine/repair/carrying_out.py",
+        "engine/durable/execution.py",
         "        if group.path.is_file():\n",
         "        if False:\n",
         ("tests/repair/test_one_step.py",),

@@ -166,14 +166,14 @@ REPAIR: tuple[Slip, ...] = (
         "an index with a single entry, which is alike in all, proves a file",
     ),
     Slip(
-        "engine/repair/edits.py",
+        "engine/durable/edits.py",
         "if any(end > start for (_, end), (start, _)",
         "if any(end > start + 1 for (_, end), (start, _)",
         _STEP,
         "two edits of one byte: the kept bytes are not those that were there",
     ),
     Slip(
-        "engine/repair/edits.py",
+        "engine/durable/edits.py",
         "if not 0 <= edit.offset <= size or",
         "if not 0 <= edit.offset <= size + 1 or",
         _STEP,
@@ -190,7 +190,7 @@ REPAIR: tuple[Slip, ...] = (
         "engine/repair/since.py",
         "range((begin - start) // size, min(count, -(-(end - start) // size)))",
         "range((begin - start) // size + 1, min(count, -(-(end - start) // size)))",
-        ("tests/repair/test_undo.py", "tests/repair/test_manifest.py", *_STEP),
+        ("tests/repair/test_undo.py", "tests/durable/test_manifest.py", *_STEP),
         "undo takes a later session of a partition back without a word",
     ),
     Slip(

@@ -148,25 +148,25 @@ SECOND: tuple[Slip, ...] = (
         "a crash within a repair leaves a gap instead of a shorter log",
     ),
     Slip(
-        "engine/repair/quarantine.py",
+        "engine/durable/quarantine.py",
         "        if not same_contents(found, file.after):",
         "        if False:",
-        ("tests/repair/test_quarantine.py",),
+        ("tests/durable/test_quarantine.py",),
         "a repair that did not leave what it was to leave counts as applied",
     ),
     Slip(
-        "engine/repair/quarantine.py",
+        "engine/durable/quarantine.py",
         """        disk.sync_directory(path)
         disk.unlink(path / UNSETTLED)""",
         "        disk.unlink(path / UNSETTLED)",
-        ("tests/repair/test_quarantine.py",),
+        ("tests/durable/test_quarantine.py",),
         "what the manifest shows is not durable, and nobody knows",
     ),
     Slip(
-        "engine/repair/quarantine.py",
+        "engine/durable/quarantine.py",
         "names = sorted(os.listdir(path), key=lambda name: name == MANIFEST)",
         "names = os.listdir(path)",
-        ("tests/repair/test_quarantine.py",),
+        ("tests/durable/test_quarantine.py",),
         "a crash leaves copies without the manifest that says what they are",
     ),
     Slip(

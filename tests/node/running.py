@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.options import NodeOptions

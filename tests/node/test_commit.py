@@ -22,8 +22,8 @@ from tests.node.service_support import (
     run_of,
     serving,
 )
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.node.answers import SUCCESS_SIZE, failure_frames, successes
 from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.hosted_storage import ServiceOptions

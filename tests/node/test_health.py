@@ -17,7 +17,7 @@ import pytest
 from tests.builders import build_directory
 from tests.node.running import LOOPS, Answer, Peer, StuckDisk, append, get, run, running
 from tests.storage.support import damage, data_path
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.health import DiskProbe

@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders import KEY, build_directory
 from tests.node.running import LOG, LOOPS, Held, Peer, append, connected, get, node_options, record, run, running
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     InvalidRequestError,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.node.service_support import Served, appended, created, serving
 from tests.storage.support import built, damage, data_path, offset_of
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.node.health import DiskProbe
 from waltzctl.engine.node.http_options import HealthOptions

@@ -13,16 +13,16 @@ from tests.compare.clusters import COUNT as HELD
 from tests.compare.clusters import compared, extend, make_cluster, marks, rewrite
 from tests.repair.scenes import COUNT, MARK, Scene, actions, make_scene, rewrite_mark, undecided
 from tests.repair.trees import recording
-from waltzctl.engine import disk
 from waltzctl.engine.compare.plans import plans
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
+from waltzctl.engine.durable.quarantine import apply_edits
 from waltzctl.engine.errors import BelowLowWaterMarkError
 from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.provenance import MOMENT_MS, Surroundings, judge
-from waltzctl.engine.repair.quarantine import apply_edits
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey

@@ -9,14 +9,14 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
-from waltzctl.engine import disk
-from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.journal import journal_path
+from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State
+from waltzctl.engine.durable.quarantine import list_entries, roll_back_interrupted, undo
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.journal import journal_path
-from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, State
 from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
-from waltzctl.engine.repair.quarantine import list_entries, roll_back_interrupted, undo
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 

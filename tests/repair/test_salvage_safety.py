@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import build_directory, digest, make_records
 from tests.repair.salvage_cases import assert_adds_up, assert_clean, data_file, records_in
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError, InvalidRequestError
 from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage

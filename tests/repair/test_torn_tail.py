@@ -10,10 +10,10 @@ import pytest
 
 from tests.builders import build_directory, make_records
 from tests.storage.support import damage, data_path, opened
+from waltzctl.engine.durable import restore
+from waltzctl.engine.durable.manifest import MANIFEST, decode_entry
+from waltzctl.engine.durable.quarantine import list_entries, undo
 from waltzctl.engine.errors import StalePlanError
-from waltzctl.engine.repair import restore
-from waltzctl.engine.repair.manifest import MANIFEST, decode_entry
-from waltzctl.engine.repair.quarantine import list_entries, undo
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.engine.storage.partition_recovery import KNOWN_BEFORE_CUT
 
@@ -75,7 +75,7 @@ def test_a_start_that_cannot_be_meant_is_refused(torn: Path, change: dict[str, o
     body = json.loads((entry.path / MANIFEST).read_text())
     body["files"][0]["before"] |= change
     del body["sha256"]
-    from waltzctl.engine.repair.manifest import _digest
+    from waltzctl.engine.durable.manifest import _digest
 
     body["sha256"] = _digest(body)
     with pytest.raises(ValueError, match=r"start|begins behind|do not cover"):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory
+from tests.durable.test_manifest import sealed
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
-from tests.repair.test_manifest import sealed
 from tests.repair.trees import contents, snapshot
-from waltzctl.engine.disk import DirectoryLock
+from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
+from waltzctl.engine.durable.quarantine import Overwrite, apply_edits, list_entries, undo
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.repair.apply import apply, undo_repair
-from waltzctl.engine.repair.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
-from waltzctl.engine.repair.quarantine import Overwrite, apply_edits, list_entries, undo
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.truncate import plan_truncate

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waltzctl.engine import disk
-from waltzctl.engine.disk import Change
-from waltzctl.engine.repair.quarantine import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import Change
+from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, Replace
 
 Snapshot = dict[str, tuple[int, str, int]]
 

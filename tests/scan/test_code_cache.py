@@ -40,6 +40,42 @@ def test_kept_code_comes_back(root: Path) -> None:
     assert stat.S_IMODE(kept(root)[0].stat().st_mode) == 0o600
 
 
+def test_a_cache_is_made_for_this_user_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "new"))
+    before = os.umask(0)
+    try:
+        code_cache.put("name", b"code")
+    finally:
+        os.umask(before)
+    made = [root / "new", root / "new" / "waltzctl", root / "new" / "waltzctl" / "code"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 3
+    assert code_cache.get("name") == b"code"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "another" / "below"))
+    code_cache.put("name", b"code")
+    assert not (root / "another").exists()
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)])
+def test_code_of_any_size_is_not_read(more: int, taken: bool, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code_cache.put("name", b"code")
+    monkeypatch.setattr(code_cache, "_LIMIT", kept(root)[0].stat().st_size - more)
+    assert (code_cache.get("name") == b"code") == taken
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(root: Path) -> None:
+    code_cache.put("other", b"code")
+    directory = root / "waltzctl" / "code"
+    (directory / "name").mkdir()
+    code_cache.put("name", b"code")
+    assert sorted(os.listdir(directory)) == ["name", "other"]
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(3):
+        code_cache.put("name", b"code")
+        code_cache.get("other")
+        code_cache.contains("name")
+    assert before in (0, len(os.listdir("/proc/self/fd")))
+
+
 def test_damaged_code_is_not_taken(root: Path) -> None:
     code_cache.put("name", b"code" * 100)
     (path,) = kept(root)

@@ -74,3 +74,39 @@ def test_carving_through_an_index_finds_the_records_on_both_sides() -> None:
         int(number) for batch in carve_records(BytesSource(body + entries + body)) for number in batch.transaction_id
     ]
     assert found == [*range(50), *range(50)]
+
+
+def plain(data: bytes) -> list[bool]:
+    """The definition, entry by entry."""
+    inside = [False] * len(data)
+    for phase in range(8):
+        row: list[int] = []
+        for at in [*range(phase, len(data) - 7, 8), None]:
+            entry = None if at is None else int.from_bytes(data[at : at + 8], signed=True)
+            if row and entry is not None:
+                last = int.from_bytes(data[row[-1] : row[-1] + 8], signed=True)
+                if 40 <= entry - last < 2**31 and 128 <= last < 2**48:
+                    row.append(at)
+                    continue
+            if len(row) >= LEAST_ENTRIES:
+                inside[row[0] : row[-1] + 8] = [True] * (row[-1] + 8 - row[0])
+            row = [] if at is None else [at]
+    return inside
+
+
+@pytest.mark.parametrize("first", [127, 128, 129, 2**48 - 40 * 31 - 1, 2**48 - 40 * 31, 2**48 - 40 * 30, -200])
+@pytest.mark.parametrize("count", [LEAST_ENTRIES - 1, LEAST_ENTRIES, LEAST_ENTRIES + 1, LEAST_ENTRIES + 9])
+def test_an_index_is_what_it_is_defined_as(first: int, count: int) -> None:
+    for step in (39, 40, 2**31 - 1, 2**31):
+        for phase in (0, 3):
+            for behind in (b"", b"\xff" * 11, encode_entries([7] * 3)):
+                offsets = [first + 40 * n for n in range(count - 1)]
+                data = b"\1" * (8 + phase) + encode_entries([*offsets, offsets[-1] + step]) + behind
+                assert inside_index(window(data)).tolist() == plain(data)
+
+
+def test_two_indexes_in_one_window() -> None:
+    one = encode_entries([128 + 41 * n for n in range(LEAST_ENTRIES)])
+    other = encode_entries([128 + 50 * n for n in range(LEAST_ENTRIES - 1)])
+    for data in (one + one, one + other, other + one, other + b"-" + one, one + b"-" * 3 + one, one[8:] + one):
+        assert inside_index(window(data)).tolist() == plain(data)

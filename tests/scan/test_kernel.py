@@ -191,11 +191,52 @@ def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_choice_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_in_use", None)
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    assert 0 < kernels.LOAD_FROM < kernels.COMPILE_FROM
     assert kernels.choose(1000) is INTERPRETED
     assert kernels.choose(1 << 40, compiled=False) is INTERPRETED
     monkeypatch.setattr(compiled, "cached", lambda way: False)
     assert kernels.choose(kernels.COMPILE_FROM - 1) is INTERPRETED
     assert kernels.choose(kernels.COMPILE_FROM) is not INTERPRETED
+
+
+def test_code_in_the_cache_is_loaded_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    monkeypatch.setattr(compiled, "cached", lambda way: True)
+    assert kernels.choose(kernels.LOAD_FROM - 1) is INTERPRETED
+    loaded = kernels.choose(kernels.LOAD_FROM)
+    assert loaded is not INTERPRETED
+    assert kernels.choose(1000) is loaded  # as it is there already
+    assert kernels.choose(1000, compiled=False) is INTERPRETED
+
+
+@pytest.mark.parametrize("way", ["table", "interpreted", "no such way"])
+def test_the_environment_names_the_only_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.setenv(kernels.WAY_VARIABLE, way)
+    chosen = kernels.choose(1 << 40)
+    assert chosen.name == "compiled, table" if way == "table" else chosen is INTERPRETED
+    assert kernels.choose(1000, compiled=True) is chosen
+
+
+def test_a_buffer_is_shorter_than_the_tables_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled.crc_kernel, "LONGEST", 5000)
+    kernel = kernel_of("table")
+    assert len(kernel.lane(4999, 1, wide=True, max_length=1).memory) > 4999
+    for size in (5000, 5001):
+        with pytest.raises(ValueError, match="too large"):
+            kernel.lane(size, 1, wide=True, max_length=1)
+
+
+@pytest.mark.parametrize("bound", [2**31 - 2, 2**31 - 1, 2**31, 2**32 - 1, 2**40])
+def test_a_negative_length_is_above_every_bound(kernel: Kernel, bound: int) -> None:
+    data = bytearray(made_up_record(0, 5))
+    data[28:32] = b"\xff\xff\xff\xfb"
+    lane = kernel.lane(len(data), 4, wide=True, max_length=bound)
+    lane.memory[: len(data)] = bytes(data)
+    for slot, value in ((POSITION, 0), (FILLED, len(data)), (ROOM, 2**40), (BASE, 0), (EXPECTED, 0)):
+        lane.state[slot] = value
+    assert lane.walk() == Status.LENGTH
 
 
 def test_without_a_compiler_everything_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,10 @@ from waltzctl.engine.scan.transcode import (
     Verdict,
     headers_to_wire,
     list_form,
+    room_for,
     to_wire,
 )
-from waltzctl.engine.scan.wire_layout import COLUMNS
+from waltzctl.engine.scan.wire_layout import APPEND_LEAST, COLUMNS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.primitives import Limits, MessageError
@@ -240,3 +241,26 @@ def test_one_encoder_serves_many_threads_at_once(way: str) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@properties
+@given(st.lists(st.tuples(st.integers(-5, 300), st.integers(-2, 12)), max_size=40), st.integers(0, 250))
+def test_room_is_made_for_no_more_than_the_lengths_allow(rows: list[tuple[int, int]], size: int) -> None:
+    table = np.zeros((len(rows), COLUMNS), np.int64)
+    for row, (length, records) in zip(table, rows, strict=True):
+        row[Column.LENGTH], row[Column.RECORDS] = length, records
+    lefts = [min(max(length - APPEND_LEAST, 0), size) for length, _ in rows]
+    records = sum(max(min(most, left // 36), 0) for left, (_, most) in zip(lefts, rows, strict=True))
+    assert room_for(table, size) == (records, sum(lefts) + records * 4)
+
+
+def test_a_record_whose_head_is_not_all_there_is_not_looked_at(way: str) -> None:
+    """The first record's data reaches to the end of the request, and another one is announced."""
+    record = WireRecord.make(0, RequestId(1, 2, 3, 4), 5, bytes(60))
+    raw = bytearray(encode(AppendRequest(7, 1, 3, (record, record), False)))
+    for cut in range(1, 89):
+        short = bytearray(raw[: len(raw) - cut])
+        table = table_of(bytes(raw)).copy()
+        table[0, Column.LENGTH] -= cut
+        found = AppendEncoder(max_data_length=100).encode(bytes(short), table, 0)
+        assert told(found) == (0, Verdict.MALFORMED, -1, []), cut

@@ -18,9 +18,9 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import dumped, examples, in_order, read, verified
 from tests.spark.streaming import Query, ids
+from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.spark.stream_reader import ADMISSION
-from waltzctl.render.objects import finding_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ def test_rows_and_findings_are_those_of_the_files(store: Store, examples_there: 
     for storage, url in examples_there:
         expected = in_order(at(url, row, storage) for row in dumped(storage))
         assert in_order(read(url, splitSize=4000, **store.options)) == expected
-        findings = [{"node": str(storage), **finding_keys(one)} for one in verified(storage)]
+        findings = [{"node": str(storage), **FINDING.keys(one)} for one in verified(storage)]
         expected = in_order(at(url, row, storage) for row in findings)
         got = read(url, view="findings", **store.options)
         assert in_order(got) == expected

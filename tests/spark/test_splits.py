@@ -19,7 +19,7 @@ from tests.builders import build_directory, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import dumped, examples, in_order, packets, read
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import make_records
 from tests.spark.writing import begin, is_clean, nothing_left, rows, write
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, RefusedError
 from waltzctl.engine.spark import run_writing, staging
 

@@ -16,7 +16,7 @@ from tests.blocks import encoded_block
 from tests.builders import build_directory, digest, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.storage.support import LAYOUTS, SMALL, damage, data_path, entries, index_path, opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import OutOfOrderError, PartitionQuarantinedError
 from waltzctl.engine.scan.transcode import EncodedBlock
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.builders import CREATED, KEY
 from tests.storage.support import LAYOUTS, codes, damage
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     DamageError,

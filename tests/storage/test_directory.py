@@ -12,7 +12,7 @@ import pytest
 from tests.builders import KEY, build_directory, digest, make_records
 from tests.golden import GOLDEN, golden_directories, needs_golden
 from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,

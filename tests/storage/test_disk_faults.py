@@ -17,7 +17,7 @@ from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
 from tests.storage.faulty_disks import everything_is_there
 from tests.storage.support import LAYOUTS, SMALL, opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.storage.directory import StorageOptions

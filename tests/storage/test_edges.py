@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import LAYOUTS, built, damage, data_path, index_path, opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, PartitionQuarantinedError
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage import places

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.builders import build_directory, digest
 from tests.storage.support import LAYOUTS, opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.storage.fences import SessionFences, fence_path, forget_fence

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.storage.support import opened
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DirectoryLockedError
 from waltzctl.engine.storage.view import view_storage
 

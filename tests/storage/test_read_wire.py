@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.blocks import wire_record
 from tests.builders import build_directory, make_records
 from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, offset_of, opened, write_at
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import CorruptRecordError, InvalidRequestError
 from waltzctl.engine.scan import source
 from waltzctl.engine.storage import segment_reader

@@ -25,7 +25,7 @@ from tests.storage.support import (
     opened,
     write_at,
 )
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     CorruptRecordError,
     DamageError,

@@ -130,12 +130,20 @@ def crowded(records: Sequence[Intact]) -> Iterator[Intact]:
 def stood_there(scene: Scene, reading: Reading, one: tuple[int, int, bytes]) -> bool:
     """Whether a record is one of the partition's under another id, and stood so in its own data files before.
 
-    Behind damage it is in place only once that is gone.  It is no record's data, for all of it but the id is a true record's.
+    Behind damage it is in place only once that is gone, and in a file with a damaged header only once that is mended.  It is no
+    record's data, for all of it but the id is a true record's.
     """
-    number, transaction_id, data = one
-    body = {true[8:-4] for true in scene.truth.get(number, {}).values()}
+    number, _, data = one
+    truth = scene.truth.get(number, {}).values()
     partition = reading.partitions.get(number)
-    return data[8:-4] in body and partition is not None and data in partition.in_place.get(transaction_id, ())
+    if partition is None or data[8:-4] not in {true[8:-4] for true in truth}:
+        return False
+    return any(
+        data in stood and (not member.foreign or stood & set(truth))
+        for member in partition.members
+        if member.suffix == ".seg"
+        for stood in ({record.data for record in member.records},)
+    )
 
 
 def shown(records: set[tuple[int, int]]) -> str:

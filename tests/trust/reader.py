@@ -18,7 +18,8 @@ been here:
 - up to the local low-water mark of a valid struct (the node's own last transaction when a session began);
 - in front of the first id in the name of any data or index file, as the log begins with 0 and has no holes;
 - those of an index whose data file is gone or shorter than its header: its writer had as many records;
-- of an index with data: ids below the last multiple of 1000 in front of its last entry, where index and data were synced;
+- of an index with data: ids below the last multiple of 1000 in front of its last entry, where index and data were synced (zeros
+  at its end are no entries: a crash leaves them of a file's growth);
 - in front of an intact record in place, where its id rises with those of most others in its file, and lies in front of the next
   data file's: what stands in both is for that one to prove.
 
@@ -79,7 +80,8 @@ class Member:
     """A regular file in a partition directory.
 
     `first` and `suffix` are those of its name, None and "" for a stray one; `end` is where a data file's unbroken row of records
-    ends; `foreign` says why it is not the partition's own, and is empty where nothing speaks against it.
+    ends; `foreign` says why it is not the partition's own, and is empty where nothing speaks against it.  `entries`: those of an
+    index up to the last that is not zero.
     """
 
     path: str
@@ -90,11 +92,7 @@ class Member:
     records: tuple[Intact, ...]
     end: int
     foreign: tuple[str, ...] = ()
-
-    @property
-    def entries(self) -> int:
-        """Whole entries, if it is an index."""
-        return max(0, self.size - HEADER.size) // 8
+    entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,6 +228,12 @@ def record_at(data: bytes, place: int, *, of_client: bool = True) -> tuple[int, 
     return number, partition, end + 4 - place
 
 
+def entries_in(index: bytes) -> int:
+    """Whole entries of an index, up to the last that is not zero."""
+    whole = index[HEADER.size : HEADER.size + max(0, len(index) - HEADER.size) // 8 * 8]
+    return -(-len(whole.rstrip(b"\0")) // 8)
+
+
 def header_of(data: bytes) -> Header | None:
     """The header at the beginning of a data or index file; None where the file is shorter."""
     if len(data) < HEADER.size:
@@ -324,7 +328,10 @@ def _members(top: str, name: str, key: bytes | None) -> tuple[Member, ...]:
             continue
         first, suffix = _named(file)
         records = () if suffix == ".idx" else tuple(records_in(data, f"{name}/{file}"))
-        members.append(Member(f"{name}/{file}", first, suffix, len(data), header_of(data), records, end_of(data)))
+        entries = entries_in(data) if suffix == ".idx" else 0
+        members.append(
+            Member(f"{name}/{file}", first, suffix, len(data), header_of(data), records, end_of(data), (), entries)
+        )
     return tuple(_judged(one, key, int(name)) if one.suffix == ".seg" else one for one in members)
 
 

@@ -297,14 +297,14 @@ def kills(damaged: Damaged, place: Path) -> Iterator[str]:
     work = watched("recover", root, "--yes", "--format", "ndjson", *option)
     if not any(one["undo_id"] for one in work.said.only("result")):
         return
-    after = read_tree(root)
+    whole = root
     if rng.random() < 0.6:
         next_command = rng.choice(("recover", "undo", "append"))
         moment = work.moment(rng)
         root = plant(scene.files, place / "d")
         if killed(moment, "recover", root, "--yes", *option):
             what = f"recover killed after change {moment} of {len(work.changes)}, then {next_command}"
-            yield from _put_right(scene, root, before, after, next_command, option, what)
+            yield from _put_right(scene, root, before, whole, next_command, option, what)
         return
     repaired = read_tree(root, ours=True)
     undoing = watched("undo", root, "--yes", "--format", "ndjson")
@@ -317,15 +317,18 @@ def kills(damaged: Damaged, place: Path) -> Iterator[str]:
 
 
 def _put_right(
-    scene: Scene, root: Path, before: Before, after: Tree, command: str, option: tuple[str, ...], what: str
+    scene: Scene, root: Path, before: Before, whole: Path, command: str, option: tuple[str, ...], what: str
 ) -> Iterator[str]:
     said = called("verify", root, "--format", "ndjson")
     yield from (f"{what}: {one}" for one in sound_answer(said))
     if command == "recover":
         done = recovered(root, *option)
         yield from (f"{what}: {one}" for answer in done.said for one in sound_answer(answer))
-        if changed := _differ(after, read_tree(root)):
-            yield f"{what}: not as without the kill: {changed}"
+        found = read_tree(root)
+        if changed := _differ(read_tree(whole), found):
+            recovered(whole, *option)  # killed when nothing was left to do: the recover after it was the second one
+            if _differ(read_tree(whole), found):
+                yield f"{what}: not as without the kill: {changed}"
     elif command == "undo":
         said = called("undo", root, "--yes")
         yield from (f"{what}: {one}" for one in sound_answer(said))

@@ -20,7 +20,7 @@ from typing import Any
 import typer.main
 
 from waltzctl.app import app
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where directories are built: the syncs of thousands of repairs would wait for a disk otherwise."""

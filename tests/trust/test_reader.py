@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import struct
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.trust import layout, reader
 from tests.trust.damage import draw
 from tests.trust.judging import crowded
 from tests.trust.layout import DOCUMENTED, RELEASED, Pair, Transaction
-from tests.trust.reader import Intact, ranges, read_directory, record_at, records_in
+from tests.trust.reader import Intact, entries_in, ranges, read_directory, record_at, records_in
 from tests.trust.scene import Tree, plant
 
 KEY = bytes(range(16))
@@ -246,3 +247,11 @@ def test_a_record_out_of_order_or_beyond_the_next_file_proves_nothing(
     files[layout.name(0, 0)] = content(files, layout.name(0, 0))[:128] + b"".join(body)
     found = read_directory(plant(files, tmp_path / "d")).partitions[0].by
     assert found["records of 0/0000000000000000000.seg"] == proven
+
+
+@pytest.mark.parametrize(
+    ("count", "zeros", "expected"), [(0, 0, 0), (3, 0, 3), (3, 8, 3), (3, 7, 3), (3, 8000, 3), (0, 8, 0)]
+)
+def test_zeros_at_the_end_of_an_index_are_no_entries(count: int, zeros: int, expected: int) -> None:
+    index = bytes(128) + b"".join(struct.pack(">q", 128 + 256 * place) for place in range(count)) + bytes(zeros)
+    assert entries_in(index) == expected

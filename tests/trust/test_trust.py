@@ -20,8 +20,8 @@ DIRECTORIES, PART = 300, 50
 MANY, MANY_PART = 20_000, 250
 BROKE: tuple[tuple[int, tuple[str, ...]], ...] = (
     *((seed, ()) for seed in (2067, 2255, 2349, 2443, 2609, 5169, 5420, 6180, 7049, 7198, 7293, 7313, 7331, 7497)),
-    *((seed, ()) for seed in (10102, 10631, 12385, 2141, 5143, 5616, 20189, 20313, 40217)),
-    *((seed, ()) for seed in (14357, 14922, 15736, 16044, 30002, 30441, 70198, 15979)),
+    *((seed, ()) for seed in (1948, 10102, 10631, 10779, 11467, 11715, 12385, 2141, 5143, 5616, 20189, 20313, 40217)),
+    *((seed, ()) for seed in (14357, 14922, 15736, 16044, 16558, 17834, 30002, 30441, 70198, 15979)),
     (9, ("data checksum", "wrong id, right checksums")),
     (50005, ("losses accepted before", "not assigned")),
     (60004, ("several wrong ids", "several records")),

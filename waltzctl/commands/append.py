@@ -160,8 +160,8 @@ def _append(
     from waltzctl.engine.storage.options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
+    from waltzctl.outcome import say_taken_back
     from waltzctl.render.objects import append_result_object
-    from waltzctl.repairing import say_taken_back
 
     storage_path = storage_to_append_to(named, partition)
     options = StorageOptions() if threshold is None else StorageOptions(segment_size_threshold=threshold)

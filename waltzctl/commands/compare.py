@@ -195,16 +195,16 @@ class _Report:
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
+        from waltzctl.engine.columns.finding import FINDING
         from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
         from waltzctl.render.compared import comparison_object
-        from waltzctl.render.objects import finding_object
 
         silent = self._console.quiet and self._console.for_people
         with self._listener.paused():
             if isinstance(seen, Finding):
                 if not (silent and seen.severity == "note"):
-                    self._console.emit(finding_object(seen), flush=True)
+                    self._console.emit(FINDING.shown(seen), flush=True)
             elif isinstance(seen, PartitionComparison):
                 if self._keep:
                     self._comparisons.append(seen)
@@ -240,8 +240,8 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
-        from waltzctl.engine import disk
         from waltzctl.engine.compare.plans import plans
+        from waltzctl.engine.durable import disk
         from waltzctl.output_file import replacing_text
         from waltzctl.render.compared import PlanFile
         from waltzctl.render.json import JsonWriter

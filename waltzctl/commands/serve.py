@@ -18,10 +18,10 @@ from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
 
 if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
     from waltzctl.engine.net.logs import LineStream
     from waltzctl.engine.node.configuration import Configuration
     from waltzctl.engine.node.node import Node
-    from waltzctl.render.objects import Object
     from waltzctl.serving import Shown
 
 _HOW_TO_BEGIN = (

@@ -177,12 +177,12 @@ def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
 
 
 def _show(report: StatsReport, console: Console) -> None:
-    from waltzctl.render.objects import finding_object
+    from waltzctl.engine.columns.finding import FINDING
     from waltzctl.render.stats import conclusion, stats_lines
     from waltzctl.render.stats_objects import stats_objects
 
     for finding in report.findings:
-        console.emit(finding_object(finding))
+        console.emit(FINDING.shown(finding))
     if console.format is Format.TABLE:
         for line in ("", *stats_lines(report, _look(console.stream)), ""):
             console.line(line)

@@ -18,7 +18,7 @@ from waltzctl.outcome import say
 from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
-    from waltzctl.engine.repair.manifest import QuarantineEntry
+    from waltzctl.engine.durable.manifest import QuarantineEntry
 
 MANUAL = Manual(
     name="undo",
@@ -115,7 +115,7 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from waltzctl.engine.repair.quarantine import list_entries
+    from waltzctl.engine.durable.quarantine import list_entries
     from waltzctl.engine.repair.since import concerned
     from waltzctl.engine.storage.view import TargetKind, resolve
 
@@ -175,7 +175,7 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    from waltzctl.engine.repair.manifest import INTERRUPTED, State
+    from waltzctl.engine.durable.manifest import INTERRUPTED, State
 
     advice = f"waltzctl undo {storage} --list shows what was kept"
     open_states = (State.APPLIED, *INTERRUPTED)
@@ -194,8 +194,8 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 
 def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
-    from waltzctl.engine.repair.manifest import State
-    from waltzctl.engine.repair.quarantine import list_entries
+    from waltzctl.engine.durable.manifest import State
+    from waltzctl.engine.durable.quarantine import list_entries
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.repair.undoing import check_undo
 
@@ -208,7 +208,7 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 
 def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
-    from waltzctl.engine.repair.manifest import partitions_of
+    from waltzctl.engine.durable.manifest import partitions_of
 
     if not sys.stdin.isatty():
         raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
@@ -235,8 +235,8 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
+    from waltzctl.outcome import say_taken_back
     from waltzctl.render.objects import result_object
-    from waltzctl.repairing import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):
         undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss)

@@ -328,15 +328,16 @@ class _Report:
 
     def show(self, seen: Finding | VerifySummary) -> None:
         """Show one item of the stream."""
+        from waltzctl.engine.columns.finding import FINDING
         from waltzctl.engine.findings import Finding
-        from waltzctl.render.objects import finding_object, verify_summary_object
+        from waltzctl.render.objects import verify_summary_object
 
         silent = self._console.quiet and self._console.for_people
         if isinstance(seen, Finding):
             if seen.remedy is not None and len(self._remedies) <= REMEDIES:
                 self._remedies[seen.remedy] = None
             if not (silent and seen.severity == "note"):
-                self._console.emit(finding_object(seen), flush=True)
+                self._console.emit(FINDING.shown(seen), flush=True)
             return
         self.status = ExitStatus.from_label(seen.exit_status_name)
         if not (silent and self.status is ExitStatus.CLEAN):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waltzctl.render.objects import Object, named
+from waltzctl.engine.columns.column import Object
+from waltzctl.render.objects import named
 from waltzctl.values import human_bytes
 
 if TYPE_CHECKING:

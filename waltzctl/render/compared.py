@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.columns.column import Object
+from waltzctl.engine.columns.kinds import base64_text, hex32
 from waltzctl.exit_status import ExitStatus
-from waltzctl.render.objects import Object, base64_text, hex32, named, path_text
+from waltzctl.render.objects import named, path_text
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from waltzctl.engine.columns.column import Object
 from waltzctl.render.ndjson import encode
-from waltzctl.render.objects import Object
 
 
 class JsonWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TextIO
 
-from waltzctl.render.objects import Object
+from waltzctl.engine.columns.column import Object
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 

@@ -1,16 +1,15 @@
-"""The objects about nodes: partitions, sessions, metrics, checks of their ports, plans for them, and records read from them."""
+"""The objects about nodes: partitions, sessions, metrics, checks of their ports, and plans for them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waltzctl.options import DataForm
-from waltzctl.render.dumped import data_keys
-from waltzctl.render.objects import Object, hex32, named
+from waltzctl.engine.columns.column import ABSENT, Object
+from waltzctl.engine.columns.plan import ARGUMENTS, PLAN, STEP
+from waltzctl.render.objects import named
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
-    from waltzctl.engine.client.inspect import NodeRecord
     from waltzctl.engine.client.plan import NodePlan
     from waltzctl.engine.client.readings import MetricReading, PartitionReading
     from waltzctl.engine.errors import WaltzError
@@ -115,53 +114,18 @@ def node_metric_object(node: Address, metric: MetricReading) -> Object:
 
 def node_plan_object(plan: NodePlan) -> Object:
     """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node that records come from."""
-    return named(
-        "plan",
-        {
-            "hash": plan.hash,
-            "command": plan.command,
-            "path": plan.address.url,
-            "steps": [
-                {
-                    "action": step.action.value,
-                    "path": plan.address.url,
-                    "partition": step.partition,
-                    "from_transaction_id": step.from_transaction_id,
-                    "to_transaction_id": step.to_transaction_id,
-                    "offset": None,
-                    "length": None,
-                    "reason": step.reason,
-                    "loses_data": step.loses_data,
-                }
-                for step in plan.steps
-            ],
-            "undecided": [],
-            "arguments": {
-                "partitions": tuple(plan.partitions),
-                "everything": False,
-                "after": None,
-                "replicas": () if plan.source is None else (plan.source.url,),
-                "allow_data_loss": any(step.loses_data for step in plan.steps),
-                "forget_losses": False,
-            },
-        },
+    from waltzctl.engine.repair.plan import Arguments
+
+    url = plan.address.url
+    arguments = Arguments(
+        partitions=tuple(plan.partitions),
+        replicas=() if plan.source is None else (plan.source.url,),
+        allow_data_loss=any(step.loses_data for step in plan.steps),
     )
-
-
-def node_record_object(one: NodeRecord, form: DataForm | None, preview: int | None = None) -> Object:
-    """**record**, of a node: where it stands in which file, and its checksum there, are not seen."""
-    record = one.record
-    keys: Object = {
-        "partition": one.partition,
-        "segment": None,
-        "transaction_id": record.transaction_id,
-        "offset": None,
-        "size": one.size,
-        "request_id": record.request_id.by_name(),
-        "header": record.header,
-        "data_length": len(record.data),
-        "data_checksum": hex32(record.data_checksum),
-        "record_checksum": None,
-    }
-    keys.update(data_keys(record.data, form, preview))
-    return named("record", keys)
+    return PLAN.shown(
+        plan,
+        path=url,
+        steps=[STEP.keys(step, path=url, offset=None, length=None) for step in plan.steps],
+        undecided=[],
+        arguments=ARGUMENTS.keys(arguments, layout=ABSENT),
+    )

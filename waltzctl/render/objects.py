@@ -8,30 +8,29 @@ are numbers (beyond 2^53 some readers of JSON round them).
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from waltzctl.engine.columns.column import Object
+from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.exit_status import ExitStatus
 
 if TYPE_CHECKING:
+    from waltzctl.engine.durable.manifest import QuarantineEntry
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus
-    from waltzctl.engine.repair.manifest import QuarantineEntry
-    from waltzctl.engine.repair.plan import Plan, Step
+    from waltzctl.engine.repair.plan import Plan
     from waltzctl.engine.repair.salvage import SalvageReport
     from waltzctl.engine.repair.salvage_control import FoundControl
     from waltzctl.engine.repair.salvage_control_file import SalvagedControl
     from waltzctl.engine.repair.salvage_selection import Place
     from waltzctl.engine.storage.append import AppendResult
     from waltzctl.engine.storage.directory import ClusterResult
-
-Object = dict[str, Any]
-"""One JSON object, keys in the order of the contract."""
 
 
 def named(name: str, keys: Object) -> Object:
@@ -44,37 +43,6 @@ def path_text(path: Path | str | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-def hex32(checksum: int | None) -> str | None:
-    """A checksum as eight hex digits."""
-    return None if checksum is None else f"{checksum & 0xFFFFFFFF:08x}"
-
-
-def base64_text(data: bytes) -> str:
-    """Bytes in standard base64."""
-    return base64.b64encode(data).decode("ascii")
-
-
-def finding_keys(finding: Finding) -> Object:
-    """A finding without `schema` and `type`, as it stands inside other objects."""
-    return {
-        "code": finding.code.value,
-        "severity": finding.severity.value,
-        "path": path_text(finding.path),
-        "partition": finding.partition,
-        "segment": finding.segment,
-        "transaction_id": finding.transaction_id,
-        "offset": finding.offset,
-        "length": finding.length,
-        "message": finding.message,
-        "remedy": finding.remedy,
-    }
-
-
-def finding_object(finding: Finding) -> Object:
-    """**finding**."""
-    return named("finding", finding_keys(finding))
-
-
 def error_object(error: WaltzError) -> Object:
     """**error**: why a command ended without its answer.  `findings`: what it found in its way."""
     status = ExitStatus.from_label(error.status)
@@ -85,7 +53,7 @@ def error_object(error: WaltzError) -> Object:
             "exit_status": int(status),
             "message": error.message,
             "advice": error.advice,
-            "findings": [finding_keys(finding) for finding in getattr(error, "findings", ())],
+            "findings": [FINDING.keys(finding) for finding in getattr(error, "findings", ())],
         },
     )
 
@@ -113,64 +81,9 @@ def verify_summary_object(summary: VerifySummary) -> Object:
     )
 
 
-def _step_keys(step: Step) -> Object:
-    return {
-        "action": str(step.action),
-        "path": path_text(step.path),
-        "partition": step.partition,
-        "from_transaction_id": step.from_transaction_id,
-        "to_transaction_id": step.to_transaction_id,
-        "offset": step.offset,
-        "length": step.length,
-        "reason": step.reason,
-        "loses_data": step.loses_data,
-    }
-
-
 def plan_object(plan: Plan) -> Object:
-    """**plan**.  `arguments`: what the planner was asked for; ``--plan`` asks for it again."""
-    return named(
-        "plan",
-        {
-            "hash": plan.hash,
-            "command": plan.command,
-            "path": path_text(plan.path),
-            "steps": [_step_keys(step) for step in plan.steps],
-            "undecided": [finding_keys(finding) for finding in plan.undecided],
-            "arguments": {
-                "partitions": None if plan.arguments.partitions is None else tuple(plan.arguments.partitions),
-                "everything": plan.arguments.everything,
-                "after": plan.arguments.after,
-                "replicas": tuple(plan.arguments.replicas),
-                "allow_data_loss": plan.arguments.allow_data_loss,
-                "forget_losses": plan.arguments.forget_losses,
-                **_agreed_keys(plan),
-                "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
-                **_settings_keys(plan),
-            },
-        },
-    )
-
-
-def _agreed_keys(plan: Plan) -> Object:
-    """What a comparison of all replicas found; left out where there was none."""
-    agreed = [
-        {
-            "partition": one.partition,
-            "clean_to": one.clean_to,
-            "cut_after": one.cut_after,
-            "outvoted": tuple(one.outvoted),
-            "restore_end": one.restore_end,
-        }
-        for one in plan.arguments.agreed
-    ]
-    return {"agreed": agreed} if agreed else {}
-
-
-def _settings_keys(plan: Plan) -> Object:
-    """What set-partition is to set; left out of other plans."""
-    settings = [{"name": one.name, "value": one.value} for one in plan.arguments.settings]
-    return {"settings": settings} if settings else {}
+    """**plan**."""
+    return PLAN.shown(plan)
 
 
 def result_object(
@@ -194,7 +107,7 @@ def result_object(
             "quarantine": path_text(quarantine),
             "status": status,
             "exit_status": int(exit_status),
-            "findings": [finding_keys(finding) for finding in findings],
+            "findings": [FINDING.keys(finding) for finding in findings],
             **({} if bytes_freed is None else {"bytes_freed": bytes_freed}),
         },
     )
@@ -227,7 +140,7 @@ def append_result_object(result: AppendResult) -> Object:
             "last_transaction_id": result.last_transaction_id,
             "records": result.records,
             "bytes": result.bytes,
-            "mended": [finding_keys(finding) for finding in result.mended],
+            "mended": [FINDING.keys(finding) for finding in result.mended],
             "undo_ids": result.undo_ids,
             "taken_back": result.taken_back,
         },
@@ -281,7 +194,7 @@ def status_object(status: StorageStatus) -> Object:
                 for one in status.partitions
             ],
             "findings": [
-                finding_keys(finding)
+                FINDING.keys(finding)
                 for finding in (*status.findings, *(found for one in status.partitions for found in one.findings))
             ],
         },
@@ -322,7 +235,7 @@ def salvaged_control_object(found: SalvagedControl) -> Object:
             "bytes": found.bytes,
             "marks_unknown": tuple(found.marks_unknown),
             "controls": [_control_keys(one) for one in found.controls],
-            "findings": [finding_keys(finding) for finding in found.findings],
+            "findings": [FINDING.keys(finding) for finding in found.findings],
         },
     )
 
@@ -394,7 +307,7 @@ def salvage_report_object(report: SalvageReport) -> Object:
             "unreadable": [
                 {"path": path_text(one.path), "offset": one.offset, "length": one.length} for one in report.unreadable
             ],
-            "findings": [finding_keys(finding) for finding in report.findings],
+            "findings": [FINDING.keys(finding) for finding in report.findings],
             "acknowledged_missing": report.acknowledged_missing,
             "marks_unknown": tuple(report.marks_unknown),
             "controls": [_control_keys(one) for one in report.controls],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from waltzctl.render.objects import Object
+from waltzctl.engine.columns.column import Object
 from waltzctl.values import printable
 
 Row = tuple[str, dict[str, Any]]

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.render.objects import Object, named, path_text
+from waltzctl.engine.columns.column import Object
+from waltzctl.render.objects import named, path_text
 from waltzctl.values import format_ranges, printable
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.columns.column import Object
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.adapters import format_time
-from waltzctl.render.objects import Object, named, path_text
+from waltzctl.render.objects import named, path_text
 
 if TYPE_CHECKING:
     from waltzctl.engine.stats.axes import Interval

@@ -11,7 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from waltzctl.render.objects import Object
+from waltzctl.engine.columns.column import Form, Object, ObjectType
+from waltzctl.engine.columns.control import PARTITION_INFO
+from waltzctl.engine.columns.record import RECORD
+from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT, ids
+from waltzctl.render.cells import cell_of
 from waltzctl.values import format_ranges, human_bytes, printable
 
 BLOCK = 500
@@ -24,11 +28,25 @@ HEALTH_STYLE = {"ok": "green", "repairable": "yellow", "damaged": "red", "unassi
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, how the cell is made from the object, and the side it leans to."""
+    """A heading, how the cell is made from the object, the side it leans to, and whether the terminal's edge cuts it."""
 
     title: str
     cell: Callable[[Object], str]
     right: bool = True
+    cut: bool = False
+
+
+def _described(shown: ObjectType) -> tuple[Column, ...]:
+    """The columns that an object's own table names."""
+    return tuple(
+        Column(
+            one.title,
+            cell_of(one),
+            one.kind.right if one.right is None else one.right,
+            cut=one.cell is Form.PAYLOAD,
+        )
+        for one in shown.headed
+    )
 
 
 def _plain(key: str) -> Callable[[Object], str]:
@@ -39,50 +57,9 @@ def _plain(key: str) -> Callable[[Object], str]:
     return cell
 
 
-def _file_name(shown: Object) -> str:
-    return printable(shown["path"].rpartition("/")[2])
-
-
-def _request(shown: Object) -> str:
-    return ".".join(str(part) for part in shown["request_id"].values())
-
-
-def _data(shown: Object) -> str:
-    for key in ("data", "data_hex", "data_b64"):
-        if shown.get(key) is not None:
-            return printable(str(shown[key]))
-    return ""
-
-
 def _time(shown: Object, key: str) -> str:
     value = shown[key]
     return "-" if value is None else value[:19].replace("T", " ")
-
-
-def _ids(shown: Object) -> str:
-    first, last = shown["first_transaction_id"], shown["last_transaction_id"]
-    if last is None:
-        return "-"
-    return f"..{last}" if first is None else f"{first}..{last}"
-
-
-def _struct(number: int) -> Callable[[Object], str]:
-    def cell(shown: Object) -> str:
-        struct = shown["structs"][number]
-        marks = f"{struct['session_id']}/{struct['low_water_mark']}/{struct['local_low_water_mark']}"
-        return marks if struct["valid"] else f"{marks} INVALID"
-
-    return cell
-
-
-def _flags(shown: Object) -> str:
-    if shown["current"] is None:
-        return "-"
-    struct = shown["structs"][shown["current"] - 1]
-    if struct["flags"] is None:
-        return "-"
-    words = [word for word in ("assigned", "available") if struct[word]]
-    return " ".join(words) or "none"
 
 
 def _switches(shown: Object) -> str:
@@ -116,40 +93,7 @@ def _size(shown: Object) -> str:
 
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
-    "record": (
-        Column("P", _plain("partition")),
-        Column("TRANSACTION", _plain("transaction_id")),
-        Column("OFFSET", _plain("offset")),
-        Column("REQUEST ID", _request, right=False),
-        Column("HEADER", _plain("header")),
-        Column("BYTES", _plain("data_length")),
-        Column("DATA SUM", _plain("data_checksum")),
-        Column("RECORD SUM", _plain("record_checksum")),
-        Column("DATA", _data, right=False),
-    ),
-    "index-entry": (
-        Column("P", _plain("partition")),
-        Column("SEGMENT", _plain("segment")),
-        Column("TRANSACTION", _plain("transaction_id")),
-        Column("OFFSET", _plain("offset")),
-    ),
-    "segment": (
-        Column("P", _plain("partition")),
-        Column("FILE", _file_name, right=False),
-        Column("CREATED", lambda shown: _time(shown, "created"), right=False),
-        Column("TRANSACTIONS", _ids),
-        Column("RECORDS", _plain("records")),
-        Column("DATA", lambda shown: human_bytes(shown["data_bytes"])),
-        Column("INDEX", _plain("index"), right=False),
-    ),
-    "partition-info": (
-        Column("P", _plain("partition")),
-        Column("STORED", _plain("stored_partition")),
-        Column("IN FORCE", _plain("current")),
-        Column("1: SESSION/MARK/LOCAL", _struct(0)),
-        Column("2: SESSION/MARK/LOCAL", _struct(1)),
-        Column("FLAGS", _flags, right=False),
-    ),
+    **{one.name: _described(one) for one in (RECORD, INDEX_ENTRY, SEGMENT, PARTITION_INFO)},
     "partition-status": (
         Column("P", _plain("partition")),
         Column("HEALTH", _plain("health"), right=False),
@@ -159,7 +103,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("LOCAL", _plain("local_low_water_mark")),
         Column("SEGS", _plain("segments")),
         Column("BYTES", _size),
-        Column("TXNS", _ids),
+        Column("TXNS", ids),
         Column("LAST WRITTEN", lambda shown: _time(shown, "last_written")[:16], right=False),
     ),
     "setting": (
@@ -270,9 +214,7 @@ class TableWriter:
         parts: list[str] = []
         for n, (text, column) in enumerate(zip(cells, columns, strict=True)):
             if n == last and not column.right:
-                room = (
-                    None if self._width is None or column.cell is not _data else self._width - len("  ".join(parts)) - 2
-                )
+                room = None if self._width is None or not column.cut else self._width - len("  ".join(parts)) - 2
                 parts.append(text if room is None or len(text) <= max(room, 8) else text[: max(room, 8) - 1] + "…")
             else:
                 parts.append(text.rjust(self._widths[n]) if column.right else text.ljust(self._widths[n]))
@@ -412,7 +354,7 @@ def _cluster(writer: TableWriter, shown: Object) -> None:
 def _append_result(writer: TableWriter, shown: Object) -> None:
     writer.pairs(
         ("partition", shown["partition"]),
-        ("transactions", _ids(shown)),
+        ("transactions", ids(shown)),
         ("records", shown["records"]),
         ("bytes", shown["bytes"]),
     )
@@ -432,7 +374,7 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         missing = ", ".join(str(gap["first"]) if gap["first"] == gap["last"] else f"{gap['first']}..{gap['last']}"
                             for gap in partition["missing"])  # fmt: skip
         writer.line(
-            f"  partition {partition['partition']}: transactions {_ids(partition)}, {partition['records']} records"
+            f"  partition {partition['partition']}: transactions {ids(partition)}, {partition['records']} records"
         )
         if missing:
             writer.wrapped(f"missing: {missing}", "    ")

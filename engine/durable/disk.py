@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from waltzctl.engine.durable.regular import NotRegularError, open_regular, special_kind
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskError,
@@ -29,7 +30,6 @@ from waltzctl.engine.errors import (
     SyncFailedError,
     write_error,
 )
-from waltzctl.engine.regular import NotRegularError, open_regular, special_kind
 
 STATE_DIRECTORY = ".waltzctl"
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""

@@ -27,18 +27,8 @@ from tests.repair.trees import (
     recording,
     snapshot,
 )
-from waltzctl.engine import disk
-from waltzctl.engine.errors import (
-    DamageError,
-    DirectoryLockedError,
-    DiskFullError,
-    DiskWriteError,
-    InvalidRequestError,
-    RefusedError,
-    StalePlanError,
-)
-from waltzctl.engine.repair import carrying_out, journal, quarantine
-from waltzctl.engine.repair.quarantine import (
+from waltzctl.engine.durable import disk, execution, journal, quarantine
+from waltzctl.engine.durable.quarantine import (
     Cut,
     Overwrite,
     Remove,
@@ -48,6 +38,15 @@ from waltzctl.engine.repair.quarantine import (
     list_entries,
     roll_back_interrupted,
     undo,
+)
+from waltzctl.engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    DiskFullError,
+    DiskWriteError,
+    InvalidRequestError,
+    RefusedError,
+    StalePlanError,
 )
 
 SEEDS = st.integers(0, 2**32)
@@ -259,7 +258,7 @@ def test_a_failure_of_the_system_half_way_is_taken_back_at_once(tree: Path, monk
 
 
 def test_too_little_space_is_refused_before_anything_changes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda path: carrying_out.MANIFEST_ALLOWANCE + 99)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: execution.MANIFEST_ALLOWANCE + 99)
     with recording() as changes, pytest.raises(DiskFullError, match="nothing was changed"):
         run(tree, [Cut(tree / "0" / "a.seg", 100)])
     assert changes == []
@@ -275,7 +274,7 @@ def test_a_disk_that_fills_up_while_copies_are_made_leaves_nothing(tree: Path) -
 import resource, signal, sys
 from pathlib import Path
 from waltzctl.engine.errors import DiskWriteError
-from waltzctl.engine.repair.quarantine import Cut, Replace, apply_edits
+from waltzctl.engine.durable.quarantine import Cut, Replace, apply_edits
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 root = Path({str(tree)!r})

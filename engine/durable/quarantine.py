@@ -30,12 +30,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from waltzctl.engine import disk
-from waltzctl.engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, RefusedError, WaltzError
-from waltzctl.engine.repair import journal
-from waltzctl.engine.repair.carrying_out import carry_out, check_edits, check_space, prepare
-from waltzctl.engine.repair.edits import Cut, Edit, Overwrite, Remove, Replace
-from waltzctl.engine.repair.manifest import (
+from waltzctl.engine.durable import disk, journal
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
+from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
     KeptFile,
@@ -49,7 +47,7 @@ from waltzctl.engine.repair.manifest import (
     unusable,
     write_entry,
 )
-from waltzctl.engine.repair.restore import (
+from waltzctl.engine.durable.restore import (
     Way,
     move_back,
     put_back,
@@ -59,6 +57,7 @@ from waltzctl.engine.repair.restore import (
     stamp_as,
     ways_back,
 )
+from waltzctl.engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.storage.retired import settle_places
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from waltzctl.engine import disk
-from waltzctl.engine.repair.manifest import QuarantineEntry, Stamp
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.manifest import QuarantineEntry, Stamp
 from waltzctl.formats.adapters import format_time
 
 JOURNAL = "journal.jsonl"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.repair.trees import contents
-from waltzctl.engine.errors import DamageError, WaltzError
-from waltzctl.engine.repair.manifest import MANIFEST, QuarantineEntry, decode_entry, encode_entry
-from waltzctl.engine.repair.quarantine import (
+from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, decode_entry, encode_entry
+from waltzctl.engine.durable.quarantine import (
     Cut,
     Remove,
     Replace,
@@ -25,6 +24,7 @@ from waltzctl.engine.repair.quarantine import (
     roll_back_interrupted,
     undo,
 )
+from waltzctl.engine.errors import DamageError, WaltzError
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Keeping what edits take away, and carrying them out: the first two stages of a repair (`engine.repair.quarantine`)."""
+"""Keeping what edits take away, and carrying them out: the first two stages of a repair (`engine.durable.quarantine`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from waltzctl.engine import disk
-from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
-from waltzctl.engine.regular import special_kind
-from waltzctl.engine.repair.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
-from waltzctl.engine.repair.manifest import (
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
+from waltzctl.engine.durable.manifest import (
     KeptFile,
     KeptMove,
     KeptRange,
@@ -27,7 +25,9 @@ from waltzctl.engine.repair.manifest import (
     quarantine_directory,
     write_entry,
 )
-from waltzctl.engine.repair.restore import read_chunks, same_contents, stamp
+from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
 from waltzctl.engine.storage.retired import move_partition
 from waltzctl.engine.storage.view import FileState
 

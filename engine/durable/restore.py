@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.repair.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
 from waltzctl.engine.storage.retired import move_partition, settle_places
 from waltzctl.engine.storage.view import FileState
 

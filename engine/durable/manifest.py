@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from waltzctl.engine import disk
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, RefusedError
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.storage.accepted_losses import LEDGER_NAME

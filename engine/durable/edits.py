@@ -1,6 +1,6 @@
 """What a repair may do to a file: cut it, overwrite a range, replace or create it, remove it; and move a partition's directory.
 
-An edit is a value; `engine.repair.quarantine.apply_edits` is the only one who carries it out, after what it takes away is
+An edit is a value; `engine.durable.quarantine.apply_edits` is the only one who carries it out, after what it takes away is
 kept.  Edits of one file may be combined as long as they are edits in place (one `Cut`, any number of `Overwrite`, in ranges
 that do not overlap); a `Replace` or `Remove` stands alone for its file.
 """
@@ -122,7 +122,7 @@ def group_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
     Raises ValueError for a path outside the storage directory or in our own state directory, and for a combination that
     `edits` of one file do not allow.
     """
-    from waltzctl.engine.repair.manifest import check_name
+    from waltzctl.engine.durable.manifest import check_name
 
     grouped: dict[str, list[FileEdit]] = {}
     moved = [edit.path for edit in edits if isinstance(edit, MoveDirectory)]

@@ -1,0 +1,1 @@
+"""What a printed object consists of: one table of columns each, from which every form of it follows."""

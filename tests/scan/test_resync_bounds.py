@@ -1,0 +1,340 @@
+"""The bounds of the search behind damage, each with one step to either side, on a resynchroniser of its own."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.builders import make_records, segment_header
+from tests.scan.oracle import Segment, segment_of
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan import resync
+from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
+from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
+from waltzctl.engine.scan.resync import IndexHint, Resumption, Resynchroniser, out_of_reach
+from waltzctl.engine.scan.source import BytesSource
+from waltzctl.formats.segment import encode_entries
+
+
+class Unreadable(BytesSource):
+    """Cannot be read from `bad` on."""
+
+    def __init__(self, data: bytes, bad: int) -> None:
+        super().__init__(data)
+        self._bad = bad
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        if offset + len(buffer) > self._bad:
+            raise DiskReadError(self.name, offset, OSError(5, "made up"))
+        return super().read_into(offset, buffer)
+
+
+def searcher(
+    data: bytes,
+    index: IndexHint | None = None,
+    *,
+    stop: int | None = None,
+    ceiling: int | None = None,
+    longest: int = 1 << 20,
+    budget: int = 2**62,
+) -> Resynchroniser:
+    probe = Probe(BytesSource(data), len(data) if stop is None else stop, longest, Budget(budget))
+    return Resynchroniser(probe, INTERPRETED, index or IndexHint(None, 0, 128), ceiling)
+
+
+@pytest.mark.parametrize(
+    ("transaction_id", "room", "ceiling", "out"),
+    [
+        (20, 400, None, False),
+        (20, 399, 20, True),
+        (20, 400, 20, False),
+        (20, 399, 21, False),
+        (20, 399, 19, True),
+        (10, 0, 5, False),
+        (11, 0, 5, True),
+        (11, 39, 11, True),
+        (11, 40, 11, False),
+    ],
+)
+def test_an_id_of_the_next_segment_is_out_of_reach_where_there_is_no_room(
+    transaction_id: int, room: int, ceiling: int | None, *, out: bool
+) -> None:
+    assert out_of_reach(transaction_id, 10, room, ceiling) == out
+
+
+# --- the index ------------------------------------------------------------------------------------------------------------
+
+
+def index_file(first: int, *entries: int) -> bytes:
+    return segment_header(0, first).encode() + encode_entries(list(entries))
+
+
+@pytest.mark.parametrize(
+    ("index", "first", "start", "asked", "found"),
+    [
+        (index_file(3, 128, 200, 300), 3, 128, (3, 3), [128, 200, 300]),
+        (index_file(3, 128, 200, 300), 3, 128, (4, 1), [200]),
+        (index_file(3, 128, 200, 300), 3, 128, (5, 9), [300]),
+        (index_file(3, 128, 200, 300), 3, 128, (6, 1), []),
+        (index_file(3, 128, 200, 300), 3, 128, (2, 3), []),
+        (index_file(3, 128, 200, 300) + b"\0\0\0", 3, 128, (4, 9), [200, 300]),
+        # of another first id: entries are taken for what a segment with that of the file has
+        (index_file(9, 128, 200, 300), 3, 128, (4, 1), [200]),
+        (index_file(1, 128, 200, 300), 3, 128, (4, 1), [200]),
+        (index_file(1, 40, 128, 128, 300), 3, 128, (3, 2), [128, 300]),
+        # a scan that begins in the middle: its entry must lead there
+        (index_file(1, 128, 200, 300, 400), 2, 200, (3, 2), [300, 400]),
+        (index_file(1, 128, 201, 300, 400), 2, 200, (3, 2), []),
+        (index_file(2, 200, 300, 400), 2, 200, (3, 2), [300, 400]),
+        (index_file(3, 200, 300, 400), 2, 200, (3, 2), []),
+        (index_file(3, 128, 200, 300)[:127], 3, 128, (3, 3), []),
+        (b"", 3, 128, (3, 3), []),
+        (b"", 3, 200, (3, 3), []),
+    ],
+)
+def test_what_an_index_tells(index: bytes, first: int, start: int, asked: tuple[int, int], found: list[int]) -> None:
+    assert IndexHint(BytesSource(index), first, start).entries(*asked) == found
+
+
+def test_an_index_that_cannot_be_read_tells_nothing() -> None:
+    index = index_file(3, 128, 200, 300)
+    assert IndexHint(Unreadable(index, 100), 3, 128).entries(3, 3) == []
+    half = IndexHint(Unreadable(index, 144), 3, 128)
+    assert half.entries(3, 2) == [128, 200]
+    assert half.entries(3, 3) == []
+    assert IndexHint(None, 3, 128).entries(3, 3) == []
+    assert IndexHint(BytesSource(index), 3, 128).entries(2**62, 1) == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_as_many_entries_as_are_to_be_tried_are_tried(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = segment_of(make_records(6))
+    monkeypatch.setattr(resync, "INDEX_ENTRIES", most)
+    data = bytearray(made.data)
+    for place in (2, 3):
+        data[made.offsets[place] + 20] ^= 1
+    found = searcher(bytes(data), IndexHint(BytesSource(made.index), 0, 128)).by_index(made.offsets[2], 2)
+    assert found == (None if most < 3 else Found(made.offsets[4], 4, made.offsets[5]))
+
+
+def test_an_entry_proves_only_a_record_behind_the_damage_with_its_id() -> None:
+    made = segment_of([*make_records(5), *make_records(1, first=5)])
+    at = made.offsets
+
+    def found(*entries: int, data: bytes = made.data, stop: int | None = None) -> int | None:
+        hint = IndexHint(BytesSource(index_file(0, 128, at[1], *entries)), 0, 128)
+        one = searcher(data, hint, stop=stop).by_index(at[2], 2)
+        return None if one is None else one.offset
+
+    assert found(at[2], at[3]) == at[3]  # its own place is no place behind it
+    assert found(at[2] + 1, at[4], at[4]) == at[4]  # the second is of another id
+    assert found(-5, 2**62, 0, at[5]) == at[5]
+    assert found(at[4], at[5]) is None
+    assert found(0, 0, 0, len(made.data) - 39) is None
+    empty = segment_of([*make_records(2), *make_records(2, first=2, size=0)])
+    last = empty.offsets[3]
+    hint = IndexHint(BytesSource(empty.index), 0, 128)
+    assert searcher(empty.data, hint).by_index(empty.offsets[2], 2) == Found(last, 3, last + 40)
+    assert searcher(empty.data, hint, stop=last + 39).by_index(empty.offsets[2], 2) is None
+
+
+# --- chains ---------------------------------------------------------------------------------------------------------------
+
+
+def test_how_far_a_chain_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = segment_of(make_records(10, size=60))
+    head = Found(made.offsets[2], 2, made.offsets[3])
+    search = searcher(made.data)
+    assert search.follow(head, len(made.data)) == (len(made.data), 9, True)
+    assert search.follow(head, len(made.data), 3) == (made.offsets[5], 4, False)
+    assert search.follow(head, len(made.data), 8) == (len(made.data), 9, True)
+    assert search.follow(head, len(made.data), 9) == (len(made.data), 9, True)
+    assert search.follow(head, made.offsets[5]) == (made.offsets[5], 4, True)
+    assert search.follow(head, made.offsets[5], 3) == (made.offsets[5], 4, True)
+    assert search.follow(head, made.offsets[5] + 1) == (made.offsets[5], 4, False)
+    for size, reached in ((200, True), (201, True), (199, True), (300, False), (299, True)):
+        monkeypatch.setattr(resync, "LOOKAHEAD", size)
+        assert search.follow(head, made.offsets[5] + 1)[2] == reached
+    broken = bytearray(made.data)
+    broken[made.offsets[4] + 50] ^= 1
+    assert searcher(bytes(broken)).follow(head, len(broken)) == (made.offsets[4], 3, False)
+
+
+def test_what_following_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resync, "FOLLOW_BLOCK", 8192)
+    made = segment_of(make_records(10, size=60))
+    head = Found(made.offsets[2], 2, made.offsets[3])
+    for budget, enough in ((8192 + 800, True), (8192 + 799, False)):
+        search = searcher(made.data, budget=budget)
+        if enough:
+            assert search.follow(head, len(made.data))[2]
+        else:
+            with pytest.raises(BudgetExhaustedError):
+                search.follow(head, len(made.data))
+
+
+# --- the search -----------------------------------------------------------------------------------------------------------
+
+
+def beyond_proof(made: Segment, place: int, *, length: int | None = None) -> bytearray:
+    """Header, data and both checksums of a record are damaged; `length` is what it claims then (else something huge)."""
+    data = bytearray(made.data)
+    start, end = made.span(place)
+    for at in (start + 12, start + 33, end - 5, end - 2):
+        data[at] ^= 0x21
+    data[start + 28 : start + 32] = (10**9 if length is None else length).to_bytes(4, signed=True)
+    return data
+
+
+def outer(content: bytes, count: int = 8) -> Segment:
+    """A segment in which record 3 holds `content`."""
+    records = make_records(count, size=60)
+    records[3] = type(records[3]).make(3, records[3].request_id, 1, content)
+    return segment_of(records)
+
+
+def chain(first: int, count: int, length: int = 7) -> bytes:
+    return b"".join(made_up_record(first + n, length) for n in range(count))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_how_far_ids_may_be_ahead(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as fit between the damage and the place, and SLACK."""
+    monkeypatch.setattr(resync, "SLACK", 5)
+    made = segment_of(make_records(3, size=30))
+    start = made.offsets[1]
+    for junk in (39, 40, 41, 200):
+        fits = 1 + 5 + junk // 40
+        data = made.data[:start] + b"\xee" * junk + chain(fits + ahead, 1)
+        found = searcher(data).find(start, 1)
+        assert found == (Resumption(start + junk, fits, fits, "chain") if not ahead else None)
+
+
+def test_a_chain_beyond_the_ceiling_needs_the_room() -> None:
+    made = segment_of(make_records(3, size=30))
+    start = made.offsets[1]
+    data = made.data[:start] + b"\xee" * 80 + chain(4, 3)
+    assert searcher(data, ceiling=5).find(start, 1) == Resumption(start + 80, 4, 4, "chain")
+    assert searcher(data, ceiling=4).find(start, 1) is None
+    assert searcher(data[:start] + b"\xee" * 120 + chain(4, 3), ceiling=4).find(start, 1) is not None
+
+
+CASES: dict[str, tuple[Callable[[], bytes], int, str]] = {
+    "a longer chain of repeated ids loses to the one that reaches the end": (lambda: chain(4, 9), 4, "chain"),
+    "chains that agree are one": (lambda: b"x" * 50, 4, "chain"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chains_behind_a_record_beyond_proof(name: str) -> None:
+    content, first, proof = CASES[name]
+    made = outer(content())
+    data = bytes(beyond_proof(made, 3))
+    assert searcher(data).find(made.offsets[3], 3) == Resumption(made.offsets[4], first, first, proof)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wins"),
+    [
+        ((4, 3), (4, 2), 0),
+        ((4, 2), (4, 3), 1),
+        ((4, 2), (5, 2), 0),
+        ((4, 2), (5, 3), 1),
+        ((4, 2), (6, 9), 0),
+        ((4, 3), (4, 3), 0),
+    ],
+)
+def test_of_chains_with_the_same_ids_the_longer_one_is_believed(
+    first: tuple[int, int], second: tuple[int, int], wins: int
+) -> None:
+    """Neither reaches the end: the bytes behind them are nothing."""
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    one, other = chain(*first), chain(*second)
+    data = made.data[:start] + b"\xee" * 9 + one + b"\xee" * 11 + other + b"\xee" * 13
+    found = searcher(data).find(start, 3)
+    at = start + 9 if wins == 0 else start + 9 + len(one) + 11
+    number = (first, second)[wins][0]
+    assert found == Resumption(at, number, number, "chain")
+
+
+@pytest.mark.parametrize(("window", "seen"), [(40, False), (41, False), (52, True)])
+def test_a_better_chain_is_searched_for_in_a_window(
+    window: int, *, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resync, "CONFLICT_WINDOW", window)
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    one, other = chain(4, 2), chain(4, 5)
+    data = made.data[:start] + b"\xee" * 9 + one + b"\xee" * 51 + other + b"\xee"
+    found = searcher(data).find(start, 3)
+    assert found is not None
+    assert found.offset == start + 9 + (len(one) + 51 if seen else 0)
+
+
+@pytest.mark.parametrize(
+    ("length", "behind", "found"),
+    [
+        (20, b"", None),  # it looks torn: a right id and a length that leads beyond the end
+        (20, b"\xee", None),
+        (-1, b"\xee", 4),
+        (2**31 - 1, b"\xee", 4),
+        (1 << 20, b"\xee", None),
+        ((1 << 20) + 1, b"\xee", 4),
+    ],
+)
+def test_records_in_what_looks_like_a_torn_record_are_its_data(length: int, behind: bytes, found: int | None) -> None:
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    inside = b"." * 5 + chain(4, 2) + behind + b"-"
+    head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, length if length != 20 else len(inside) + 1, 5)
+    answer = searcher(made.data[:start] + head + inside).find(start, 3)
+    assert (None if answer is None else answer.transaction_id) == found
+    another = struct.pack(">q16siiI", 99, b"\1" * 16, 0, len(inside) + 1, 5)
+    assert searcher(made.data[:start] + another + inside).find(start, 3) is not None  # of another id
+    reaching = searcher(made.data[:start] + head + inside[: 5 + len(chain(4, 2))]).find(start, 3)
+    assert reaching is not None  # a chain that reaches the end is no data
+
+
+def test_damaged_records_that_close_one_behind_the_other() -> None:
+    made = segment_of(make_records(7, size=50))
+    data = bytearray(made.data)
+    for place in (2, 3):
+        data[made.offsets[place] + 60] ^= 1
+    at = made.offsets
+    assert searcher(bytes(data)).find(at[2], 2) == Resumption(at[4], 4, 4, "length")
+    for place in (4, 5, 6):
+        data[at[place] + 60] ^= 1
+    assert searcher(bytes(data)).find(at[2], 2) is None
+    renumbered = made.data[: at[3]] + made_up_record(9, 4) + made.data[at[4] :]
+    damaged = bytearray(renumbered)
+    damaged[at[2] + 60] ^= 1
+    assert searcher(bytes(damaged)).find(at[2], 2) == Resumption(at[3], 3, 9, "length")
+
+
+def test_the_index_proves_the_next_record_and_bounds_the_search() -> None:
+    made = outer(b"x" * 11 + chain(4, 2) + b"y" * 9)
+    data = bytes(beyond_proof(made, 3))
+    start, at = made.offsets[3], made.offsets
+    whole = IndexHint(BytesSource(made.index), 0, 128)
+    assert searcher(data, whole).find(start, 3) == Resumption(at[4], 4, 4, "index")
+    later = made.index[: 128 + 8 * 4] + bytes(16) + made.index[128 + 8 * 6 :]
+    hint = IndexHint(BytesSource(later), 0, 128)
+    # the chain of 4 and 5 that leads to the record that the index proves is believed, the one inside the data is not
+    assert searcher(data, hint).find(start, 3) == Resumption(at[4], 4, 4, "chain")
+    nothing = bytearray(data)
+    nothing[at[4] + 45] ^= 1
+    nothing[at[4] + 20] ^= 1
+    nothing[at[4] + 34] ^= 1
+    nothing[at[5] + 45] ^= 1
+    nothing[at[5] + 20] ^= 1
+    nothing[at[5] + 34] ^= 1
+    assert searcher(bytes(nothing), hint).find(start, 3) == Resumption(at[6], 6, 6, "index")
+
+
+def test_random_bytes_hold_no_record() -> None:
+    data = random.Random(5).randbytes(5000)
+    assert searcher(data).find(0, 0) is None
