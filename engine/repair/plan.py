@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
+from waltzctl.engine.durable.execution import check_edits
+from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran
 from waltzctl.engine.storage.accepted_losses import ledger_path
+from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.engine.storage.view import FileState, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
@@ -240,8 +243,6 @@ class Draft:
 
         `plan_roll_back` comes first; this is for what was interrupted since.
         """
-        from waltzctl.engine.durable.quarantine import interrupted
-
         if left := interrupted(self.storage):
             raise RefusedError(
                 f"{self.storage}: the repair {left[0].id} was interrupted", advice="take it back with undo"
@@ -249,9 +250,7 @@ class Draft:
 
     def finish(self) -> Repair:
         """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
-        from waltzctl.engine.durable.execution import check_edits
-
-        check_edits(self.storage, self.edits)
+        check_edits(self.storage, self.edits, STATE_FILES)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
         binding = bind(self.storage, partitions, self.edits, sources)
@@ -380,9 +379,6 @@ def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | N
     It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
     Raises DamageError for a manifest that cannot be used, DiskReadError.
     """
-    from waltzctl.engine.durable.manifest import partitions_of
-    from waltzctl.engine.durable.quarantine import interrupted
-
     try:
         storage = resolve(path).storage
     except NotWaltzError:

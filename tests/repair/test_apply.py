@@ -12,7 +12,6 @@ from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.durable import disk, journal
-from waltzctl.engine.durable.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
@@ -28,6 +27,8 @@ from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.segment import index_name
 
 
