@@ -26,10 +26,10 @@ from waltzctl.interrupt import finishing
 from waltzctl.manual import Section
 from waltzctl.options import Format, path_of
 from waltzctl.outcome import say_taken_back
-from waltzctl.render.objects import Object, plan_object, result_object
 from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
     from waltzctl.engine.repair.plan import Arguments, Plan, Repair
 
 STATUSES = (
@@ -177,6 +177,8 @@ def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
 
 def _agree(console: Console, plan: Plan, switches: Switches) -> None:
     """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
+    from waltzctl.render.objects import plan_object
+
     if not _asked_for(plan, switches):
         if not sys.stdin.isatty():
             console.emit(plan_object(plan), flush=True)
@@ -211,6 +213,8 @@ def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
 def _dry_run(
     console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, *, asked: bool
 ) -> ExitStatus:
+    from waltzctl.render.objects import plan_object
+
     console.emit(plan_object(plan), flush=True)
     status = verified(storage, partitions)
     if not asked:
@@ -222,6 +226,8 @@ def _dry_run(
 def _nothing_to_do(
     console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, otherwise: str
 ) -> ExitStatus:
+    from waltzctl.render.objects import result_object
+
     status = verified(storage, partitions)
     shown = result_object(
         plan_hash=plan.hash,
@@ -273,6 +279,7 @@ def confirm(touched: Collection[int]) -> None:
 
 def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
     from waltzctl.engine.repair.apply import apply
+    from waltzctl.render.objects import result_object
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
         result = apply(repair, arguments=sys.argv[1:])

@@ -13,6 +13,7 @@ from typing import Any
 from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
 from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.columns.kinds import REQUEST_ID
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.columns.record import RECORD
 from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
 
@@ -55,19 +56,6 @@ def keys(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schem
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-STEP = keys(
-    {
-        "action": STRING,
-        "path": PATH,
-        "partition": or_null(COUNT),
-        "from_transaction_id": or_null(INT64),
-        "to_transaction_id": or_null(INT64),
-        "offset": or_null(COUNT),
-        "length": or_null(COUNT),
-        "reason": STRING,
-        "loses_data": BOOLEAN,
-    }
-)
 PARTITION_STATUS = keys(
     {
         "partition": COUNT,
@@ -136,15 +124,6 @@ FOUND_CONTROL = keys(
         "structs": {**COUNT, "description": "Structs with a right checksum."},
         "used": BOOLEAN,
         "reason": STRING,
-    }
-)
-AGREED = keys(
-    {
-        "partition": COUNT,
-        "clean_to": INT64,
-        "cut_after": or_null(INT64),
-        "outvoted": listed({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
-        "restore_end": BOOLEAN,
     }
 )
 RANGE_KEYS = {"first_transaction_id": COUNT, "last_transaction_id": COUNT}
@@ -265,52 +244,6 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
             "locked_by": or_null({**COUNT, "description": "Process id; 0 where it is locked and the id is unknown."}),
             "partitions": listed(PARTITION_STATUS),
             "findings": listed(FINDING.strict),
-        },
-        (),
-    ),
-    "plan": (
-        "What a repair, or undo --prune, would do.",
-        {
-            "hash": STRING,
-            "command": STRING,
-            "path": PATH,
-            "steps": listed(STEP),
-            "undecided": listed(FINDING.strict),
-            "arguments": keys(
-                {
-                    "partitions": or_null(listed(COUNT)),
-                    "everything": BOOLEAN,
-                    "after": or_null(INT64),
-                    "replicas": listed(PATH),
-                    "allow_data_loss": BOOLEAN,
-                    "agreed": {
-                        **listed(AGREED),
-                        "description": "What compare found; left out where the plan does not come from there.",
-                    },
-                    "forget_losses": {**BOOLEAN, "description": "Older plans do not have it, which is false."},
-                    "layout": {**or_null(LAYOUT), "description": "To which layout convert goes."},
-                    "settings": {
-                        **listed(
-                            keys(
-                                {
-                                    "name": {
-                                        "enum": [
-                                            "session_id",
-                                            "low_water_mark",
-                                            "local_low_water_mark",
-                                            "assigned",
-                                            "available",
-                                        ]
-                                    },
-                                    "value": {"type": ["integer", "boolean"]},
-                                }
-                            )
-                        ),
-                        "description": "What set-partition is to set; left out of other plans.",
-                    },
-                },
-                ("agreed", "forget_losses", "layout", "settings"),
-            ),
         },
         (),
     ),
@@ -812,7 +745,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Schema], tuple[str, ...]]] = {
 }
 
 
-DESCRIBED = {one.name: one for one in (RECORD, FINDING, CONTROL, PARTITION_INFO, SEGMENT, INDEX_ENTRY)}
+DESCRIBED = {one.name: one for one in (RECORD, FINDING, CONTROL, PARTITION_INFO, SEGMENT, INDEX_ENTRY, PLAN)}
 
 
 def schema_of(name: str) -> Schema:

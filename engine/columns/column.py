@@ -32,6 +32,8 @@ Schema = dict[str, Any]
 Object = dict[str, Any]
 """One JSON object, keys in the order of the contract."""
 Read = Callable[[Any], Any]
+ABSENT: Any = object()
+"""Read of an optional column whose key is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,15 @@ class Column:
 
     @property
     def value(self) -> Read:
-        """Reads the engine's value."""
+        """Reads the engine's value.  Raises KeyError for one that has to be given."""
+        if self.given:
+            return self._not_given
         return self.read or attrgetter(self.name)
+
+    def _not_given(self, _source: Any) -> Any:
+        if self.optional:
+            return ABSENT
+        raise KeyError(self.name)
 
     @property
     def of(self) -> Read:
@@ -121,7 +130,7 @@ class Column:
 
         def read(source: Any) -> Any:
             found = value(source)
-            return None if found is None else shown(found)
+            return found if found is None or found is ABSENT else shown(found)
 
         return read
 
@@ -138,19 +147,20 @@ class Columns:
         return tuple(one for one in self.columns if Stands.OBJECT in one.stands)
 
     @cached_property
-    def _readers(self) -> tuple[tuple[str, Read | None], ...]:
-        return tuple((one.name, None if one.given else one.of) for one in self.printed)
+    def _readers(self) -> tuple[tuple[str, Read], ...]:
+        return tuple((one.name, one.of) for one in self.printed)
 
     def keys(self, value: Any, **given: Any) -> Object:
-        """The object without `schema` and `type`.  `given`: what is not read from `value`, by name.
+        """The object without `schema` and `type`.  `given`: what is not read from `value`, by name, as it is shown.
 
-        An optional key that is not given is left out.
+        An optional key is left out that is not given, or ABSENT.
         """
-        return {
-            name: given[name] if read is None else read(value)
-            for name, read in self._readers
-            if read is not None or name in given
-        }
+        made: Object = {}
+        for name, read in self._readers:
+            found = given[name] if name in given else read(value)
+            if found is not ABSENT:
+                made[name] = found
+        return made
 
     @property
     def strict(self) -> Schema:
@@ -180,9 +190,14 @@ class ObjectType(Columns):
     meaning: str
     leading: tuple[str, ...] = ()
 
+    @property
+    def identity(self) -> str:
+        """What stands in its key `schema`."""
+        return f"waltzctl.{self.name}/1"
+
     def named(self, keys: Object) -> Object:
         """An object of its own, with `schema` and `type` in front."""
-        return {"schema": f"waltzctl.{self.name}/1", "type": self.name, **keys}
+        return {"schema": self.identity, "type": self.name, **keys}
 
     def shown(self, value: Any, **given: Any) -> Object:
         """The object as it is printed."""
@@ -197,13 +212,12 @@ class ObjectType(Columns):
     @property
     def schema(self) -> Schema:
         """The whole JSON Schema."""
-        identity = f"waltzctl.{self.name}/1"
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$id": identity,
+            "$id": self.identity,
             "title": self.name,
             "description": self.meaning,
-            **strict(self.printed, {"schema": {"const": identity}, "type": {"const": self.name}}),
+            **strict(self.printed, {"schema": {"const": self.identity}, "type": {"const": self.name}}),
         }
 
 

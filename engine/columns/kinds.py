@@ -39,6 +39,8 @@ INT64 = Kind("64-bit integer", {"type": "integer", "minimum": -(2**63), "maximum
 PARTITION = Kind("integer", {"type": "integer"}, "int")
 BOOLEAN = Kind("boolean", {"type": "boolean"}, "boolean", right=False)
 TEXT = Kind("text", {"type": "string"}, "string", right=False)
+WORD = replace(TEXT, word="word", shown=str)
+"""A member of an enumeration whose words are not listed."""
 PATH = Kind(
     "path",
     {"type": "string", "description": "As it was given; bytes that are no UTF-8 are lone surrogates."},
@@ -73,7 +75,7 @@ def one_of(*values: object, spark: str = "string") -> Kind:
 
 
 def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
+    return getattr(value, "value", value)  # a member of an enumeration, or what stands for one
 
 
 LAYOUT = one_of("documented", "released")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.execution import check_edits
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from waltzctl.engine.repair.reconcile import Agreed
     from waltzctl.engine.repair.set_partition import Chosen
 
-SCHEMA = "waltzctl.plan/1"
-TYPE = "plan"
 _LIMIT = 64 << 20
 
 
@@ -269,25 +268,6 @@ class Draft:
         return Repair(plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back)
 
 
-def plan_object(plan: Plan) -> dict[str, Any]:
-    """The plan as the JSON object **plan** of the command line's contract."""
-    steps = [{**asdict(step), "path": str(step.path)} for step in plan.steps]
-    undecided = [
-        {**asdict(finding), "code": finding.code.value, "severity": finding.severity.value, "path": str(finding.path)}
-        for finding in plan.undecided
-    ]
-    return {
-        "schema": SCHEMA,
-        "type": TYPE,
-        "hash": plan.hash,
-        "command": plan.command,
-        "path": str(plan.path),
-        "arguments": plan.arguments.as_object(),
-        "steps": steps,
-        "undecided": undecided,
-    }
-
-
 def load_plan(file: Path) -> Repair:
     """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
 
@@ -296,7 +276,7 @@ def load_plan(file: Path) -> Repair:
     """
     try:
         body = json.loads(disk.read_range(file, 0, _LIMIT))
-        if body["schema"] != SCHEMA or body["type"] != TYPE:
+        if body["schema"] != PLAN.identity or body["type"] != PLAN.name:
             raise ValueError(f"schema {body['schema']!r}")
         wanted, command, path = (_text(body[key]) for key in ("hash", "command", "path"))
         arguments, steps = _arguments(body["arguments"]), body["steps"]
@@ -312,7 +292,7 @@ def load_plan(file: Path) -> Repair:
             f"{file}: the files of {path} are no longer those that the plan was made for; nothing was modified",
             advice="make the plan again with --dry-run",
         )
-    if steps != plan_object(repair.plan)["steps"]:
+    if steps != PLAN.keys(repair.plan)["steps"]:
         raise StalePlanError(
             f"{file}: its steps are not those that would be done; nothing was modified",
             advice="a plan is carried out as a whole: make one with --dry-run, and restrict it with the command's options",

@@ -13,7 +13,7 @@ from waltzctl.app import COMMANDS, manual_of
 
 HEAVY = (
     *("numpy", "numba", "llvmlite", "construct", "rich", "isal", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop"),
-    *(f"waltzctl.engine.{room}" for room in ("storage", "scan", "inspect", "repair", "disk", "node")),
+    *(f"waltzctl.engine.{room}" for room in ("storage", "scan", "inspect", "repair", "disk", "node", "columns")),
     *("waltzctl.formats", "prometheus_client"),
 )
 PROGRAM = """

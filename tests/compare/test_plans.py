@@ -25,13 +25,14 @@ from tests.compare.clusters import (
     tear,
 )
 from tests.repair.trees import snapshot
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.compare.outcome import PartitionComparison
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.plan import Arguments, Repair, load_plan, plan_object
+from waltzctl.engine.repair.plan import Arguments, Repair, load_plan
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.places import place
@@ -57,7 +58,7 @@ def carried_out(nodes: list[Path], found: dict[str, Repair], tmp_path: Path) -> 
     """Through a file, as recover --plan does; undone and carried out again; the comparison afterwards."""
     for repair in found.values():
         file = tmp_path / "plan.json"
-        file.write_text(json.dumps(plan_object(repair.plan)))
+        file.write_text(json.dumps(PLAN.shown(repair.plan)))
         before = snapshot(repair.storage)
         result = apply(load_plan(file), arguments=["recover"])
         assert (result.applied, result.status) == (True, "clean")
@@ -283,7 +284,7 @@ def test_plans_are_for_files_of_this_machine(nodes: list[Path]) -> None:
 def test_plans_without_an_agreement_keep_their_form(nodes: list[Path]) -> None:
     flip(nodes[0], 20)
     repair = plan_recover(nodes[0], replicas=[nodes[1]])
-    assert "agreed" not in plan_object(repair.plan)["arguments"]
+    assert "agreed" not in PLAN.shown(repair.plan)["arguments"]
     assert "agreed" not in Arguments().as_object()
 
 
@@ -293,7 +294,7 @@ def test_plans_without_an_agreement_keep_their_form(nodes: list[Path]) -> None:
      [{"partition": 0, "clean_to": 1, "outvoted": [[1]]}], [{"partition": 0, "clean_to": 1, "outvoted": [["a", "b"]]}]],
 )  # fmt: skip
 def test_an_agreement_that_cannot_be_meant_is_no_plan(nodes: list[Path], tmp_path: Path, agreed: object) -> None:
-    body = plan_object(plan_recover(nodes[0]).plan)
+    body = PLAN.shown(plan_recover(nodes[0]).plan)
     body["arguments"]["agreed"] = agreed
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(body))
@@ -304,7 +305,7 @@ def test_an_agreement_that_cannot_be_meant_is_no_plan(nodes: list[Path], tmp_pat
 def test_a_changed_agreement_is_another_plan(nodes: list[Path], tmp_path: Path) -> None:
     extend(nodes[0], 5)
     (repair,) = planned(nodes).values()
-    body = plan_object(repair.plan)
+    body = PLAN.shown(repair.plan)
     body["arguments"]["agreed"][0]["cut_after"] = 80
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(body))

@@ -24,9 +24,10 @@ from tests.repair.scenes import (
     status,
     undecided,
 )
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.plan import load_plan, plan_object
+from waltzctl.engine.repair.plan import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
@@ -267,7 +268,7 @@ def test_forgetting_is_planned_for_some_partitions_and_undone(scene: Scene, tmp_
         ("forget-accepted-loss", 0, 100, False)
     ]
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps(plan_object(repair.plan)))
+    file.write_text(json.dumps(PLAN.shown(repair.plan)))
     result = apply(load_plan(file), arguments=[])
     assert (result.exit_status_name, accepted(scene.root)) == ("clean", [(1, 20, 25, 19)])
     with pytest.raises(StalePlanError):

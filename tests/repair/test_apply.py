@@ -11,6 +11,7 @@ import pytest
 from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.errors import (
     DirectoryLockedError,
@@ -23,7 +24,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.repair.apply import apply, verify_again
-from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
+from waltzctl.engine.repair.plan import Repair, load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -43,7 +44,7 @@ def plans(scene: Scene) -> list[Repair]:
 
 
 def save(repair: Repair, path: Path) -> Path:
-    path.write_text(json.dumps(plan_object(repair.plan)))
+    path.write_text(json.dumps(PLAN.shown(repair.plan)))
     return path
 
 
@@ -55,7 +56,7 @@ def test_a_saved_plan_is_made_again_and_is_the_same(scene: Scene, tmp_path: Path
 
 def test_the_plan_object_has_the_keys_of_the_contract(scene: Scene) -> None:
     for repair in plans(scene):
-        found = plan_object(repair.plan)
+        found = PLAN.shown(repair.plan)
         assert {"schema", "type", "hash", "command", "path", "steps", "undecided"} <= set(found)
         assert (found["schema"], found["type"]) == ("waltzctl.plan/1", "plan")
         for step in found["steps"]:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import snapshot
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, KeptMove, encode_entry
@@ -25,7 +26,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.plan import Repair, load_plan, plan_object
+from waltzctl.engine.repair.plan import Repair, load_plan
 from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
@@ -442,9 +443,9 @@ def test_a_held_directory_and_a_stale_plan_are_left_alone(storage: Path) -> None
 def test_a_plan_file_is_made_again(storage: Path, tmp_path: Path) -> None:
     repair = plan(storage, loss=True, session_id=2, assigned=False, available=False)
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps(plan_object(repair.plan)))
+    file.write_text(json.dumps(PLAN.shown(repair.plan)))
     assert load_plan(file).plan == repair.plan
-    body = plan_object(repair.plan)
+    body = PLAN.shown(repair.plan)
     twice = [{"name": "session_id", "value": 2}] * 2
     for bad in (
         [{"name": "session_id", "value": "2"}],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.columns.column import Object
+from waltzctl.engine.columns.column import ABSENT, Object
+from waltzctl.engine.columns.plan import ARGUMENTS, PLAN, STEP
 from waltzctl.render.objects import named
 
 if TYPE_CHECKING:
@@ -113,34 +114,18 @@ def node_metric_object(node: Address, metric: MetricReading) -> Object:
 
 def node_plan_object(plan: NodePlan) -> Object:
     """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node that records come from."""
-    return named(
-        "plan",
-        {
-            "hash": plan.hash,
-            "command": plan.command,
-            "path": plan.address.url,
-            "steps": [
-                {
-                    "action": step.action.value,
-                    "path": plan.address.url,
-                    "partition": step.partition,
-                    "from_transaction_id": step.from_transaction_id,
-                    "to_transaction_id": step.to_transaction_id,
-                    "offset": None,
-                    "length": None,
-                    "reason": step.reason,
-                    "loses_data": step.loses_data,
-                }
-                for step in plan.steps
-            ],
-            "undecided": [],
-            "arguments": {
-                "partitions": tuple(plan.partitions),
-                "everything": False,
-                "after": None,
-                "replicas": () if plan.source is None else (plan.source.url,),
-                "allow_data_loss": any(step.loses_data for step in plan.steps),
-                "forget_losses": False,
-            },
-        },
+    from waltzctl.engine.repair.plan import Arguments
+
+    url = plan.address.url
+    arguments = Arguments(
+        partitions=tuple(plan.partitions),
+        replicas=() if plan.source is None else (plan.source.url,),
+        allow_data_loss=any(step.loses_data for step in plan.steps),
+    )
+    return PLAN.shown(
+        plan,
+        path=url,
+        steps=[STEP.keys(step, path=url, offset=None, length=None) for step in plan.steps],
+        undecided=[],
+        arguments=ARGUMENTS.keys(arguments, layout=ABSENT),
     )

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import Object
 from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.exit_status import ExitStatus
-
-__all__ = ["Object"]
 
 if TYPE_CHECKING:
     from waltzctl.engine.durable.manifest import QuarantineEntry
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus
-    from waltzctl.engine.repair.plan import Plan, Step
+    from waltzctl.engine.repair.plan import Plan
     from waltzctl.engine.repair.salvage import SalvageReport
     from waltzctl.engine.repair.salvage_control import FoundControl
     from waltzctl.engine.repair.salvage_control_file import SalvagedControl
@@ -82,64 +81,9 @@ def verify_summary_object(summary: VerifySummary) -> Object:
     )
 
 
-def _step_keys(step: Step) -> Object:
-    return {
-        "action": str(step.action),
-        "path": path_text(step.path),
-        "partition": step.partition,
-        "from_transaction_id": step.from_transaction_id,
-        "to_transaction_id": step.to_transaction_id,
-        "offset": step.offset,
-        "length": step.length,
-        "reason": step.reason,
-        "loses_data": step.loses_data,
-    }
-
-
 def plan_object(plan: Plan) -> Object:
-    """**plan**.  `arguments`: what the planner was asked for; ``--plan`` asks for it again."""
-    return named(
-        "plan",
-        {
-            "hash": plan.hash,
-            "command": plan.command,
-            "path": path_text(plan.path),
-            "steps": [_step_keys(step) for step in plan.steps],
-            "undecided": [FINDING.keys(finding) for finding in plan.undecided],
-            "arguments": {
-                "partitions": None if plan.arguments.partitions is None else tuple(plan.arguments.partitions),
-                "everything": plan.arguments.everything,
-                "after": plan.arguments.after,
-                "replicas": tuple(plan.arguments.replicas),
-                "allow_data_loss": plan.arguments.allow_data_loss,
-                "forget_losses": plan.arguments.forget_losses,
-                **_agreed_keys(plan),
-                "layout": None if plan.arguments.layout is None else plan.arguments.layout.value,
-                **_settings_keys(plan),
-            },
-        },
-    )
-
-
-def _agreed_keys(plan: Plan) -> Object:
-    """What a comparison of all replicas found; left out where there was none."""
-    agreed = [
-        {
-            "partition": one.partition,
-            "clean_to": one.clean_to,
-            "cut_after": one.cut_after,
-            "outvoted": tuple(one.outvoted),
-            "restore_end": one.restore_end,
-        }
-        for one in plan.arguments.agreed
-    ]
-    return {"agreed": agreed} if agreed else {}
-
-
-def _settings_keys(plan: Plan) -> Object:
-    """What set-partition is to set; left out of other plans."""
-    settings = [{"name": one.name, "value": one.value} for one in plan.arguments.settings]
-    return {"settings": settings} if settings else {}
+    """**plan**."""
+    return PLAN.shown(plan)
 
 
 def result_object(
