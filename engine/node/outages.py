@@ -31,8 +31,8 @@ from enum import Enum, auto
 
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
 from waltzctl.engine.findings import Severity
+from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.failures import denial_of
-from waltzctl.engine.node.health import DiskProbe
 from waltzctl.engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode
 from waltzctl.engine.storage.partition import Partition
 

@@ -28,8 +28,9 @@ from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
 from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
+from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
 from waltzctl.engine.scan.columns import Damage, DamageCause

@@ -20,7 +20,7 @@ from tests.storage.support import damage, data_path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.health import DiskProbe
+from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.formats.wire import storage

@@ -24,7 +24,8 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.repair.apply import apply, verify_again
-from waltzctl.engine.repair.plan import Repair, load_plan
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -217,7 +218,7 @@ def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(scene: Scen
 
 
 def remade(repair: Repair, scene: Scene) -> Repair:
-    from waltzctl.engine.repair.plan import make
+    from waltzctl.engine.repair.planners import make
 
     return make(repair.plan.command, scene.root, repair.plan.arguments)
 

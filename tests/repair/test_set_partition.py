@@ -26,8 +26,10 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.plan import Repair, load_plan
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.planners import load_plan
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.availability import Availability, read_availability, save_marks
