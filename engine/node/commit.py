@@ -33,7 +33,7 @@ from waltzctl.engine.node.answers import (
     report,
     successes,
 )
-from waltzctl.engine.node.metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import PartitionMetrics
 from waltzctl.engine.node.permissions import Denial, out_of_order
 from waltzctl.engine.node.requests import AppendRun, Sender
 from waltzctl.engine.scan.frames import Column
