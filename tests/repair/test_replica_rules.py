@@ -1,0 +1,331 @@
+"""What a replica proves, record by record: ids, places, neighbours and checksums, with a step to each side."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.builders import build_directory, make_records, write_segment
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.replicas import (
+    Agreement,
+    Neighbours,
+    Proven,
+    Refusal,
+    Replica,
+    Witness,
+    find_proven,
+    open_replicas,
+    same_record,
+)
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records, segment_name
+
+RECORDS = make_records(24, size=20)
+SIZE = 60
+FIRSTS = (4, 10, 16)
+"""A replica holds transactions 4 to 23 in three segments."""
+
+
+def build(path: Path) -> Path:
+    build_directory(path, {0: 1}, local_low_water_mark=-1)
+    for one in (path / "0").iterdir():
+        one.unlink()
+    for records in (RECORDS[4:10], RECORDS[10:16], RECORDS[16:]):
+        write_segment(path / "0", records)
+    return path
+
+
+def opened(path: Path) -> Replica:
+    control = read_control(path / "waltz-storage.ctl")
+    assert control is not None
+    return Replica(path, control.header.cluster_key)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Replica:
+    return opened(build(tmp_path / "r"))
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def seg(replica: Replica, first: int) -> Path:
+    return replica.path / "0" / segment_name(first)
+
+
+def claims_other(record: Record) -> bytes:
+    """The record as a client sent it with a wrong checksum of its data."""
+    raw = bytearray(record.encode())
+    raw[32:36] = (record.data_checksum ^ 1).to_bytes(4)
+    raw[-4:] = crc32(bytes(raw[:-4])).to_bytes(4)
+    return bytes(raw)
+
+
+# --- one record and a row ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(
+    ("number", "held"), [(3, False), (4, True), (9, True), (10, True), (15, True), (23, True), (24, False)]
+)
+def test_a_record_is_found_by_the_index_or_without_it(replica: Replica, number: int, indexed: bool, held: bool) -> None:
+    if not indexed:
+        for first in FIRSTS:
+            seg(replica, first).with_suffix(".idx").unlink()
+    assert replica.record(0, number) == (RECORDS[number].encode() if held else None)
+    assert replica.record(1, number) is None
+
+
+def test_an_index_that_leads_elsewhere_costs_nothing(replica: Replica) -> None:
+    index = seg(replica, 10).with_suffix(".idx")
+    data = index.read_bytes()
+    for entry in (
+        0,
+        127,
+        HEADER_SIZE,
+        HEADER_SIZE + SIZE - 1,
+        HEADER_SIZE + 2 * SIZE,
+        HEADER_SIZE + 6 * SIZE,
+        -1,
+        2**62,
+    ):
+        index.write_bytes(data[:HEADER_SIZE] + b"".join(entry.to_bytes(8, signed=True) for _ in range(6)))
+        for number in range(10, 16):
+            assert replica.record(0, number) == RECORDS[number].encode()
+    for size in (HEADER_SIZE, HEADER_SIZE + 15, HEADER_SIZE + 7):
+        index.write_bytes(data[:size])
+        assert replica.record(0, 11) == RECORDS[11].encode()
+
+
+@pytest.mark.parametrize(
+    ("first", "stop", "runs"),
+    [
+        (4, 5, [(4, 5, 4)]),
+        (9, 10, [(9, 10, 4)]),
+        (9, 11, [(9, 10, 4), (10, 11, 10)]),
+        (4, 24, [(4, 10, 4), (10, 16, 10), (16, 24, 16)]),
+        (5, 9, [(5, 9, 4)]),
+        (3, 5, None),
+        (23, 24, [(23, 24, 16)]),
+        (23, 25, None),
+        (24, 25, None),
+    ],
+)
+def test_a_row_of_records_is_one_run_for_each_segment(
+    replica: Replica, first: int, stop: int, runs: list[tuple[int, int, int]] | None
+) -> None:
+    found = replica.runs(0, first, stop)
+    if runs is None:
+        assert found is None
+        return
+    assert found is not None
+    assert [(one.first, one.stop, one.begins) for one in found] == runs
+    data = b"".join(one.span.path.read_bytes()[one.span.start : one.span.stop] for one in found)
+    assert data == encode_records(RECORDS[first:stop])[0]
+    assert len(found[0].span) == (found[0].stop - found[0].first) * SIZE
+    created = SegmentHeader.decode(seg(replica, runs[0][2]).read_bytes()).created
+    assert found[0].created == created
+
+
+@pytest.mark.parametrize("damaged", [11, 12, 13])
+def test_a_row_with_a_damaged_record_in_it_is_none(replica: Replica, damaged: int) -> None:
+    flip(seg(replica, 10), HEADER_SIZE + SIZE * (damaged - 10) + 40)
+    for first, stop in ((10, 11), (11, 13), (12, 13), (13, 14), (13, 16), (12, 15)):
+        assert (replica.runs(0, first, stop) is None) == (first <= damaged < stop)
+    assert replica.record(0, damaged) is None
+
+
+def test_a_record_whose_data_is_wrong_is_held_but_makes_no_row(tmp_path: Path) -> None:
+    path = build(tmp_path / "r")
+    data = seg(replica := opened(path), 10).read_bytes()
+    wrong = claims_other(RECORDS[12])
+    seg(replica, 10).write_bytes(data[: HEADER_SIZE + 2 * SIZE] + wrong + data[HEADER_SIZE + 3 * SIZE :])
+    assert replica.record(0, 12) == wrong
+    for first, stop in ((10, 12), (11, 13), (12, 13), (13, 16)):
+        assert (replica.runs(0, first, stop) is None) == (first <= 12 < stop)
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 1}, {"partition": 1}, {"first_transaction_id": 11}, {"cluster_key": None}]
+)
+def test_a_segment_with_another_header_is_not_used(replica: Replica, change: dict[str, object]) -> None:
+    path = seg(replica, 10)
+    data = path.read_bytes()
+    header = SegmentHeader.decode(data)
+    if "cluster_key" in change:
+        change = {"cluster_key": type(header.cluster_key)(int=header.cluster_key.int ^ 1)}
+    path.write_bytes(dataclasses.replace(header, **change).encode() + data[HEADER_SIZE:])  # type: ignore[arg-type]
+    assert [one.first for one in replica.segments(0)] == [4, 16]
+    assert replica.record(0, 11) is None
+    assert replica.record(0, 16) == RECORDS[16].encode()
+
+
+def test_a_segment_shorter_than_its_header_is_not_used(replica: Replica) -> None:
+    os.truncate(seg(replica, 10), HEADER_SIZE - 1)
+    assert [one.first for one in replica.segments(0)] == [4, 16]
+
+
+# --- compared ---------------------------------------------------------------------------------------------------------------
+
+
+def content(first: int, records: list[bytes]) -> Content:
+    header = SegmentHeader(0, 0, UUID(int=0), 0, first).encode()
+    return Content("here", (Literal(header + b"".join(records)),))
+
+
+def raws(first: int, stop: int, **changed: Callable[[Record], bytes]) -> list[bytes]:
+    return [changed.get(f"r{n}", Record.encode)(make) for n, make in enumerate(RECORDS[first:stop], first)]
+
+
+def another(record: Record) -> bytes:
+    return Record.make(record.transaction_id, record.request_id, record.header, b"x" * 20).encode()
+
+
+def broken(record: Record) -> bytes:
+    raw = bytearray(record.encode())
+    raw[40] ^= 1
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("first", "records", "agreement"),
+    [
+        (4, raws(4, 10), Agreement.EQUAL),
+        (5, raws(5, 12), Agreement.EQUAL),
+        (4, raws(4, 10, r9=another), Agreement.DIFFERS),
+        (4, raws(4, 10, r4=another), Agreement.DIFFERS),
+        (4, raws(4, 10, r6=broken), Agreement.EQUAL),
+        (4, raws(4, 10, r6=broken, r7=another), Agreement.DIFFERS),
+        (4, raws(4, 10, r6=broken, r5=another), Agreement.DIFFERS),
+        (4, raws(4, 10, r6=claims_other), Agreement.EQUAL),  # the data of one of the two was changed
+        (4, raws(4, 10, r6=claims_other, r8=another), Agreement.DIFFERS),
+        (0, raws(0, 4), Agreement.SILENT),
+        (0, raws(0, 5), Agreement.EQUAL),
+        (0, raws(0, 5, r4=another), Agreement.DIFFERS),
+        (0, raws(0, 5, r3=another), Agreement.EQUAL),
+        (24, [another(dataclasses.replace(RECORDS[0], transaction_id=24))], Agreement.SILENT),
+        (4, [], Agreement.SILENT),
+    ],
+)
+def test_how_records_compare_with_those_of_a_replica(
+    replica: Replica, first: int, records: list[bytes], agreement: Agreement
+) -> None:
+    assert replica.compare(0, content(first, records), first) is agreement
+    assert replica.compare(1, content(first, records), first) is Agreement.SILENT
+
+
+@pytest.mark.parametrize(("there", "same"), [(None, False), (b"same", True)])
+def test_the_same_record(there: bytes | None, *, same: bool) -> None:
+    one = RECORDS[5]
+    raw = one.encode()
+    assert same_record(raw, raw if there else None) == same
+    assert not same_record(raw, another(one))
+    assert same_record(raw, claims_other(one))
+    assert same_record(claims_other(one), raw)
+    changed = bytearray(claims_other(one))
+    changed[40] ^= 1
+    assert same_record(raw, bytes(changed))
+    for place in (7, 23, 27, 31):
+        other = bytearray(claims_other(one))
+        other[place] ^= 1
+        assert not same_record(raw, bytes(other)), place
+    assert not same_record(raw, raws(6, 7)[0])
+
+
+# --- proven -------------------------------------------------------------------------------------------------------------------
+
+
+def beside(before: Record | None, after: Record | None) -> Neighbours:
+    made = [None if one is None else Witness(one.transaction_id, one.encode()) for one in (before, after)]
+    return Neighbours(*made)
+
+
+def other(number: int) -> Record:
+    return dataclasses.replace(Record.make(number, RECORDS[0].request_id, 0, b"y" * 20))
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "proven"),
+    [
+        (beside(None, None), True),
+        (beside(RECORDS[9], RECORDS[12]), True),
+        (beside(other(9), RECORDS[12]), False),
+        (beside(RECORDS[9], other(12)), False),
+        (beside(RECORDS[5], RECORDS[14]), True),
+        (beside(other(5), RECORDS[14]), False),
+        (beside(RECORDS[5], other(14)), False),
+        (beside(other(3), RECORDS[12]), True),  # one that is not next to the loss may be missing there
+        (beside(RECORDS[9], other(24)), True),
+    ],
+)
+def test_neighbours_prove_records_of_a_replica(replica: Replica, neighbours: Neighbours, *, proven: bool) -> None:
+    found = find_proven([replica], 0, 10, 12, neighbours)
+    assert isinstance(found, Proven) == proven
+    if isinstance(found, Proven):
+        assert (found.replica, len(found), [(one.first, one.stop) for one in found.runs]) == (
+            replica.path,
+            2 * SIZE,
+            [(10, 12)],
+        )
+
+
+def test_a_neighbour_next_to_the_loss_must_be_there(replica: Replica) -> None:
+    assert isinstance(find_proven([replica], 0, 4, 5, beside(other(3), None)), Refusal)
+    assert isinstance(find_proven([replica], 0, 4, 5, beside(other(2), None)), Proven)
+    assert isinstance(find_proven([replica], 0, 23, 24, beside(None, other(24))), Refusal)
+    assert isinstance(find_proven([replica], 0, 23, 24, beside(None, other(25))), Proven)
+
+
+def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_count(tmp_path: Path) -> None:
+    one, same, differing, without = (opened(build(tmp_path / name)) for name in "abcd")
+    path = seg(differing, 10)
+    data = path.read_bytes()
+    path.write_bytes(data[: HEADER_SIZE + SIZE] + another(RECORDS[11]) + data[HEADER_SIZE + 2 * SIZE :])
+    seg(without, 10).unlink()
+    nothing = Neighbours(None, None)
+    for replicas, proven in (
+        ([], None),
+        ([one], one),
+        ([one, same], one),
+        ([without, same], same),
+        ([without], None),
+        ([one, differing], None),
+        ([differing], differing),
+    ):
+        found = find_proven(replicas, 0, 11, 12, nothing)
+        assert (found.replica if isinstance(found, Proven) else None) == (None if proven is None else proven.path)
+    assert isinstance(find_proven([one, differing], 0, 12, 14, nothing), Proven)
+    refused = find_proven([without, differing], 0, 11, 12, beside(None, RECORDS[11]))
+    assert isinstance(refused, Refusal)
+    assert refused.why.count("does not hold") == 1
+    assert "another record 11 behind" in refused.why
+
+
+def test_a_replica_that_cannot_be_read_proves_nothing(replica: Replica) -> None:
+    control = read_control(replica.path / "waltz-storage.ctl")
+    assert control is not None
+    replica.segments(0)
+    seg(replica, 10).unlink()
+    seg(replica, 10).mkdir()
+    found = find_proven([replica], 0, 11, 12, Neighbours(None, None))
+    assert isinstance(found, Refusal)
+    assert "cannot be read" in found.why
+
+
+def test_the_end_of_a_segment_is_the_end_of_a_run(tmp_path: Path) -> None:
+    root = build_directory(tmp_path / "r", {0: [RECORDS[4:10]]}, local_low_water_mark=-1)
+    write_segment(root / "0", RECORDS[12:16])
+    found = opened(root)
+    assert found.runs(0, 8, 13) is None
+    assert found.record(0, 10) is None
+    assert open_replicas([], root, read_control(root / "waltz-storage.ctl")) == ()  # type: ignore[arg-type]
