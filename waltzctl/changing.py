@@ -58,7 +58,7 @@ def change(
     Both open their own connections, so that none stands idle while a person thinks.  Raises RefusedError where nobody agreed,
     StalePlanError, and what the two raise.
     """
-    from waltzctl.render.node import node_plan_object
+    from waltzctl.objects.node import node_plan_object
 
     async def plan_now() -> NodePlan:
         return await make()
@@ -100,7 +100,7 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
 
 
 def _report(console: Console, plan: NodePlan, changed: Changed | None) -> None:
-    from waltzctl.render.objects import result_object
+    from waltzctl.objects.repair import result_object
 
     status = ExitStatus.CLEAN if changed is None else changed.status
     if status is ExitStatus.CLEAN and console.quiet and console.for_people:

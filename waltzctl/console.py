@@ -115,9 +115,9 @@ class Console:
         People read it on stderr.
         """
         if not self.for_people and not (self._single and self._answered and self.format is Format.JSON):
-            from waltzctl.render.objects import error_object
+            from waltzctl.objects.error import ERROR
 
-            self.emit(error_object(error), flush=True)
+            self.emit(ERROR.shown(error), flush=True)
 
     def emit(self, shown: Object, *, flush: bool = False) -> None:
         """Show an object.  `flush`: it must reach the reader now."""

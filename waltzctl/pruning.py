@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.console import Console
+from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
-from waltzctl.render.objects import plan_object, result_object
+from waltzctl.objects.repair import result_object
 from waltzctl.repairing import confirm, show_to_person
 from waltzctl.values import counted, human_bytes
 
@@ -28,7 +29,7 @@ def prune_quarantine(
     from waltzctl.engine.repair.prune import plan_prune
 
     prepared = plan_prune(storage, older_than=older_than, keep=keep)
-    shown = plan_object(prepared.plan)
+    shown = PLAN.shown(prepared.plan)
     if dry_run:
         console.emit(shown, flush=True)
         console.sentence(f"PLANNED  {_in_words(prepared, 'would be pruned')} Nothing was modified.")

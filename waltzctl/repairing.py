@@ -181,16 +181,16 @@ def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
 
 def _agree(console: Console, plan: Plan, switches: Switches) -> None:
     """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
-    from waltzctl.render.objects import plan_object
+    from waltzctl.engine.columns.plan import PLAN
 
     if not _asked_for(plan, switches):
         if not sys.stdin.isatty():
-            console.emit(plan_object(plan), flush=True)
+            console.emit(PLAN.shown(plan), flush=True)
             raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
-        show_to_person(console, plan_object(plan))
+        show_to_person(console, PLAN.shown(plan))
         confirm({step.partition for step in plan.steps if step.partition is not None})
     elif console.for_people and not console.quiet:
-        console.emit(plan_object(plan), flush=True)
+        console.emit(PLAN.shown(plan), flush=True)
 
 
 def _take_back(repair: Repair) -> None:
@@ -217,9 +217,9 @@ def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
 def _dry_run(
     console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, *, asked: bool
 ) -> ExitStatus:
-    from waltzctl.render.objects import plan_object
+    from waltzctl.engine.columns.plan import PLAN
 
-    console.emit(plan_object(plan), flush=True)
+    console.emit(PLAN.shown(plan), flush=True)
     status = verified(storage, partitions)
     if not asked:
         console.note("no terminal to ask on and no --yes: this was a dry run")
@@ -230,7 +230,7 @@ def _dry_run(
 def _nothing_to_do(
     console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, otherwise: str
 ) -> ExitStatus:
-    from waltzctl.render.objects import result_object
+    from waltzctl.objects.repair import result_object
 
     status = verified(storage, partitions)
     shown = result_object(
@@ -283,7 +283,7 @@ def confirm(touched: Collection[int]) -> None:
 
 def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
     from waltzctl.engine.repair.apply import apply
-    from waltzctl.render.objects import result_object
+    from waltzctl.objects.repair import result_object
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
         result = apply(repair, arguments=sys.argv[1:])

@@ -27,9 +27,9 @@ from waltzctl.engine.node.configuration import Configuration
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.exit_status import ExitStatus
+from waltzctl.objects.serve import READY, live_object
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
-from waltzctl.render.serving import live_object, ready_object
 
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
@@ -114,7 +114,7 @@ class Service:
         """Everything that waits for the node may come."""
         gc.collect()
         gc.freeze()  # what a start leaves behind lives as long as the node; collections need not look at it again
-        ready = ready_object(node.ready_info)
+        ready = READY.shown(node.ready_info)
         if self.ready_file is not None:
             self.ready_file.write(ready)
         self.notifier.ready(self._status(node))

@@ -401,15 +401,18 @@ def lock_holder(storage_directory: Path, control_file: Path) -> int | None:
 
 
 def _recorded_pid(storage_directory: Path) -> int | None:
+    """The process that is written down as the holder, if there is one of that id."""
     try:
         text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
         pid = int(text.strip() or 0)
+        if pid <= 0:  # the system takes these for groups of processes
+            return None
         os.kill(pid, 0)
     except PermissionError:
         return pid
-    except (OSError, DiskReadError, ValueError):
+    except (OSError, DiskReadError, ValueError, OverflowError):
         return None
-    return pid or None
+    return pid
 
 
 class DirectoryLock:

@@ -22,11 +22,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from waltzctl.engine.columns.column import ABSENT
+from waltzctl.engine.columns.manifest import MANIFEST, SIGNATURE
 from waltzctl.engine.strict_json import InvalidJsonError, StrictObject, canonical
 from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout
 
-SCHEMA = "waltzctl.manifest/1"
-TYPE = "manifest"
 ALGORITHM = "ed25519"
 _SEAL = ("sha256", "signature")
 _CONTEXT = b"waltzctl.manifest/1 signature\n"
@@ -87,20 +87,7 @@ class Manifest:
 
     def body(self) -> dict[str, Any]:
         """Everything but the seal."""
-        return {
-            "schema": SCHEMA,
-            "type": TYPE,
-            "created": self.created,
-            "tool": self.tool,
-            "cluster_key": str(self.header.cluster_key),
-            "num_partitions": self.header.num_partitions,
-            "layout": self.layout.value,
-            "control_header": self.header.encode().hex(),
-            "partitions": [
-                {name: getattr(one, name) for name in ManifestPartition.__slots__} for one in self.partitions
-            ],
-            "files": [{name: getattr(one, name) for name in ManifestFile.__slots__} for one in self.files],
-        }
+        return MANIFEST.shown(self, sha256=ABSENT, signature=ABSENT)
 
     def signed_bytes(self) -> bytes:
         """What a signature covers."""
@@ -111,11 +98,7 @@ class Manifest:
         body = self.body()
         seal = None
         if self.signature is not None:
-            seal = {
-                "algorithm": ALGORITHM,
-                "public_key": self.signature.public_key,
-                "signature": self.signature.signature,
-            }
+            seal = SIGNATURE.keys(self.signature, algorithm=ALGORITHM)
         body |= {"sha256": hashlib.sha256(canonical(body)).hexdigest(), "signature": seal}
         return json.dumps(body, indent=1).encode() + b"\n"
 
@@ -136,10 +119,10 @@ def decode_manifest(data: bytes) -> Manifest:
     """
     try:
         document = json.loads(data)
-        if document["schema"] != SCHEMA or document["type"] != TYPE:
+        if document["schema"] != MANIFEST.identity or document["type"] != MANIFEST.name:
             raise NoManifestError(f"its schema is {document['schema']!r}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if SCHEMA.encode() in data[:4096]:
+        if MANIFEST.identity.encode() in data[:4096]:
             raise DamagedManifestError(f"it is no whole JSON document: {error}") from error
         raise NoManifestError(str(error)) from error
     try:

@@ -247,7 +247,7 @@ case, place = sys.argv[1], Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
 from tests.builders import build_directory
 from tests.node.running import Peer, append, get, running
-from waltzctl.engine.net.monitoring_options import HealthOptions
+from waltzctl.engine.node.health_options import HealthOptions
 
 build_directory(place, {0: 3})
 

@@ -160,8 +160,8 @@ def _append(
     from waltzctl.engine.storage.options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
+    from waltzctl.objects.repair import APPEND_RESULT
     from waltzctl.outcome import say_taken_back
-    from waltzctl.render.objects import append_result_object
 
     storage_path = storage_to_append_to(named, partition)
     options = StorageOptions() if threshold is None else StorageOptions(segment_size_threshold=threshold)
@@ -188,7 +188,7 @@ def _append(
             result = session.result
             _say_mended(named, result)
             if ended_early or not (console.quiet and console.for_people):
-                console.emit(append_result_object(result), flush=True)
+                console.emit(APPEND_RESULT.shown(result), flush=True)
             if ended_early:
                 say(f"waltzctl: {'interrupted: ' if status else ''}{_durable(result)}")
         if status is ExitStatus.CLEAN:
@@ -200,10 +200,10 @@ def _append(
 def _say_nothing_appended(console: Console, partition: int) -> None:
     """An interrupt before the session began: the answer is the same object, with nothing in it."""
     from waltzctl.engine.storage.append import AppendResult
-    from waltzctl.render.objects import append_result_object
+    from waltzctl.objects.repair import APPEND_RESULT
 
     result = AppendResult(partition, None, None, 0, 0)
-    console.emit(append_result_object(result), flush=True)
+    console.emit(APPEND_RESULT.shown(result), flush=True)
     say(f"waltzctl: interrupted: {_durable(result)}")
 
 

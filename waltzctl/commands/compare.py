@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
-    from waltzctl.render.compared import PlanFile
+    from waltzctl.objects.compare import PlanFile
     from waltzctl.render.progress import NoProgress, TerminalProgress
 
 MANUAL = Manual(
@@ -198,7 +198,7 @@ class _Report:
         from waltzctl.engine.columns.finding import FINDING
         from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
-        from waltzctl.render.compared import comparison_object
+        from waltzctl.objects.compare import comparison_object
 
         silent = self._console.quiet and self._console.for_people
         with self._listener.paused():
@@ -215,7 +215,8 @@ class _Report:
 
     def finish(self, plan_directory: Path | None, table: Path | None, *, allow_data_loss: bool) -> ExitStatus:
         """Write what was asked for, then conclude."""
-        from waltzctl.render.compared import conclusion, summary_object
+        from waltzctl.objects.compare import summary_object
+        from waltzctl.render.compared import conclusion
 
         summary = self._summary
         assert summary is not None
@@ -240,12 +241,12 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
+        from waltzctl.engine.columns.plan import PLAN
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
+        from waltzctl.objects.compare import PlanFile
         from waltzctl.output_file import replacing_text
-        from waltzctl.render.compared import PlanFile
         from waltzctl.render.json import JsonWriter
-        from waltzctl.render.objects import plan_object
 
         found = plans(self._comparisons, self._paths, allow_data_loss=allow_data_loss)
         if found and not directory.is_dir():
@@ -257,7 +258,7 @@ class _Report:
             file = directory / f"{number}-{replica.absolute().name or 'replica'}.json"
             with replacing_text(file) as target:
                 writer = JsonWriter(target, single=True)
-                writer.write(plan_object(repair.plan))
+                writer.write(PLAN.shown(repair.plan))
                 writer.close()
             files.append(PlanFile(replica, file, repair.plan))
         return files

@@ -98,14 +98,14 @@ def run(
 
     from waltzctl.engine.storage.directory import create_cluster
     from waltzctl.formats.control import Layout
-    from waltzctl.render.objects import cluster_object
+    from waltzctl.objects.repair import CLUSTER
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         result = create_cluster(
             paths, num_partitions=partitions, cluster_key=cluster_key, layout=Layout(layout.value), assign=assigned
         )
         if not (quiet and console.for_people):
-            console.emit(cluster_object(result))
+            console.emit(CLUSTER.shown(result))
         console.note(_opened_by(result))
         console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
 

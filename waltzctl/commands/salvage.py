@@ -155,7 +155,7 @@ def run(
 
     from waltzctl.engine.repair.salvage import salvage
     from waltzctl.formats.control import Layout
-    from waltzctl.render.objects import salvage_report_object
+    from waltzctl.objects.salvage import SALVAGE_REPORT
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         with (
@@ -175,7 +175,7 @@ def run(
             )
         status = ExitStatus.from_label(report.exit_status_name)
         if not (quiet and console.for_people and status is ExitStatus.CLEAN):
-            console.emit(salvage_report_object(report), flush=True)
+            console.emit(SALVAGE_REPORT.shown(report), flush=True)
         if report.num_partitions_from == "records":
             console.note(_assumed(report))
         if not report.marks_known:
@@ -199,7 +199,7 @@ def _control(
 ) -> ExitStatus:
     """Find, write and report a control file alone."""
     from waltzctl.engine.repair.salvage_control_file import salvage_control_file
-    from waltzctl.render.objects import salvaged_control_object
+    from waltzctl.objects.salvage import SALVAGED_CONTROL
 
     with console, progress(quiet=console.quiet, verbose=verbose) as listener:
         found = salvage_control_file(
@@ -212,7 +212,7 @@ def _control(
         )
         status = ExitStatus.from_label(found.exit_status_name)
         if not (console.quiet and console.for_people and status is ExitStatus.CLEAN):
-            console.emit(salvaged_control_object(found), flush=True)
+            console.emit(SALVAGED_CONTROL.shown(found), flush=True)
         words = f"the control file of {counted(found.num_partitions, 'partition')} written to {found.path}"
         if status is ExitStatus.CLEAN:
             console.success(f"SALVAGED  {words}; verify finds nothing wrong. The sources were not modified.")

@@ -294,10 +294,10 @@ def run(
 
 def _show(configuration: Configuration, console: Console) -> None:
     """``--show-config``."""
-    from waltzctl.render.serving import setting_object
+    from waltzctl.objects.serve import SETTING
 
     for one in configuration.settings:
-        console.emit(setting_object(one))
+        console.emit(SETTING.shown(one))
     for note in configuration.notes:
         console.note(note)
     configuration.node_options().check()

@@ -177,8 +177,8 @@ def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
 
 def _show(report: StatsReport, console: Console) -> None:
     from waltzctl.engine.columns.finding import FINDING
+    from waltzctl.objects.stats import stats_objects
     from waltzctl.render.stats import conclusion, stats_lines
-    from waltzctl.render.stats_objects import stats_objects
 
     for finding in report.findings:
         console.emit(FINDING.shown(finding))

@@ -99,7 +99,7 @@ def run(
         refuse_with_node(**computing.given)
 
     from waltzctl.engine.inspect.status import storage_status
-    from waltzctl.render.objects import status_object
+    from waltzctl.objects.status import STORAGE_STATUS
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         if nodes is None:
@@ -112,7 +112,7 @@ def run(
             from waltzctl.node_verifying import status_of_node
 
             found = status_of_node(nodes[0], connection.reach(console), partitions)
-        console.emit(status_object(found))
+        console.emit(STORAGE_STATUS.shown(found))
         return _conclude(console, found, from_outside=nodes is not None)
 
 

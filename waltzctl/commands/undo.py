@@ -164,11 +164,11 @@ def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bo
 
 
 def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
-    from waltzctl.render.objects import undo_entry_object
+    from waltzctl.objects.repair import UNDO_ENTRY
 
     with console:
         for entry in entries:
-            console.emit(undo_entry_object(entry))
+            console.emit(UNDO_ENTRY.shown(entry))
         console.success(f"{counted(len(entries), 'repair')} kept. Nothing was modified.")
     return ExitStatus.CLEAN
 
@@ -221,11 +221,11 @@ def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
-    from waltzctl.render.objects import undo_entry_object
+    from waltzctl.objects.repair import UNDO_ENTRY
     from waltzctl.repairing import verified
 
     _outlook(entry, allow_data_loss=allow_data_loss)
-    console.emit(undo_entry_object(entry), flush=True)
+    console.emit(UNDO_ENTRY.shown(entry), flush=True)
     status = verified(storage, None)
     console.sentence(f"PLANNED  {counted(len(entry.files), 'file')} would come back. Nothing was modified.")
     return status
@@ -234,8 +234,8 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
+    from waltzctl.objects.repair import result_object
     from waltzctl.outcome import say_taken_back
-    from waltzctl.render.objects import result_object
 
     with finishing("the undo", "the next command that writes then finishes it"):
         undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss)

@@ -330,7 +330,7 @@ class _Report:
         """Show one item of the stream."""
         from waltzctl.engine.columns.finding import FINDING
         from waltzctl.engine.findings import Finding
-        from waltzctl.render.objects import verify_summary_object
+        from waltzctl.objects.verify import VERIFY_SUMMARY
 
         silent = self._console.quiet and self._console.for_people
         if isinstance(seen, Finding):
@@ -341,7 +341,7 @@ class _Report:
             return
         self.status = ExitStatus.from_label(seen.exit_status_name)
         if not (silent and self.status is ExitStatus.CLEAN):
-            self._console.emit(verify_summary_object(seen), flush=True)
+            self._console.emit(VERIFY_SUMMARY.shown(seen), flush=True)
             self._console.sentence(_conclusion(seen, list(self._remedies), self._from_outside))
 
 

@@ -1,1 +1,1 @@
-"""Output: one file per format, all of them over the objects of `waltzctl.render.objects`."""
+"""Output: one file per format, all of them over the objects of waltzctl/objects and engine/columns."""

@@ -1,23 +1,17 @@
-"""What compare shows: its objects, and how a person reads them."""
+"""How a person reads what compare found."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import Object
-from waltzctl.engine.columns.kinds import base64_text, hex32
-from waltzctl.exit_status import ExitStatus
-from waltzctl.render.objects import named, path_text
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
-    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison, ReplicaComparison
-    from waltzctl.engine.compare.side_by_side import Side
-    from waltzctl.engine.repair.plan import Plan
+    from waltzctl.engine.compare.outcome import CompareSummary
+    from waltzctl.objects.compare import PlanFile
     from waltzctl.render.table import TableWriter
 
 _STATE_STYLE = {
@@ -31,129 +25,6 @@ _STATE_STYLE = {
 _VERDICT_STYLE = {"equal": "green", "recoverable": "yellow", "undecidable": "red", "lost": "red"}
 _PREVIEW = 32
 """Bytes of a differing record's data that a person is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFile:
-    """A plan for a replica, and the file that it was written to."""
-
-    replica: Path
-    file: Path
-    plan: Plan
-
-
-def _ranges(ranges: Iterable[tuple[int, int]]) -> list[Object]:
-    return [{"first_transaction_id": first, "last_transaction_id": stop - 1} for first, stop in ranges]
-
-
-def _replica_keys(one: ReplicaComparison) -> Object:
-    return {
-        "path": path_text(one.path),
-        "session_id": one.session_id,
-        "low_water_mark": one.low_water_mark,
-        "local_low_water_mark": one.local_low_water_mark,
-        "last_transaction_id": one.last_transaction_id,
-        "state": one.state.value,
-        "cut_after": one.cut_after,
-        "damaged": tuple(one.damaged_ids()),
-        "restore_from": path_text(one.restore_from),
-        "damaged_records": one.damaged_records,
-        "votes": one.votes,
-        "outvoted": _ranges(one.outvoted),
-        "restore": [
-            {
-                "first_transaction_id": source.first,
-                "last_transaction_id": source.stop - 1,
-                "from": path_text(source.path),
-            }
-            for source in one.sources
-        ],
-    }
-
-
-def _side_keys(side: Side, holders: Sequence[Path]) -> Object:
-    return {
-        "transaction_id": side.transaction_id,
-        "paths": tuple(map(path_text, holders)),
-        "segment": side.segment,
-        "offset": side.offset,
-        "size": side.size,
-        "request_id": side.request_id.by_name(),
-        "header": side.header,
-        "data_length": side.data_length,
-        "data_checksum": hex32(side.data_checksum),
-        "record_checksum": hex32(side.record_checksum),
-        "data_b64": None if side.data is None else base64_text(side.data),
-    }
-
-
-def _divergence(one: PartitionComparison) -> list[Object]:
-    found = one.divergence
-    if found is None:
-        return []
-    versions = next(run.versions for run in one.runs if run.first <= found.transaction_id < run.stop)
-    paths = [replica.path for replica in one.replicas]
-    return [
-        _side_keys(side, [path for path, version in zip(paths, versions, strict=True) if version == side.replica])
-        for side in found.sides
-    ]
-
-
-def comparison_object(one: PartitionComparison) -> Object:
-    """**partition-comparison**.  `divergence`: a record for each version of the first transaction that differs."""
-    decision = one.decision
-    return named(
-        "partition-comparison",
-        {
-            "partition": one.partition,
-            "verdict": one.verdict.value,
-            "clean_to": one.clean_to,
-            "first_divergence": one.first_divergence,
-            "replicas": [_replica_keys(replica) for replica in one.replicas],
-            "reason": decision.reason,
-            "last_replicas": decision.last_replicas,
-            "quorum": decision.quorum,
-            "caught_up": decision.caught_up,
-            "undecided": _ranges(decision.undecided),
-            "lost": _ranges(decision.lost),
-            "divergence": _divergence(one),
-            "complete": one.complete,
-        },
-    )
-
-
-def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differences: Path | None) -> Object:
-    """**compare-summary**.  `plans` and `differences`: what was written beside."""
-    return named(
-        "compare-summary",
-        {
-            "status": summary.status.value,
-            "exit_status": int(ExitStatus.from_label(summary.exit_status_name)),
-            **{verdict.value: count for verdict, count in summary.partitions.items()},
-            "partitions": sum(summary.partitions.values()),
-            "replicas": tuple(map(path_text, summary.replicas)),
-            "unassigned": tuple(summary.unassigned),
-            "records": summary.records,
-            "bytes": summary.bytes,
-            "findings": summary.findings,
-            "elapsed_seconds": round(summary.elapsed_seconds, 6),
-            "modified": False,
-            "complete": summary.complete,
-            "plans": [
-                {
-                    "path": path_text(one.replica),
-                    "file": path_text(one.file),
-                    "hash": one.plan.hash,
-                    "steps": len(one.plan.steps),
-                    "loses_data": one.plan.loses_data,
-                    "undecided": len(one.plan.undecided),
-                }
-                for one in plans
-            ],
-            "differences": path_text(differences),
-            "in_use": tuple(map(path_text, summary.held)),
-        },
-    )
 
 
 def comparison_view(writer: TableWriter, shown: Object) -> None:

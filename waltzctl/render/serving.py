@@ -1,95 +1,19 @@
-"""What ``serve`` shows: that the node is ready, how it does, and what it is configured to do."""
+"""What a person reads of a node that serves: that it is ready, and how it does."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Object
-from waltzctl.render.objects import named, path_text
 from waltzctl.values import format_ranges, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from waltzctl.engine.node.configuration import Effective
     from waltzctl.engine.node.node import ReadyInfo
     from waltzctl.engine.node.options import NodeOptions
-    from waltzctl.engine.node.readings import NodeReading, PartitionReading
-
-_MILLISECONDS = 1000
-
-
-def ready_object(info: ReadyInfo) -> Object:
-    """**ready**."""
-    return named(
-        "ready",
-        {
-            "pid": os.getpid(),
-            "host": info.addresses.host,
-            "port": info.addresses.port,
-            "admin_port": info.addresses.admin_port,
-            "http_port": info.addresses.http_port,
-            "tls": info.tls,
-            "cluster_key": str(info.cluster_key),
-            "num_partitions": info.num_partitions,
-            "directory": path_text(info.directory),
-        },
-    )
-
-
-def live_object(
-    reading: NodeReading, connections: Sequence[tuple[str, int]], before: Mapping[int, int], seconds: float
-) -> Object:
-    """**live**.  `before`: appends of each partition so many `seconds` ago."""
-    now = datetime.now(UTC)
-    return named(
-        "live",
-        {
-            "time": f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z",
-            "connections": dict(connections),
-            "partitions": [_live_partition(one, before.get(one.partition), seconds) for one in reading.partitions],
-        },
-    )
-
-
-def _live_partition(one: PartitionReading, before: int | None, seconds: float) -> Object:
-    appended = one.metrics.append.count
-    rate = (appended - before) / seconds if before is not None and seconds > 0 else 0.0
-    known = one.metrics.append_latency.count > 0
-    sample = one.metrics.append_latency.sample() if known else None
-    last = one.gauges.max_transaction_id
-    return {
-        "partition": one.partition,
-        "available": one.gauges.available,
-        "session_id": one.gauges.session_id,
-        "low_water_mark": one.gauges.low_water_mark,
-        "local_low_water_mark": one.gauges.local_low_water_mark,
-        "last_transaction_id": last if last >= 0 else None,
-        "appends_per_second": round(max(rate, 0.0), 1),
-        "queued": one.gauges.process_queue_size,
-        "latency_p50_ms": None if sample is None else round(sample.quantile(0.5) * _MILLISECONDS, 3),
-        "latency_p99_ms": None if sample is None else round(sample.quantile(0.99) * _MILLISECONDS, 3),
-    }
-
-
-def setting_object(one: Effective) -> Object:
-    """**setting**."""
-    value = one.shown
-    return named(
-        "setting",
-        {
-            "key": one.setting.key,
-            "value": path_text(value) if isinstance(value, Path) else value,
-            "source": one.source,
-            "variable": one.setting.variable,
-            "meaning": one.setting.meaning,
-        },
-    )
 
 
 def screen(ready: Object, info: ReadyInfo, options: NodeOptions, *, version: str) -> list[str]:

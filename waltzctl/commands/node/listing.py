@@ -43,12 +43,12 @@ def run(
     wanted = partitions_of(partition)
 
     from waltzctl.engine.client.readings import read_partitions
-    from waltzctl.render.node import node_partition_object
+    from waltzctl.objects.node import NODE_PARTITION
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         found = target.ask(console, lambda client: read_partitions(client, wanted))
         for reading in found:
-            console.emit(node_partition_object(target.admin, reading))
+            console.emit(NODE_PARTITION.shown(reading, node=str(target.admin)))
         console.success(
             f"{counted(sum(one.assigned is True for one in found), 'partition')} assigned to {target.admin}."
         )

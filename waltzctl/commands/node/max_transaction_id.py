@@ -46,7 +46,7 @@ def run(
     wanted = sorted(wanted_of(partition))
 
     from waltzctl.engine.client.reach import Reach
-    from waltzctl.render.node import max_transaction_id_object
+    from waltzctl.objects.node import max_transaction_id_object
 
     async def ask(reach: Reach, console: Console) -> None:
         async with await reach.admin(target.admin) as admin, await reach.storage(target.data) as client:

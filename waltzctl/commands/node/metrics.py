@@ -43,11 +43,11 @@ def run(
     wanted = partitions_of(partition)
 
     from waltzctl.engine.client.readings import parse_metrics
-    from waltzctl.render.node import node_metric_object
+    from waltzctl.objects.node import NODE_METRIC
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         text = target.ask(console, lambda client: client.metrics())
         for metric in parse_metrics(text, str(target.admin)):
             if wanted is None or metric.partition in wanted:
-                console.emit(node_metric_object(target.admin, metric))
+                console.emit(NODE_METRIC.shown(metric, node=str(target.admin)))
     return ExitStatus.CLEAN

@@ -40,7 +40,7 @@ def run(
 
     from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.engine.columns.column import Object
-    from waltzctl.render.node import node_session_object
+    from waltzctl.objects.node import node_session_object
 
     async def ask(client: AdminClient) -> list[Object]:
         numbers = [number for number, _ in await client.assigned_status()] if wanted is None else sorted(wanted)

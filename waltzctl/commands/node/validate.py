@@ -64,7 +64,7 @@ def run(
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.reach import Reach
     from waltzctl.engine.errors import WaltzError
-    from waltzctl.render.node import node_port_object
+    from waltzctl.objects.node import node_port_object
 
     async def attempt(reach: Reach, port: str, address: Address) -> WaltzError | None:
         connect = reach.storage if port == "data" else reach.admin

@@ -1,0 +1,341 @@
+"""Reading a range of one replica: every range of a small one, with damage of each kind, by a plain account of its ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.builders import KEY, build_directory, make_records, write_segment
+from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison
+from waltzctl.engine.compare.plans import _not_to_be_trusted
+from waltzctl.engine.compare.reading import Broken, Reading, Records, Replica, Segment, Torn
+from waltzctl.engine.compare.vote import Decision, Verdict
+from waltzctl.engine.storage.view import view_partition
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, index_name, segment_name
+
+SIZE = 60
+RECORDS = make_records(30, size=20)
+FIRSTS = (0, 10, 20)
+Told = tuple[str, int, int]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Transactions 0 to 29 in three segments."""
+    return build_directory(tmp_path / "s", {0: [RECORDS[:10], RECORDS[10:20], RECORDS[20:]]}, local_low_water_mark=-1)
+
+
+def seg(storage: Path, first: int) -> Path:
+    return storage / "0" / segment_name(first)
+
+
+def idx(storage: Path, first: int) -> Path:
+    return storage / "0" / index_name(first)
+
+
+def replica(storage: Path) -> Replica:
+    view = view_partition(storage / "0", 0)
+    names = [one.first_transaction_id for one in view.segments]
+    segments = [Segment(one, stop) for one, stop in zip(view.segments, [*names[1:], None], strict=True)]
+    return Replica(0, storage, 0, KEY, -1, tuple(segments))
+
+
+def read(storage: Path, low: int, high: int | None) -> tuple[list[Told], Reading]:
+    """What stands in a range: neighbours of one kind as one.  Every record is compared with what was written."""
+    reading = Reading(replica(storage), low, high)
+    found: list[Told] = []
+    total = 0
+    for piece in reading.pieces():
+        if isinstance(piece, Records):
+            for place, number in enumerate(range(piece.first, piece.stop)):
+                raw = bytes(piece.batch.record_bytes(piece.row + place))
+                assert raw[:8] == number.to_bytes(8)
+                assert raw == RECORDS[number].encode()
+                assert piece.segment == max(one for one in FIRSTS if one <= number)
+                total += len(raw)
+            told: Told = ("held", piece.first, piece.stop)
+        elif isinstance(piece, Broken):
+            told = ("broken", piece.first, piece.stop)
+        else:
+            assert isinstance(piece, Torn)
+            assert piece.stop == piece.first + 1
+            told = ("torn", piece.first, piece.length)
+        if found and told[0] != "torn" and found[-1][0] == told[0] and found[-1][2] == told[1]:
+            told = (told[0], found.pop()[1], told[2])
+        found.append(told)
+    assert reading.bytes == total
+    return found, reading
+
+
+def account(kinds: Sequence[str | None], low: int, high: int | None) -> list[Told]:
+    """Rows of ids of one kind within a range; None: never held."""
+    rows: list[Told] = []
+    for number, kind in enumerate(kinds):
+        if kind is None or number < low or (high is not None and number >= high):
+            continue
+        if rows and rows[-1][0] == kind and rows[-1][2] == number:
+            rows[-1] = kind, rows[-1][1], number + 1
+        else:
+            rows.append((kind, number, number + 1))
+    return rows
+
+
+def kinds_of(broken: Sequence[int], count: int = 30) -> list[str | None]:
+    return ["broken" if number in broken else "held" for number in range(count)]
+
+
+RANGES = [
+    (low, high) for low in (0, 5, 6, 10, 19, 29) for high in (low + 1, 10, 15, 20, None) if high is None or high > low
+]
+
+
+def expect(storage: Path, kinds: Sequence[str | None], tail: Told | None = None) -> None:
+    for low, high in RANGES:
+        found, _ = read(storage, low, high)
+        rows = account(kinds, low, high)
+        if tail is not None and low <= tail[1] and (high is None or tail[1] < high):
+            rows.append(tail)
+        assert found == rows, (low, high)
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def at(number: int) -> int:
+    return HEADER_SIZE + SIZE * (number % 10)
+
+
+def codes(reading: Reading) -> list[str]:
+    return [one.code.value for one in reading.findings]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_whole_replica(storage: Path, indexed: bool) -> None:
+    if not indexed:
+        for first in FIRSTS:
+            idx(storage, first).unlink()
+    expect(storage, kinds_of(()))
+    assert codes(read(storage, 0, None)[1]) == []
+    assert not read(storage, 0, None)[1].open_end
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("broken", [[0], [5], [9], [10], [4, 5], [18, 19, 20], [3, 12, 25]])
+def test_damaged_records(storage: Path, broken: list[int], indexed: bool) -> None:
+    for number in broken:
+        flip(seg(storage, number - number % 10), at(number) + 40)
+    if not indexed:
+        for first in FIRSTS:
+            idx(storage, first).unlink()
+    expect(storage, kinds_of(broken))
+    assert len(read(storage, 0, None)[1].findings) == len(
+        [one for one in broken if one - 1 not in broken or one % 10 == 0]
+    )
+    assert codes(read(storage, broken[-1] + 1, None)[1]) == []
+    assert not read(storage, 0, None)[1].open_end
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_torn_end(storage: Path, indexed: bool) -> None:
+    os.truncate(seg(storage, 20), at(28) + 7)
+    if not indexed:
+        idx(storage, 20).unlink()
+    kinds = kinds_of((), 28)
+    expect(storage, kinds, ("torn", 28, 7))
+    for low, high, named in ((0, None, True), (28, None, True), (29, None, False), (0, 29, True)):
+        _, reading = read(storage, low, high)
+        assert codes(reading) == (["torn-tail"] if named else [])
+        assert not reading.open_end
+
+
+def test_a_torn_end_of_a_segment_that_is_not_the_last(storage: Path) -> None:
+    os.truncate(seg(storage, 10), at(18) + 7)
+    expect(storage, kinds_of((18, 19)))
+    for low in (0, 18, 19):
+        assert codes(read(storage, low, None)[1])[:1] == ["torn-tail"]
+    assert codes(read(storage, 20, None)[1]) == []
+
+
+def test_a_segment_that_ends_too_early(storage: Path) -> None:
+    os.truncate(seg(storage, 10), at(18))
+    expect(storage, kinds_of((18, 19)))
+    (found,) = read(storage, 0, None)[1].findings
+    assert (found.code, found.transaction_id, found.segment) == ("segment-gap", 18, 20)
+    assert "transactions 18 to 19 are" in found.message
+    assert codes(read(storage, 0, 18)[1]) == []
+    assert codes(read(storage, 0, 19)[1]) == ["segment-gap"]
+
+
+def test_a_gap_between_segments(storage: Path) -> None:
+    for path in (seg(storage, 10), idx(storage, 10)):
+        path.unlink()
+    expect(storage, kinds_of(range(10, 20)))
+    for low, high, named in ((0, None, 10), (12, None, 12), (12, 15, 12), (20, None, None), (0, 10, None), (0, 11, 10)):
+        found = read(storage, low, high)[1].findings
+        assert [one.transaction_id for one in found] == ([named] if named is not None else [])
+
+
+def test_a_replica_that_begins_late(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 1}, local_low_water_mark=-1)
+    for one in (storage / "0").iterdir():
+        one.unlink()
+    write_segment(storage / "0", RECORDS[10:20])
+    write_segment(storage / "0", RECORDS[20:])
+    expect(storage, kinds_of(range(10)))
+
+
+@pytest.mark.parametrize(("entries", "known"), [(0, 20), (4, 24), (10, 30)])
+@pytest.mark.parametrize("what", ["gone", "short", "unreadable", "header"])
+def test_a_last_segment_of_which_nothing_can_be_read(storage: Path, what: str, entries: int, known: int) -> None:
+    """Only its index tells what was in it, and there may have been more."""
+    data = seg(storage, 20)
+    os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
+    if what == "header":
+        for path in (data, idx(storage, 20)):
+            raw = path.read_bytes()
+            path.write_bytes(dataclasses.replace(SegmentHeader.decode(raw), partition=7).encode() + raw[HEADER_SIZE:])
+    held = replica(storage)
+    if what == "gone":
+        data.unlink()
+    elif what == "short":
+        os.truncate(data, HEADER_SIZE - 1)
+        held = replica(storage)
+    elif what == "unreadable":
+        data.unlink()
+        data.mkdir()
+    for low, high in ((0, None), (22, None), (0, 22), (20, 21), (29, None)):
+        reading = Reading(held, low, high)
+        rows = [(one.first, one.stop) for one in reading.pieces() if isinstance(one, Broken)]
+        first, stop = max(low, 20), known if high is None else min(high, known)
+        assert rows == ([(first, stop)] if first < stop else [])
+        assert reading.open_end == (what != "short")
+        if what != "gone":
+            assert reading.findings
+
+
+@pytest.mark.parametrize(
+    ("change", "believed"),
+    [
+        ({"version": 1}, False),
+        ({"partition": 7}, False),
+        ({"first_transaction_id": 21}, False),
+        ({"cluster_key": None}, False),
+        ({"created": 5}, True),
+    ],
+)
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_wrong_header_is_believed_where_that_of_the_index_is_right(
+    storage: Path, change: dict[str, object], believed: bool, mended: bool
+) -> None:
+    for path in (seg(storage, 20), *(() if mended else (idx(storage, 20),))):
+        raw = path.read_bytes()
+        header = SegmentHeader.decode(raw)
+        changed = {name: type(KEY)(int=7) if name == "cluster_key" else value for name, value in change.items()}
+        path.write_bytes(dataclasses.replace(header, **changed).encode() + raw[HEADER_SIZE:])  # type: ignore[arg-type]
+    found, reading = read(storage, 0, None)
+    assert found == ([("held", 0, 30)] if believed or mended else [("held", 0, 20), ("broken", 20, 30)])
+    assert bool(reading.findings) == (not believed)
+    if mended:
+        os.truncate(idx(storage, 20), HEADER_SIZE - 1)
+        assert read(storage, 0, None)[0] == ([("held", 0, 30)] if believed else [("held", 0, 20)])
+
+
+def test_an_index_that_lies_costs_nothing(storage: Path) -> None:
+    raw = idx(storage, 10).read_bytes()
+    for entry in (0, HEADER_SIZE, at(15), 10**6, -1):
+        idx(storage, 10).write_bytes(raw[:HEADER_SIZE] + entry.to_bytes(8, signed=True) * 10)
+        expect(storage, kinds_of(()))
+    idx(storage, 10).write_bytes(raw[: HEADER_SIZE + 8 * 3])
+    expect(storage, kinds_of(()))
+
+
+def test_records_behind_a_length_that_leads_beyond_the_end(storage: Path) -> None:
+    path = seg(storage, 20)
+    raw = bytearray(path.read_bytes())
+    raw[at(25) + 28 : at(25) + 32] = (10**6).to_bytes(4)
+    path.write_bytes(bytes(raw))
+    idx(storage, 20).unlink()
+    expect(storage, kinds_of((25,)))
+    assert codes(read(storage, 0, None)[1]) == ["record-length"]
+    os.truncate(path, len(raw) - 1)
+    found, reading = read(storage, 0, None)
+    assert found[0] == ("held", 0, 25)
+    assert reading.open_end or found[1:] == [("broken", 25, 26), ("held", 26, 29), ("torn", 29, SIZE - 1)]
+
+
+def test_ids_that_were_never_lost_here_are_an_open_end(storage: Path) -> None:
+    """A record that claims more ids than a file can have lost."""
+    path = seg(storage, 20)
+    raw = path.read_bytes()
+    far = make_records(1, first=40_000_000, size=20)[0].encode()
+    path.write_bytes(raw[: at(25)] + far + far)
+    found, reading = read(storage, 0, None)
+    assert found[0] == ("held", 0, 25)
+    assert [one for one in found[1:] if one[0] != "broken"] == []
+    assert all(one[2] <= 30 for one in found[1:])
+    assert codes(reading) == ["record-order"]
+
+
+# --- whom a plan trusts -------------------------------------------------------------------------------------------------------
+
+
+def comparison(own: ReplicaComparison, other: ReplicaComparison, clean_to: int) -> PartitionComparison:
+    decision = dataclasses.replace(_DECISION, clean_to=clean_to)
+    return PartitionComparison(
+        **_fields(PartitionComparison) | {"partition": 0, "replicas": (own, other), "decision": decision}
+    )  # type: ignore[arg-type]
+
+
+def _fields(kind: type) -> dict[str, object]:
+    """Anything for the fields that do not matter."""
+    return {one.name: () for one in dataclasses.fields(kind)}
+
+
+_DECISION = Decision(**_fields(Decision) | {"verdict": Verdict.EQUAL})  # type: ignore[arg-type]
+
+
+def one_replica(path: str, **known: object) -> ReplicaComparison:
+    nothing = _fields(ReplicaComparison) | {
+        "path": Path(path),
+        "damaged": (),
+        "outvoted": (),
+        "open_end": False,
+        "cut_after": None,
+        "last_transaction_id": 20,
+    }
+    return ReplicaComparison(**nothing | known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("own", "outvoted", "trusted"),
+    [
+        ({}, (0, 99), True),
+        ({"damaged": ((5, 8),)}, (7, 9), False),
+        ({"damaged": ((5, 8),)}, (8, 9), True),
+        ({"damaged": ((5, 8),)}, (3, 5), True),
+        ({"damaged": ((5, 8),)}, (3, 6), False),
+        ({"open_end": True}, (20, 21), True),
+        ({"open_end": True}, (21, 22), False),
+        ({"open_end": True}, (30, 31), False),
+        ({"open_end": True}, (31, 32), True),
+        ({"open_end": True, "last_transaction_id": None}, (0, 1), False),
+        ({"cut_after": 12}, (12, 13), True),
+        ({"cut_after": 12}, (13, 14), False),
+        ({"cut_after": 25}, (20, 21), True),
+        ({"cut_after": 25}, (21, 22), False),
+    ],
+)
+def test_a_replica_that_was_outvoted_where_another_needs_records_is_no_source(
+    own: dict[str, object], outvoted: tuple[int, int], trusted: bool
+) -> None:
+    mine, other = one_replica("/a", **own), one_replica("/b", outvoted=(outvoted,))
+    assert _not_to_be_trusted(comparison(mine, other, 30), mine) == (set() if trusted else {Path("/b")})
+    alone = one_replica("/a", outvoted=(outvoted,), **own)
+    assert Path("/a") not in _not_to_be_trusted(comparison(alone, one_replica("/b"), 30), alone)

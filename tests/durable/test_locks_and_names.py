@@ -1,0 +1,453 @@
+"""Who holds a directory, what is opened under a name, and what a change leaves behind when it fails halfway."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import DirectoryLock, WritableFile, lock_holder, replacing
+from waltzctl.engine.durable.regular import NotRegularError, kind_of, open_regular, special_kind
+from waltzctl.engine.errors import (
+    DirectoryLockedError,
+    DiskReadError,
+    DiskWriteError,
+    SpecialFileError,
+    SyncFailedError,
+)
+
+OPEN_FILES = Path("/proc/self/fd")
+
+
+@pytest.fixture(autouse=True)
+def closes_what_it_opens() -> Iterator[None]:
+    before = len(os.listdir(OPEN_FILES)) if OPEN_FILES.exists() else 0
+    yield
+    assert before in (0, len(os.listdir(OPEN_FILES)))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    (tmp_path / "control").write_bytes(bytes(300))
+    return tmp_path
+
+
+def record(storage: Path, text: str) -> None:
+    (storage / ".waltzctl").mkdir(exist_ok=True)
+    (storage / ".waltzctl" / "lock").write_text(text)
+
+
+def hold(storage: Path, start: int = 0, length: int = 128, kind: int = fcntl.F_WRLCK) -> int:
+    """Take a lock of an open file, of which the kernel tells no process."""
+    descriptor = os.open(storage / "control", os.O_RDWR)
+    flock = disk._FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, flock)
+    return descriptor
+
+
+# --- who holds a directory ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "kind", "held"),
+    [
+        (0, 128, fcntl.F_WRLCK, True),
+        (0, 1, fcntl.F_WRLCK, True),
+        (127, 1, fcntl.F_WRLCK, True),
+        (128, 1, fcntl.F_WRLCK, False),
+        (127, 1, fcntl.F_RDLCK, True),
+        (0, 0, fcntl.F_WRLCK, True),
+    ],
+)
+def test_the_locked_range_tells_whether_a_directory_is_held(
+    storage: Path, start: int, length: int, kind: int, *, held: bool
+) -> None:
+    assert lock_holder(storage, storage / "control") is None
+    descriptor = hold(storage, start, length, kind)
+    try:
+        assert lock_holder(storage, storage / "control") == (0 if held else None)
+    finally:
+        os.close(descriptor)
+    assert lock_holder(storage, storage / "control") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "pid"),
+    [
+        ("", 0),
+        ("\n", 0),
+        ("0\n", 0),
+        ("1\n", 1),
+        ("{own}\n", -1),
+        ("{own}", -1),
+        ("  {own} \n", -1),
+        ("nonsense\n", 0),
+        ("-1\n", 0),
+        ("{gone}\n", 0),
+        ("99999999999999999999\n", 0),
+    ],
+)
+def test_a_held_directory_names_the_process_that_is_recorded_and_lives(storage: Path, text: str, pid: int) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    record(storage, text.format(own=os.getpid(), gone=child))
+    assert lock_holder(storage, storage / "control") is None, "a recorded process holds nothing by that"
+    descriptor = hold(storage)
+    try:
+        assert lock_holder(storage, storage / "control") == (os.getpid() if pid < 0 else pid)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_process_of_somebody_else_lives(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(storage, "4711\n")
+    descriptor = hold(storage)
+    asked: list[tuple[int, int]] = []
+
+    def kill(pid: int, signal: int) -> None:
+        asked.append((pid, signal))
+        raise PermissionError(errno.EPERM, "made up")
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert lock_holder(storage, storage / "control") == 4711
+    assert asked == [(4711, 0)]
+    os.close(descriptor)
+
+
+def test_a_lock_of_a_process_tells_its_process(storage: Path) -> None:
+    """As a released node takes it; what is recorded is of no interest then."""
+    record(storage, f"{os.getpid()}\n")
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        with open(storage / "control", "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX, 128, 0)
+            os.write(ready[1], b".")
+            os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    try:
+        assert lock_holder(storage, storage / "control") == child
+        with pytest.raises(DirectoryLockedError) as raised:
+            DirectoryLock.acquire(storage, storage / "control")
+        assert raised.value.pid == child
+    finally:
+        os.write(go[1], b".")
+        os.waitpid(child, 0)
+        for descriptor in (*ready, *go):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("what", ["missing", "directory", "fifo"])
+def test_nobody_holds_what_cannot_be_asked(storage: Path, what: str) -> None:
+    (storage / "control").unlink()
+    if what == "directory":
+        (storage / "control").mkdir()
+    elif what == "fifo":
+        os.mkfifo(storage / "control")
+    assert lock_holder(storage, storage / "control") is None
+    if what == "missing":
+        with pytest.raises(DiskWriteError):
+            DirectoryLock.acquire(storage, storage / "control")
+    else:
+        with pytest.raises(DiskWriteError, match="lock"):
+            DirectoryLock.acquire(storage, storage / "control")
+
+
+def test_where_the_system_knows_no_such_question_nobody_holds(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EINVAL, "made up")
+
+    monkeypatch.setattr(fcntl, "fcntl", fail)
+    assert lock_holder(storage, storage / "control") is None
+
+
+def test_a_directory_is_held_once_and_by_whom_is_written_down(storage: Path) -> None:
+    record(storage, "123456789012345678901234567890\n")
+    lock = DirectoryLock.acquire(storage, storage / "control")
+    assert (storage / ".waltzctl" / "lock").read_text() == f"{os.getpid()}\n"
+    with pytest.raises(DirectoryLockedError) as raised:
+        DirectoryLock.acquire(storage, storage / "control")
+    assert raised.value.pid == os.getpid()
+    assert lock_holder(storage, storage / "control") == os.getpid()
+    lock.release()
+    lock.release()
+    with DirectoryLock.acquire(storage, storage / "control"):
+        assert lock_holder(storage, storage / "control") == os.getpid()
+    assert lock_holder(storage, storage / "control") is None
+    assert (storage / "control").read_bytes() == bytes(300)
+
+
+@pytest.mark.parametrize(("recorded", "pid"), [("{own}\n", True), ("\n", False)])
+def test_who_holds_our_own_lock_alone_is_told_as_well(storage: Path, recorded: str, pid: bool) -> None:
+    """Another one is between its two locks."""
+    record(storage, recorded.format(own=os.getpid()))
+    descriptor = os.open(storage / ".waltzctl" / "lock", os.O_RDWR)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, disk._flock(fcntl.F_WRLCK))
+    with pytest.raises(DirectoryLockedError) as raised:
+        DirectoryLock.acquire(storage, storage / "control")
+    assert raised.value.pid == (os.getpid() if pid else None)
+    os.close(descriptor)
+
+
+# --- what is opened -------------------------------------------------------------------------------------------------------------
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = os.getcwd()
+        os.chdir(path.parent)
+        try:
+            one.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (os.mkdir, "a directory"),
+        (make_link, "a link that leads nowhere"),
+        (make_socket, "a socket"),
+        (lambda path: path.symlink_to("/dev/null"), "a character device"),
+    ],
+)
+@pytest.mark.parametrize("devices", [False, True])
+def test_what_is_no_regular_file_is_not_opened(
+    tmp_path: Path, make: Callable[[Path], None], kind: str, devices: bool
+) -> None:
+    path = tmp_path / "x"
+    make(path)
+    assert special_kind(path) == kind
+    for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT):
+        with pytest.raises(NotRegularError, match=f"it is {kind}, not a regular file"):
+            open_regular(path, flags, devices=devices)
+    with pytest.raises(SpecialFileError):
+        disk.open_for_reading(path, devices=devices)
+    with pytest.raises(DiskWriteError, match="open for writing"):
+        WritableFile.open(path)
+    with pytest.raises(DiskWriteError, match=f"it is {kind}"), replacing(path):
+        pass
+    assert special_kind(path) == kind
+
+
+def test_names_that_are_free_or_regular(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    assert special_kind(path) is None
+    assert special_kind(path / "below") is None
+    with pytest.raises(FileNotFoundError):
+        open_regular(path, os.O_RDWR)
+    with pytest.raises(FileNotFoundError):
+        disk.open_for_reading(path)
+    with pytest.raises(FileNotFoundError):
+        WritableFile.open(path)
+    before = os.umask(0)
+    try:
+        os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
+        os.close(open_regular(tmp_path / "y", os.O_RDWR | os.O_CREAT, 0o600))
+        WritableFile.create(tmp_path / "z").close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "xyz"] == [0o644, 0o600, 0o644]
+    assert special_kind(path) is None
+    (tmp_path / "link").symlink_to(path)
+    assert special_kind(tmp_path / "link") is None
+    os.close(open_regular(tmp_path / "link", os.O_RDONLY))
+    descriptor = open_regular(path, os.O_RDONLY)
+    assert not os.get_inheritable(descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "opened"),
+    [
+        (stat.S_IFBLK, True, True),
+        (stat.S_IFBLK, False, False),
+        (stat.S_IFCHR, True, False),
+        (stat.S_IFREG, False, True),
+    ],
+)
+@pytest.mark.parametrize("look", ["stat", "fstat"])
+def test_both_looks_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, devices: bool, opened: bool, look: str
+) -> None:
+    """The name may change hands between them."""
+    path = tmp_path / "x"
+    path.write_bytes(b"")
+    monkeypatch.setattr(os, look, lambda _: os.stat_result((mode, *[0] * 9)))
+    if opened:
+        os.close(open_regular(path, os.O_RDONLY, devices=devices))
+    else:
+        with pytest.raises(NotRegularError, match="device"):
+            open_regular(path, os.O_RDONLY, devices=devices)
+
+
+def test_kinds_by_mode() -> None:
+    assert kind_of(stat.S_IFBLK) == "a block device"
+    assert kind_of(stat.S_IFLNK) == "a link that leads nowhere"
+    assert kind_of(0) == "no file"
+
+
+def test_a_file_of_somebody_else_is_read_with_its_access_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    flags: list[int] = []
+    real = disk.open_regular
+
+    def refusing(path: Path, wanted: int, **options: bool) -> int:
+        flags.append(wanted)
+        if wanted & os.O_NOATIME:
+            raise PermissionError(errno.EPERM, "made up")
+        return real(path, wanted, **options)
+
+    monkeypatch.setattr(disk, "open_regular", refusing)
+    os.close(disk.open_for_reading(path))
+    assert flags == [os.O_RDONLY | os.O_NOATIME, os.O_RDONLY]
+
+
+# --- reading and writing ------------------------------------------------------------------------------------------
+
+
+def test_reads_are_as_long_as_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(200)))
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, length, offset: real(descriptor, min(length, 7), offset))
+    for offset, length in ((0, 200), (0, 201), (3, 20), (199, 5), (200, 5), (10, 0), (10, -1)):
+        assert disk.read_range(path, offset, length) == bytes(range(200))[offset : offset + max(length, 0)]
+    with pytest.raises(FileNotFoundError):
+        disk.read_range(tmp_path / "none", 0, 1)
+
+
+def test_writes_go_on_behind_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, bytes]] = []
+    monkeypatch.setattr(disk, "observer", lambda change: seen.append((change.kind, change.offset, change.data)))
+    real, many = os.pwrite, os.pwritev
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, view, offset: real(descriptor, view[:3], offset))
+    monkeypatch.setattr(
+        os, "pwritev", lambda descriptor, views, offset: many(descriptor, [b"".join(views)[:5]], offset)
+    )
+    for most in (1, 2, 1024):
+        monkeypatch.setattr(disk, "_MOST_PIECES", most)
+        seen.clear()
+        with WritableFile.create(tmp_path / f"x{most}") as file:
+            file.write_at(2, b"abcdefgh")
+            file.write_pieces_at(20, [b"12", b"", memoryview(b"345678"), b"9", b"0abcdefghij"])
+            file.write_pieces_at(50, [b"alone"])
+            assert file.size() == 55
+            assert file.read_at(2, 8) == b"abcdefgh"
+            assert file.read_at(20, 20) == b"1234567890abcdefghij"
+            assert file.read_at(50, 9) == b"alone"
+        image = bytearray(55)
+        for kind, offset, data in seen[1:]:
+            assert kind == "write"
+            image[offset : offset + len(data)] = data
+        assert bytes(image) == (tmp_path / f"x{most}").read_bytes()
+
+
+def test_a_cut_never_extends(tmp_path: Path) -> None:
+    with WritableFile.create(tmp_path / "x") as file:
+        file.write_at(0, bytes(10))
+        for size in (10, 4, 4):
+            file.truncate(size)
+            assert file.size() == size
+        with pytest.raises(ValueError, match="would extend"):
+            file.truncate(5)
+        assert not file.closed
+    assert file.closed
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.fileno()
+
+
+@pytest.mark.parametrize("how", ["body", "sync", "rename"])
+def test_a_file_that_could_not_be_replaced_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    beside = tmp_path / "x.waltzctl-tmp"
+    beside.write_bytes(b"left behind")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "made up")
+
+    if how != "body":
+        monkeypatch.setattr(os, {"sync": "fdatasync", "rename": "rename"}[how], fail)
+
+    def parts() -> Iterator[bytes]:
+        yield b"new"
+        if how == "body":
+            raise ValueError
+
+    with pytest.raises((ValueError, DiskWriteError, SyncFailedError)):
+        disk.write_whole(path, parts())
+    assert path.read_bytes() == b"old"
+    assert not beside.exists()
+    monkeypatch.undo()
+    disk.write_whole(path, [b"ne", b"", b"w"])
+    assert path.read_bytes() == b"new"
+    disk.write_whole(path, b"newer")
+    assert path.read_bytes() == b"newer"
+
+
+def test_steps_of_a_durable_move_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 5)
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        disk, "observer", lambda change: seen.append((change.kind, str(change.path.relative_to(tmp_path))))
+    )
+    disk.move_directory(tmp_path / "a", tmp_path / "q" / "r" / "a")
+    assert seen == [
+        ("mkdir", "q"), ("sync-directory", "."), ("mkdir", "q/r"), ("sync-directory", "q"),
+        ("rename", "a"), ("sync-directory", "q/r"), ("sync-directory", "."),
+    ]  # fmt: skip
+    seen.clear()
+    disk.copy_durably(tmp_path / "q" / "r" / "a" / "file", tmp_path / "copy")
+    assert [kind for kind, _ in seen] == ["create", "write", "sync"]
+    assert (tmp_path / "copy").read_bytes() == b"x" * 5
+    seen.clear()
+    disk.sync_file(tmp_path / "copy")
+    disk.set_times(tmp_path / "copy", 5)
+    assert (tmp_path / "copy").stat().st_mtime_ns == 5
+    disk.unlink(tmp_path / "copy")
+    disk.make_directory(tmp_path / "d")
+    disk.remove_directory(tmp_path / "d")
+    assert [kind for kind, _ in seen] == ["sync", "times", "unlink", "mkdir", "rmdir"]
+    status = os.statvfs(tmp_path)
+    assert 0 < disk.free_bytes(tmp_path) <= status.f_bfree * status.f_frsize
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: disk.rename(path, path.with_name("y")), "rename"),
+        (disk.unlink, "remove"),
+        (lambda path: disk.make_directory(path / "below"), "make directory"),
+        (disk.remove_directory, "remove directory"),
+        (disk.sync_directory, "sync directory"),
+        (disk.sync_file, "sync"),
+        (lambda path: disk.set_times(path, 1), "set the time of"),
+    ],
+)
+def test_a_change_that_fails_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], said: str
+) -> None:
+    monkeypatch.setattr(disk, "observer", lambda change: pytest.fail(str(change)))
+    with pytest.raises((DiskWriteError, SyncFailedError, DiskReadError), match=said):
+        change(tmp_path / "none")
