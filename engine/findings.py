@@ -1,115 +1,46 @@
-"""The catalogue of findings: every kind of damage or oddity that can be named, how severe it is, and what to do.
+"""A finding: one place where something is wrong, with the catalogue's severity and remedy, and the sentence that tells it.
 
-One catalogue serves verify, dump, recover, the node's start-up and the manual page: a code is defined here or nowhere.
-Codes and severities are fixed (scripts depend on them); sentences may change.
+What a log lacks comes as a value (`engine.losses`); here alone it becomes a code, a severity and a sentence, so that whoever
+finds it says the same.
 """
 
 from __future__ import annotations
 
-import enum
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from waltzctl.engine.catalogue import CATALOGUE, Code, Kind, Severity
+from waltzctl.engine.losses import (
+    BelowMark,
+    BelowProof,
+    DataGone,
+    DirectoryGone,
+    Gap,
+    GivenUp,
+    Ids,
+    Loss,
+    NoSegment,
+    Overlap,
+    count,
+)
+from waltzctl.formats.segment import index_name, segment_name
 
-class Severity(enum.StrEnum):
-    """How bad a finding is.  `DAMAGE`: data is lost or doubtful; `REPAIRABLE`: nothing is lost; `NOTE`: worth knowing."""
-
-    DAMAGE = "damage"
-    REPAIRABLE = "repairable"
-    NOTE = "note"
-
-
-class Code(enum.StrEnum):
-    """Stable names of findings."""
-
-    CONTROL_FILE_MISSING = "control-file-missing"
-    CONTROL_FILE_SIZE = "control-file-size"
-    CONTROL_FILE_EXTENDED = "control-file-extended"
-    CONTROL_STRUCT_CHECKSUM = "control-struct-checksum"
-    CONTROL_PAIR_CHECKSUM = "control-pair-checksum"
-    CONTROL_PAIR_TIE = "control-pair-tie"
-    CONTROL_PARTITION_ID = "control-partition-id"
-    UNKNOWN_VERSION = "unknown-version"
-    PARTITION_DIRECTORY_MISSING = "partition-directory-missing"
-    PARTITION_NOT_ASSIGNED = "partition-not-assigned"
-    PARTITION_EMPTY = "partition-empty"
-    SEGMENT_HEADER_SHORT = "segment-header-short"
-    SEGMENT_KEY = "segment-key"
-    SEGMENT_PARTITION = "segment-partition"
-    SEGMENT_NAME = "segment-name"
-    SEGMENT_GAP = "segment-gap"
-    SEGMENT_OVERLAP = "segment-overlap"
-    RECORD_CHECKSUM = "record-checksum"
-    DATA_CHECKSUM = "data-checksum"
-    RECORD_ORDER = "record-order"
-    RECORD_LENGTH = "record-length"
-    TORN_TAIL = "torn-tail"
-    ACKNOWLEDGED_MISSING = "acknowledged-missing"
-    DURABLE_MISSING = "durable-missing"
-    LOSS_ACCEPTED = "loss-accepted"
-    ACCEPTED_LOSSES_DAMAGED = "accepted-losses-damaged"
-    INDEX_MISSING = "index-missing"
-    INDEX_SHORT = "index-short"
-    INDEX_LONG = "index-long"
-    INDEX_ENTRY = "index-entry"
-    INDEX_HEADER = "index-header"
-    INDEX_ORPHAN = "index-orphan"
-    RESERVED_NOT_ZERO = "reserved-not-zero"
-    UNKNOWN_FILE = "unknown-file"
-    READ_ERROR = "read-error"
-    REPAIR_INTERRUPTED = "repair-interrupted"
-    TEMPORARY_FILE = "temporary-file"
-    SPECIAL_FILE = "special-file"
-    SEGMENT_STRAY = "segment-stray"
-    RELEASED_REFUSES = "released-refuses"
-    RELEASED_LOSES = "released-loses"
-    RELEASED_BLOCKS = "released-blocks"
-    SEEN_FROM_OUTSIDE = "seen-from-outside"
-    REPLICA_DIFFERS = "replica-differs"
-    MANIFEST_DIFFERS = "manifest-differs"
-    MANIFEST_MISSING_FILE = "manifest-missing-file"
-    MANIFEST_EXTRA_FILE = "manifest-extra-file"
-    MANIFEST_SIGNATURE = "manifest-signature"
-    MANIFEST_GROWN = "manifest-grown"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What the catalogue says of a code.
-
-    `severity` is the usual one, and `when_harmless`, where given, says under which condition the finding is only repairable.
-    `command` mends it: the words behind ``waltzctl`` without the path, or None where a person must decide.  `harmless` is the
-    command where the finding is repairable, if that is another one.  `then` are the next steps, in order, for one who ran
-    `command` and still has the finding; `again`: once something else is mended, `command` may help after all.  REPLICA stands
-    for the storage directory of an intact replica, DIR for a new one.
-    """
-
-    code: Code
-    severity: Severity
-    meaning: str
-    what_to_do: str
-    command: str | None = None
-    when_harmless: str | None = None
-    harmless: str | None = None
-    then: tuple[str, ...] = ()
-    again: bool = False
-
-    def remedies(self, severity: Severity) -> tuple[str, ...]:
-        """What helps, the first step first."""
-        first = self.harmless if severity is Severity.REPAIRABLE and self.harmless is not None else self.command
-        return () if first is None else tuple(dict.fromkeys((first, *self._next)))
-
-    @property
-    def _next(self) -> tuple[str, ...]:
-        return self.then if self.command is None else (self.command, *self.then)
-
-
-RECOVER, FROM, GIVE_UP = "recover", "recover --from REPLICA", "recover --allow-data-loss"
-"""What recover can do: alone, with a replica, and at the price of what is lost."""
-FORGET = "recover --forget-losses"
-"""What ends the reminder of a loss that was accepted."""
+__all__ = [
+    "CATALOGUE",
+    "Code",
+    "Finding",
+    "Kind",
+    "Ran",
+    "Severity",
+    "Where",
+    "left_by",
+    "loss_finding",
+    "make_finding",
+    "remedy_for",
+    "worst",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,301 +56,14 @@ class Ran:
         return command == self.command and {word for word in rest if word.startswith("--")} <= self.options
 
 
-def _kinds() -> Iterable[Kind]:
-    damage, repairable, note = Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE
-    yield Kind(
-        Code.CONTROL_FILE_MISSING, damage,
-        "Partition directories are there, the control file is not: sessions, marks and assignment are unknown.",
-        "Bring the control file back from a backup of this very node. Without one, salvage the records into a new directory.",
-        "salvage --to DIR",
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_FILE_SIZE, damage,
-        "The control file's length fits neither layout for the number of partitions in its header.",
-        "If only the header's count is wrong, recover restores it from the file's length; otherwise use a backup or salvage.",
-        RECOVER, then=("salvage --to DIR",),
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_FILE_EXTENDED, repairable,
-        "Release 0.13.2 tried to open a directory of the documented layout: it extended the control file with zeros to the length"
-        " of its own layout, and failed. Everything that stood in the file is still there and is read as before.",
-        "recover cuts the zeros off. Where a release is to open the directory: then convert it to the released layout.",
-        "recover",
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_STRUCT_CHECKSUM, repairable,
-        "One struct of a partition's pair has a wrong checksum; the other one is in force, which is what the pair is for.",
-        "recover writes the invalid struct anew. If it was the newer one, the marks are those of the session before.",
-        RECOVER,
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_PAIR_CHECKSUM, damage,
-        "Both structs of a partition's pair are invalid: its session and marks are lost. Other partitions are not affected.",
-        "recover --allow-data-loss writes an initial pair; the records stay, but a Waltz server then truncates the partition.",
-        RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_PAIR_TIE, damage,
-        "Both structs are valid and nothing tells which one is newer. A released node refuses to start.",
-        "Compare both with dump --what control; recover --allow-data-loss keeps the one with the higher marks.",
-        RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.CONTROL_PARTITION_ID, damage,
-        "The partition id that is stored in a partition info is not the info's place. No checksum covers it.",
-        "recover writes the id that belongs there when the pair beside it is valid.",
-        RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.UNKNOWN_VERSION, damage,
-        "A header's format version is not 0, the only one that exists.",
-        "If everything else in the file reads well, the version is damaged: recover restores it from the other headers.",
-        RECOVER, then=(FROM,),
-    )  # fmt: skip
-    yield Kind(
-        Code.PARTITION_DIRECTORY_MISSING, damage,
-        "The partition belongs here, as the control file says or as its session and marks prove, but its directory does not"
-        " exist.",
-        "Bring the directory back, or recover --from REPLICA what is known to have been in it. Where it was removed on purpose,"
-        " take the partition away with its files deleted. If no replica has it, recover --allow-data-loss lets a running"
-        " cluster begin anew here.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.PARTITION_NOT_ASSIGNED, note,
-        "There are files of a partition that is not assigned to this node.",
-        "They were kept when the partition was taken away. Remove them by hand once nobody wants them.",
-    )  # fmt: skip
-    yield Kind(
-        Code.PARTITION_EMPTY, note,
-        "The partition belongs here, and its directory holds no segment.",
-        "A partition that never held anything looks like this; the node makes its first segment when it opens it. Where a"
-        " session began in it, there was a segment: that is damage, and recover --allow-data-loss begins the log anew.",
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_HEADER_SHORT, damage,
-        "A data file is shorter than its header.",
-        "A crash during roll-over leaves this at the end of a partition: recover removes the file, no record is lost.",
-        FROM, "the segment is the last one and holds no record", harmless=RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_KEY, damage,
-        "The cluster key in a segment's header is not the control file's.",
-        "If the entries of the index, the request ids and every replica agree that the records belong here, the header is damaged"
-        " and recover restores it. Otherwise the file comes from another cluster: move it away by hand.",
-        RECOVER, then=(FROM,),
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_PARTITION, damage,
-        "The partition in a segment's header is not that of the directory it lies in; or it is, and the request ids of"
-        " all records name another one, as segments beside it, that partition's own copy or the index confirm.",
-        "As for segment-key: restored when its records prove to belong here, otherwise a misplaced file.",
-        RECOVER, then=(FROM,),
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_NAME, damage,
-        "The first transaction id in a segment's header is not the one in its file name.",
-        "As for segment-key; if the first record shows that the header is right, the file was renamed.",
-        RECOVER, then=(FROM,),
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_GAP, damage,
-        "A segment begins later than the transaction that should follow the segment before it: transactions are missing.",
-        "recover --from REPLICA restores them if they were the end of a segment; otherwise copy the partition from a replica.",
-        FROM,
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_OVERLAP, damage,
-        "A segment begins before the segment in front of it ends: the same transaction ids stand in two files.",
-        "A truncation whose deletions did not reach the disk leaves this. recover takes away what stands twice alike, and what"
-        " marks, neighbours and replicas speak against; where they are silent or disagree, compare both with dump.",
-        RECOVER, then=(FROM, GIVE_UP), again=True,
-    )  # fmt: skip
-    yield Kind(
-        Code.RECORD_CHECKSUM, damage,
-        "A record's stored checksum is not that of its bytes, and valid records follow it.",
-        "recover --from REPLICA restores exactly this record; recover --allow-data-loss splits the segment around it.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.DATA_CHECKSUM, damage,
-        "A record is intact, but its data does not agree with the checksum that the client sent with it.",
-        "The data was damaged before it was written here. Compare with another replica; recover --from REPLICA takes its record.",
-        FROM,
-    )  # fmt: skip
-    yield Kind(
-        Code.RECORD_ORDER, damage,
-        "A record with a right checksum has an id that is not the next one.",
-        "recover --from REPLICA restores missing records; recover --allow-data-loss splits the segment at the gap.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.RECORD_LENGTH, damage,
-        "A record's length is negative or points beyond the file, and valid records follow.",
-        "As for record-checksum.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.TORN_TAIL, damage,
-        "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
-        "What a crash leaves behind a write that nobody was told had succeeded: recover cuts it. At or below the local"
-        " low-water mark, or in a segment that is not the last, acknowledged data is damaged: recover --from REPLICA.",
-        FROM, "in the last segment, above the local low-water mark", harmless=RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.ACKNOWLEDGED_MISSING, damage,
-        "The partition's last transaction is below its local low-water mark: transactions known to be durable are gone.",
-        "Do not let this replica vote. recover --from REPLICA brings them back; if no replica has them, recover"
-        " --allow-data-loss lowers the mark and keeps the loss in mind.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.DURABLE_MISSING, damage,
-        "The partition ends in front of transactions that were durable here: an index leads behind a checkpoint that was synced"
-        " together with the data, or a segment is called after a later transaction.",
-        "As for acknowledged-missing. Neither rebuild-index nor append touches what proves the loss.",
-        FROM, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.LOSS_ACCEPTED, damage,
-        "Transactions that recover --allow-data-loss gave up are still missing. The ledger .waltzctl/accepted-losses keeps them.",
-        "recover --from REPLICA brings them back, and so does a running cluster that has them. If nobody ever will, recover"
-        " --forget-losses ends the reminder; undo takes that back, like the repair that gave them up.",
-        FROM, then=(FORGET,),
-    )  # fmt: skip
-    yield Kind(
-        Code.ACCEPTED_LOSSES_DAMAGED, damage,
-        "The ledger of accepted losses cannot be read in full, so that not every transaction that was given up can be named.",
-        "The audit journal .waltzctl/journal.jsonl and the quarantine tell which repairs gave something up. recover"
-        " --forget-losses sets the ledger aside once that is known.",
-        FORGET,
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
-        "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM),
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_SHORT, repairable, "An index has fewer entries than its segment has records.",
-        "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.",
-        "rebuild-index", then=(RECOVER, FROM),
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_LONG, repairable, "An index has more entries than its segment has records.",
-        "Usual after a crash. rebuild-index cuts it.", "rebuild-index", then=(RECOVER, FROM),
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_ENTRY, repairable, "An index entry is not the offset of its record.",
-        "rebuild-index writes the index from the data.", "rebuild-index", then=(RECOVER, FROM),
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_HEADER, repairable, "An index file's header is short, or disagrees with its data file's.",
-        "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM),
-    )  # fmt: skip
-    yield Kind(
-        Code.INDEX_ORPHAN, damage,
-        "An index file has no data file. In a released node every later append to the partition fails.",
-        "Without entries a crash during roll-over left it, and with entries that other segments hold a truncation: recover"
-        " removes it. Otherwise the data file is lost: recover --from REPLICA.",
-        FROM, "it has no entries, or other segments hold their transactions", harmless=RECOVER, then=(GIVE_UP,),
-    )  # fmt: skip
-    yield Kind(
-        Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; nothing reads them.",
-        "Harmless, but no release writes this: look for a disk that flips bits.",
-    )  # fmt: skip
-    yield Kind(
-        Code.UNKNOWN_FILE, note, "A name that belongs to nothing in a storage directory.",
-        "Look at it and move it away; nothing reads it.",
-    )  # fmt: skip
-    yield Kind(
-        Code.SPECIAL_FILE, damage,
-        "Under the name of a control, data or index file stands a FIFO, socket, device, directory or a link that leads nowhere.",
-        "Nothing opens, replaces or removes it. Find out who made it and move it away by hand; then verify again.",
-        when_harmless="it stands in the place of an index, which rebuild-index then writes from the data",
-    )  # fmt: skip
-    yield Kind(
-        Code.SEGMENT_STRAY, damage,
-        "A data file under a name that is not a segment's. A released node opens every name that ends in .seg, and does not"
-        " start when it cannot; whoever goes by the names that nodes give does not see what is in it.",
-        "If its header, its records and its neighbours prove that it is the partition's own and its place is free, recover"
-        " gives it its name. Otherwise look at it with dump and move it away by hand.",
-        "recover", "all that it holds stands under the right names too",
-    )  # fmt: skip
-    yield Kind(
-        Code.RELEASED_REFUSES, damage,
-        "Asked for with verify --for released: release 0.13.2 does not start on this directory. One such place keeps the whole"
-        " node down.",
-        "The finding names the place and, where one mends it without loss, the command. Do not try a start: it changes files.",
-        when_harmless="a command mends it without loss",
-    )  # fmt: skip
-    yield Kind(
-        Code.RELEASED_LOSES, damage,
-        "Asked for with verify --for released: release 0.13.2 drops something without a word when it starts: it cuts a segment at"
-        " the first record that is not good, whatever follows, and writes a short or missing control file anew.",
-        "Mend what the other findings name before a released node opens the directory.",
-    )  # fmt: skip
-    yield Kind(
-        Code.RELEASED_BLOCKS, repairable,
-        "Asked for with verify --for released: release 0.13.2 starts, but will fail at every append once a segment is to begin"
-        " where an index without a data file stands.",
-        "recover removes an index that says nothing.",
-    )  # fmt: skip
-    yield Kind(
-        Code.READ_ERROR, damage, "The system could not read a part of a file.",
-        "Copy what still reads with a tool that tolerates errors, then work on the copy.",
-    )  # fmt: skip
-    yield Kind(
-        Code.REPAIR_INTERRUPTED, repairable, "A repair was interrupted half-way. Everything it replaced is kept.",
-        "undo takes it back; the next command that writes does so as well.", "undo",
-    )  # fmt: skip
-    yield Kind(
-        Code.TEMPORARY_FILE, note, "A file was being built when its process ended; it holds nothing that was promised.",
-        "The next command that writes the same file removes it.",
-    )  # fmt: skip
-    yield Kind(
-        Code.SEEN_FROM_OUTSIDE, note,
-        "The storage was read through a node's port, which does not show files, headers, indexes, record checksums and marks of"
-        " the control file.",
-        "Verify the directory on the node's own machine for the rest; that works beside the running node.",
-    )  # fmt: skip
-    yield Kind(
-        Code.REPLICA_DIFFERS, damage, "Two replicas hold different records under the same transaction id.",
-        "One of them was not told the truth. Find out which, with dump on both, before either becomes the source of a copy.",
-    )  # fmt: skip
-    yield Kind(
-        Code.MANIFEST_DIFFERS, damage, "A file does not hold the bytes that the manifest says it held.",
-        "Copy the file again from where the manifest was made. After a repair that was wanted, make a new manifest.",
-    )  # fmt: skip
-    yield Kind(
-        Code.MANIFEST_MISSING_FILE, damage, "The manifest names a file that is not there.",
-        "Copy it again from where the manifest was made.",
-    )  # fmt: skip
-    yield Kind(
-        Code.MANIFEST_EXTRA_FILE, damage,
-        "A file is there that the manifest does not name, and that did not come by going on at a partition's end.",
-        "Look where it comes from; move it away if it does not belong there.",
-    )  # fmt: skip
-    yield Kind(
-        Code.MANIFEST_SIGNATURE, damage,
-        "The manifest is damaged, is not signed, or is signed by another key than the one that was named: it proves nothing.",
-        "Bring the manifest from where it was made, and the public key from its owner. As a note: it is signed, and no key was"
-        " named; give it with --manifest-key.",
-    )  # fmt: skip
-    yield Kind(
-        Code.MANIFEST_GROWN, note,
-        "The directory went on being written since the manifest was made. All that it held then is still there, byte for byte.",
-        "The manifest does not vouch for what came later; make a new one if that is wanted.",
-    )  # fmt: skip
-
-
-CATALOGUE: dict[Code, Kind] = {kind.code: kind for kind in _kinds()}
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One place where something is wrong.
 
     `path` is the file or directory, or the URL of a node; `segment` the first transaction id in the file's name; `offset` and
-    `length` are in bytes in the file; `remedy` is a command line, or None where there is none.  What does not apply is None.
+    `length` are in bytes in the file; `remedy` is a command line, or None where there is none.  `missing`: how many transactions,
+    from `transaction_id` on, are not there, beyond those that another finding counts; None where nobody knows, or none is.
+    What does not apply is None.
     """
 
     code: Code
@@ -432,6 +76,7 @@ class Finding:
     offset: int | None = None
     length: int | None = None
     remedy: str | None = None
+    missing: int | None = None
 
 
 def remedy_for(
@@ -479,6 +124,7 @@ def make_finding(
     offset: int | None = None,
     length: int | None = None,
     ran: Ran | None = None,
+    missing: int | None = None,
 ) -> Finding:
     """A finding with the catalogue's severity (unless told otherwise) and remedy; `ran` is the command that leaves it."""
     severity = severity or CATALOGUE[code].severity
@@ -493,6 +139,7 @@ def make_finding(
         offset,
         length,
         remedy_for(code, storage_directory, partition, severity, ran),
+        missing,
     )
 
 
@@ -501,3 +148,120 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
     order = (Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE)
     present = {finding.severity for finding in findings}
     return next((severity for severity in order if severity in present), None)
+
+
+# ---- losses of a partition as a whole ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The partition directory of which something is told; `storage` is the directory that remedies name."""
+
+    storage: Path | None
+    partition: int | None
+    directory: Path
+
+
+def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
+    """A loss as a finding.  `elsewhere`: how many of its transactions another finding counts already."""
+    segment: int | None = getattr(loss, "segment", None)
+    path, severity = where.directory, None
+    if isinstance(loss, DataGone):
+        severity = Severity.DAMAGE if loss.lost else Severity.REPAIRABLE
+    elif isinstance(loss, NoSegment):
+        severity = Severity.NOTE if loss.began is None else Severity.DAMAGE
+    if segment is not None and (isinstance(loss, DataGone) or (isinstance(loss, BelowProof) and loss.by_index)):
+        path = path / index_name(segment)
+    elif segment is not None and not isinstance(loss, BelowProof):
+        path = path / segment_name(segment)
+    first = loss.begins if isinstance(loss, Overlap) else loss.ids[0][0] if loss.ids else segment
+    return make_finding(
+        _CODES[type(loss)],
+        path,
+        _sentence(loss, where),
+        severity=severity,
+        storage_directory=where.storage,
+        partition=where.partition,
+        segment=segment,
+        transaction_id=first,
+        length=loss.size if isinstance(loss, DataGone) else None,
+        missing=count(loss.ids) - elsewhere if loss.ids else None,
+    )
+
+
+_CODES: dict[type[Loss], Code] = {
+    Gap: Code.SEGMENT_GAP,
+    Overlap: Code.SEGMENT_OVERLAP,
+    BelowMark: Code.ACKNOWLEDGED_MISSING,
+    BelowProof: Code.DURABLE_MISSING,
+    DataGone: Code.INDEX_ORPHAN,
+    GivenUp: Code.LOSS_ACCEPTED,
+    DirectoryGone: Code.PARTITION_DIRECTORY_MISSING,
+    NoSegment: Code.PARTITION_EMPTY,
+}
+
+
+def _sentence(loss: Loss, where: Where) -> str:
+    match loss:
+        case Gap():
+            said = f"the partition's first segment begins at {loss.stop}"
+            if loss.before is not None:
+                known = ", though its index lists more" if loss.listed else ""
+                said = f"segment {segment_name(loss.before)} ends before{known}, and this one begins at {loss.stop}"
+            return f"{_many((loss.first, loss.stop))} missing: {said}"
+        case Overlap():
+            twice = loss.stop - loss.begins
+            before = f"the one in front of it ends at {loss.stop - 1}"
+            return f"the segment begins at transaction {loss.begins}, {before}: {twice} transactions may stand in both"
+        case BelowMark():
+            ends = f"the last transaction is {loss.first - 1}" if loss.first > 0 else "there is no transaction"
+            lost = _many((loss.first, loss.mark + 1), "was", "were")
+            return f"{ends}, but the local low-water mark is {loss.mark}: {lost} durable here once"
+        case BelowProof():
+            ids = loss.first, loss.stop
+            why = f"a file of the partition is called after transaction {loss.stop}"
+            if loss.by_index:
+                last = loss.stop - 1
+                why = f"the index has entries behind {last}, which are only written once everything up to there is durable"
+            return f"{_many(ids)} missing at the end, and {_many(ids, 'was', 'were')} durable here once: {why}"
+        case DataGone():
+            return f"the index has no data file; it has {_listed_by(loss)}"
+        case GivenUp():
+            given = _many((loss.first, loss.stop), "was", "were")
+            return f"{given} given up on {loss.time} ({loss.reason}); {_still(loss)}"
+        case DirectoryGone():
+            return f"partition {where.partition} belongs to this node, but its directory does not exist{_known(loss)}"
+        case NoSegment():
+            began = f", though session {loss.began} began in it"
+            return f"there is no segment{': it never held anything' if loss.began is None else began}"
+
+
+def _still(loss: GivenUp) -> str:
+    if loss.disputed:
+        return "other records bore these ids, too, and only an intact replica tells which are right"
+    if loss.missing == ((loss.first, loss.stop),):
+        return "still missing"
+    parts = ", ".join(str(first) if stop - first == 1 else f"{first} to {stop - 1}" for first, stop in loss.missing)
+    return f"{parts} still missing, the others are here again"
+
+
+def _listed_by(loss: DataGone) -> str:
+    if not loss.entries:
+        return "no entries"
+    if loss.unlike:
+        return f"{loss.entries} entries, and what other segments hold under these ids is not what it lists"
+    if not loss.lost:
+        return f"{loss.entries} entries, and other segments hold these transactions"
+    lost = loss.lost[0][0], loss.lost[-1][1]
+    return f"{loss.entries} entries: {_many(lost, 'was', 'were')} in it and nowhere else"
+
+
+def _known(loss: DirectoryGone) -> str:
+    if loss.ids:
+        return f"; transactions up to {loss.mark} were durable in it"
+    return f"; session {loss.session} began in it" if loss.session is not None and loss.session >= 0 else ""
+
+
+def _many(ids: Ids, one: str = "is", many: str = "are") -> str:
+    first, stop = ids
+    return f"transaction {first} {one}" if stop - first == 1 else f"transactions {first} to {stop - 1} {many}"

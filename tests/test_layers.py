@@ -23,9 +23,6 @@ TYPES_ONLY = {
             "waltzctl.engine.scan.wire_trials",
         }
     ): "the trials are given what the chooser hands out",
-    frozenset(
-        {"waltzctl.render.bench", "waltzctl.render.compared", "waltzctl.render.table"}
-    ): "a table for every object",
 }
 """Groups of modules that name one another's types, each with its reason."""
 VIEWS = "waltzctl.render."

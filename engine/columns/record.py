@@ -76,5 +76,12 @@ RECORD = ObjectType(
         ),
         Column("data", BINARY, "the record's data", stands=Stands.VIEW, on_request=True),
         Column("finding", TEXT, "code of what is wrong here; null where all is well", given=True, stands=Stands.VIEW),
+        Column(
+            "missing",
+            COUNT,
+            "of damage: how many transactions are missing from there on; null where nobody knows",
+            given=True,
+            stands=Stands.VIEW,
+        ),
     ),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.record_checks import prove
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
@@ -35,6 +36,15 @@ class SegmentReader(SegmentCheck):
         self.next_id: int | None = None
         self._keep_data = data
         self._seen_again: frozenset[tuple[str, int, int]] | None = None
+
+    @property
+    def stretch(self) -> Stretch:
+        """What its neighbours have to know of it; where it ends only once that was seen.  Raises DiskReadError."""
+        listed = None if self.reader is None else self.begins + self.reader.count()
+        if self.next_id is None:
+            return replace(begun(self.job.first, self.begins), listed=listed)
+        excess = listed is not None and listed > self.next_id
+        return Stretch(self.job.first, self.begins, self.next_id, self.next_id - 1, listed=listed, excess=excess)
 
     def confirmed(self, damage: Damage) -> bool:
         """Whether damage is there: at once while the file is as it was opened, else when it is met from the beginning again.

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings import Code, Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import runs
-from waltzctl.engine.inspect.record_checks import damage_finding, join_finding, tail_finding
+from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.log.assess import Stretch, joint
+from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.checksums import crc32
@@ -103,29 +105,38 @@ def _dump(
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         yield from run.told_strays()
-        jobs = list(run.jobs)
-        ends = [*(job.first - 1 for job in jobs[1:]), None]
-        pairs = list(zip(jobs, ends, strict=False))  # without a segment there is one end too many
-        neighbour: _Segment | None = None  # the one that was dumped before this one
-        for job, end in reversed(pairs) if reverse else pairs:
-            if not wanted.overlaps(job.first, end):
-                neighbour = None
-                continue
-            segment = _Segment(job, limits, wanted, data)
+        span = wanted.first, wanted.last
+        lost = [run.losses_in_front(span), run.losses_behind(span)]
+        yield from lost[reverse]
+        yield from _segments(run.jobs, limits, wanted, reverse, data)
+        yield from lost[not reverse]
+
+
+def _segments(
+    jobs: Sequence[SegmentJob], limits: Limits, wanted: _Range, reverse: bool, data: bool
+) -> Iterator[DumpedRecord | Finding]:
+    """The items of a partition's segments, and where they do not join."""
+    ends = [*(job.first - 1 for job in jobs[1:]), None]
+    pairs = list(zip(jobs, ends, strict=False))  # without a segment there is one end too many
+    neighbour: _Segment | None = None  # the one beside it that was looked at before
+    for job, end in reversed(pairs) if reverse else pairs:
+        segment = _Segment(job, limits, wanted, data)
+        if wanted.overlaps(job.first, end):
             yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)
-            neighbour = segment
+        elif neighbour is not None and not reverse:
+            yield from segment.joined_to(neighbour)
+        neighbour = segment
 
 
 class _Segment:
-    """The dump of one segment.  `begins` and `next_id` are known when it is over; None where damage hides them."""
+    """The dump of one segment.  `stretch`: what is known of it, None while it was not opened or where it cannot be read."""
 
     def __init__(self, job: SegmentJob, limits: Limits, wanted: _Range, data: bool) -> None:
         self._job = job
         self._wanted = wanted
         self._data = data
         self._limits = limits
-        self.begins: int | None = None
-        self.next_id: int | None = None
+        self.stretch: Stretch | None = None
         self._states: tuple[FileState | None, ...] = ()
 
     def forwards(self, before: _Segment | None) -> Iterator[DumpedRecord | Finding]:
@@ -135,39 +146,52 @@ class _Segment:
             yield from findings
             if reader is None:
                 return
-            self.begins = reader.begins
             if before is not None:
                 yield from self._join(before, self)
             try:
                 for item in reader.forwards(self._wanted.first, self._wanted.last):
                     yield from self._render(reader, item, reverse=False)
+                self.stretch = reader.stretch
             except DiskReadError as error:
                 yield from unreadable(self._job, error).findings
-            else:
-                self.next_id = reader.next_id
 
     def backwards(self, behind: _Segment | None) -> Iterator[DumpedRecord | Finding]:
         """Its items from the end; `behind` is the segment behind it, if that was dumped."""
         with contextlib.ExitStack() as stack:
             reader, findings = self._open(stack)
             if reader is not None:
-                self.begins = reader.begins
                 if reader.size == HEADER_SIZE:
                     reader.next_id = reader.begins
                 joined = behind is None
                 try:
                     for item in reader.backwards(self._wanted.first, self._wanted.last):
-                        self.next_id = reader.next_id
+                        self.stretch = reader.stretch
                         if behind is not None and not joined:
                             yield from self._join(self, behind)
                             joined = True
                         yield from self._render(reader, item, reverse=True)
-                    self.next_id = reader.next_id
+                    self.stretch = reader.stretch
                     if behind is not None and not joined:
                         yield from self._join(self, behind)
                 except DiskReadError as error:
                     yield from unreadable(self._job, error).findings
             yield from reversed(findings)
+
+    def joined_to(self, before: _Segment) -> Iterator[Finding]:
+        """How it joins the segment in front of it, where nothing of its own is wanted."""
+        if before.reaches(self._job.first):
+            self._look()
+            yield from self._join(before, self)
+
+    def reaches(self, stop: int) -> bool:
+        """Whether ids between its end and `stop` are wanted; not where its end is not known."""
+        expected = None if self.stretch is None else self.stretch.next_id
+        return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))
+
+    def _look(self) -> None:
+        """See where it begins; what is wrong with it is not told."""
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
 
     def _open(self, stack: contextlib.ExitStack) -> tuple[SegmentReader | None, list[Finding]]:
         """The reader, unless there is nothing to read, and what the data file's header shows."""
@@ -178,6 +202,7 @@ class _Segment:
             findings = reader.data_header_findings
             if reader.short:
                 return None, [*findings, *reader.finish_short().findings]
+            self.stretch = reader.stretch
         except FilesChangedError:
             return None, []  # truncated or removed since it was listed
         except DiskReadError as error:
@@ -186,13 +211,16 @@ class _Segment:
 
     def _join(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
         """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
-        expected, begins = before.next_id, behind.begins
-        if expected is None or begins is None or expected == begins:
+        if behind.stretch is None and before.reaches(behind._job.first):
+            behind._look()
+        if before.stretch is None or behind.stretch is None:
             return
-        low, high = sorted((expected, begins))
-        if not self._wanted.overlaps(low, high - 1) or before.changed() or behind.changed():
+        found = joint(before.stretch, behind.stretch)
+        if found is None or before.changed() or behind.changed():
             return
-        yield join_finding(behind._job, expected, begins)
+        first, stop = (found.first if isinstance(found, Gap) else found.begins), found.stop
+        if self._wanted.overlaps(first, stop - 1):
+            yield loss_finding(found, self._job.where)
 
     def changed(self) -> bool:
         """Whether the files differ from when they were opened."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.inspect.segment_job import SegmentReport
+from waltzctl.engine.log.assess import IndexExcess, Joint, joints, losses
+from waltzctl.engine.losses import DataGone, DirectoryGone, GivenUp, Loss, NoSegment, count
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.accepted_losses import Range, still_lost, without
 from waltzctl.engine.storage.evidence import Evidence
@@ -30,6 +32,11 @@ class PartitionContext:
     assigned: bool | None = None
     session_id: int | None = None
     accepted: tuple[AcceptedLoss, ...] = ()
+
+    @property
+    def where(self) -> Where:
+        """The same for whoever tells a loss of it."""
+        return Where(self.storage, self.number, self.path)
 
     def finding(
         self,
@@ -62,119 +69,31 @@ def join_findings(context: PartitionContext, reports: Sequence[SegmentReport], p
     `reports`: of every segment that has a data file.  `proven`: what the partition's files prove.
     """
     ordered = sorted(reports, key=lambda report: report.begins)
-    yield from end_findings(context, ordered, proven, neighbour_findings(context, ordered, 0))
+    yield from end_findings(context, ordered, proven, joints([one.stretch for one in ordered], 0), ordered)
 
 
 def end_findings(
-    context: PartitionContext, ordered: Sequence[SegmentReport], proven: Evidence, joints: Iterable[Finding]
+    context: PartitionContext,
+    last: Sequence[SegmentReport],
+    proven: Evidence,
+    joined: Iterable[Joint],
+    reports: Sequence[SegmentReport],
 ) -> Iterator[Finding]:
-    """The findings about joints, then those about the end.
-
-    The index of the last segment that proves a loss is not named among the joints: it is no stale one that may be cut.
-    """
-    lost = tuple(lost_end_findings(context, ordered, proven))
-    last = ordered[-1] if ordered else None
-    proves = {one.path for one in lost if one.code is Code.DURABLE_MISSING}
-    excess = last.index_excess if last is not None and last.job.index_path in proves else None
-    yield from (one for one in joints if one is not excess)
-    yield from lost
+    """The findings about joints among `reports`, then those about the end; the last of `last` is the partition's last segment."""
+    stretches = [one.stretch for one in last]
+    yield from told(context, losses(stretches, proven, context.local_low_water_mark, joined), reports)
 
 
-def neighbour_findings(
-    context: PartitionContext, ordered: Sequence[SegmentReport], expected: int | None
+def told(
+    context: PartitionContext, found: Iterable[Loss | IndexExcess], reports: Sequence[SegmentReport]
 ) -> Iterator[Finding]:
-    """Gaps, overlaps and indexes that are too long among reports of segments that stand side by side, ordered by `begins`.
-
-    `expected`: the id that the first one must begin with; None where the one in front of it is not looked at here.  An index
-    that lists exactly the transactions of the gap behind its segment is no finding of its own: the data file lost its end.
-    """
-    before: SegmentReport | None = None
-    for report in ordered:
-        gap = expected is not None and report.begins > expected
-        if before is not None and before.index_excess is not None:
-            lost_end = before.index_end == report.begins and (gap or expected is None)
-            if not lost_end:
-                yield before.index_excess
-            elif before.torn:
-                gap = False  # the torn tail says so: the file was cut within a record
-        if gap and expected is not None:
-            yield _gap(context, before, report, expected)
-        elif expected is not None and report.begins < expected:
-            yield context.finding(
-                Code.SEGMENT_OVERLAP,
-                report.job.data_path,
-                f"the segment begins at transaction {report.begins}, the one in front of it ends at {expected - 1}:"
-                f" {expected - report.begins} transactions may stand in both",
-                segment=report.job.first,
-                transaction_id=report.begins,
-            )
-        known = not report.gone and report.finished
-        expected = report.next_id if known else None
-        before = report
-    if before is not None and before.index_excess is not None:
-        yield before.index_excess
-
-
-def _gap(context: PartitionContext, before: SegmentReport | None, report: SegmentReport, expected: int) -> Finding:
-    missing = report.begins - expected
-    many = f"transaction {expected} is" if missing == 1 else f"transactions {expected} to {report.begins - 1} are"
-    if before is None:
-        where = f"the partition's first segment begins at {report.begins}"
-    else:
-        listed = before.index_excess is not None and before.index_end == report.begins
-        known = ", though its index lists more" if listed else ""
-        where = f"segment {before.job.data_path.name} ends before{known}, and this one begins at {report.begins}"
-    return context.finding(
-        Code.SEGMENT_GAP,
-        report.job.data_path,
-        f"{many} missing: {where}",
-        segment=report.job.first,
-        transaction_id=expected,
-    )
-
-
-def lost_end_findings(
-    context: PartitionContext, ordered: Sequence[SegmentReport], proven: Evidence
-) -> Iterator[Finding]:
-    """Whether the partition reaches its local low-water mark, and what its files prove to have been durable behind that.
-
-    The last of `ordered` is the partition's last segment.  What an index without a data file proves is a finding of its own.
-    """
-    mark = context.local_low_water_mark
-    if any(report.gone or report.uncertain or not report.finished for report in ordered[-1:]):
-        return
-    last = max((report.accounted for report in ordered), default=-1)
-    if mark is not None and last < mark:
-        path = ordered[-1].job.data_path if ordered else context.path
-        ends = f"the last transaction is {last}" if last >= 0 else "there is no transaction"
-        yield context.finding(
-            Code.ACKNOWLEDGED_MISSING,
-            path,
-            f"{ends}, but the local low-water mark is {mark}: transactions {last + 1} to {mark} were durable here once",
-            segment=ordered[-1].job.first if ordered else None,
-            transaction_id=last + 1,
-        )
-    following = max(last, -1 if mark is None else mark) + 1
-    own = ordered[-1] if ordered and ordered[-1].job.first == proven.index_with_data else None
-    by_index = 0 if own is None or own.index_excess is None else proven.with_data  # unless it is being written
-    if max(proven.names, by_index) > following:
-        stop = max(proven.names, by_index)
-        why = (
-            f"the index has entries behind {stop - 1}, which are only written once everything up to there is durable"
-            if by_index == stop
-            else f"a file of the partition is called after transaction {stop}"
-        )
-        yield context.finding(
-            Code.DURABLE_MISSING,
-            own.job.index_path if own is not None and by_index == stop else context.path,
-            f"{_many(following, stop)} missing at the end, and {_many(following, stop, 'was', 'were')} durable here once: {why}",
-            segment=ordered[-1].job.first if ordered else None,
-            transaction_id=following,
-        )
-
-
-def _many(first: int, stop: int, one: str = "is", many: str = "are") -> str:
-    return f"transaction {first} {one}" if stop - first == 1 else f"transactions {first} to {stop - 1} {many}"
+    """Losses as findings; an index that is too long was told by the check of its segment, which is among `reports`."""
+    excess = {one.job.first: one.index_excess for one in reports}
+    for one in found:
+        if not isinstance(one, IndexExcess):
+            yield loss_finding(one, context.where)
+        elif (known := excess.get(one.segment)) is not None:
+            yield known
 
 
 def held_ids(reports: Iterable[SegmentReport]) -> list[Range]:
@@ -182,51 +101,41 @@ def held_ids(reports: Iterable[SegmentReport]) -> list[Range]:
     return [(report.begins, report.last_id + 1) for report in reports if report.last_id is not None]
 
 
-def loss_findings(context: PartitionContext, held: Sequence[Range]) -> Iterator[Finding]:
-    """Accepted losses that are not over; `held` are the ids that are here."""
+def loss_findings(
+    context: PartitionContext, held: Sequence[Range], elsewhere: Sequence[Range] = ()
+) -> Iterator[Finding]:
+    """Accepted losses that are not over; `held` are the ids that are here, `elsewhere` those that another finding counts."""
     for loss in context.accepted:
         rest = still_lost(loss, held, context.local_low_water_mark)
-        if not rest:
-            continue
-        whole = rest == [(loss.first, loss.last + 1)]
-        given = _many(loss.first, loss.last + 1, "was", "were")
-        parts = ", ".join(str(first) if stop - first == 1 else f"{first} to {stop - 1}" for first, stop in rest)
-        missing = "still missing" if whole else f"{parts} still missing, the others are here again"
-        if loss.disputed:
-            missing = "other records bore these ids, too, and only an intact replica tells which are right"
-        yield context.finding(
-            Code.LOSS_ACCEPTED,
-            context.path,
-            f"{given} given up on {loss.time} ({loss.reason}); {missing}",
-            transaction_id=rest[0][0],
-        )
+        if rest:
+            given = GivenUp(loss.first, loss.last + 1, loss.time, loss.reason, loss.disputed, tuple(rest))
+            yield loss_finding(given, context.where, elsewhere=_counted(given.ids, elsewhere))
 
 
 def orphan_finding(
-    context: PartitionContext, segment: SegmentView, held: Sequence[Range], alike: Callable[[], bool]
+    context: PartitionContext,
+    segment: SegmentView,
+    held: Sequence[Range],
+    alike: Callable[[], bool],
+    elsewhere: Sequence[Range] = (),
 ) -> Finding:
-    """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them."""
+    """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them.
+
+    `elsewhere`: ids that another finding counts as missing.
+    """
     assert segment.index is not None
     first, entries = segment.first_transaction_id, segment.entries
-    lost = without((first, first + entries), held)
-    if not entries:
-        said = "it has no entries"
-    elif not lost and alike():
-        said = f"it has {entries} entries, and other segments hold these transactions"
-    elif not lost:
-        lost = [(first, first + entries)]
-        said = f"it has {entries} entries, and what other segments hold under these ids is not what it lists"
-    else:
-        said = f"it has {entries} entries: {_many(lost[0][0], lost[-1][1], 'was', 'were')} in it and nowhere else"
-    return context.finding(
-        Code.INDEX_ORPHAN,
-        segment.index.path,
-        f"the index has no data file; {said}",
-        severity=Severity.DAMAGE if lost else Severity.REPAIRABLE,
-        segment=first,
-        transaction_id=lost[0][0] if lost else first,
-        length=segment.index.size,
-    )
+    whole = first, first + entries
+    lost = tuple(without(whole, held)) if entries else ()
+    unlike = entries > 0 and not lost and not alike()
+    gone = DataGone(first, entries, segment.index.size, (whole,) if unlike else lost, unlike)
+    return loss_finding(gone, context.where, elsewhere=_counted(gone.ids, elsewhere))
+
+
+def _counted(ids: Sequence[Range], elsewhere: Sequence[Range]) -> int:
+    """How many of `ids` are among those `elsewhere`."""
+    left = [rest for one in ids for rest in without(one, elsewhere)]
+    return count(tuple(ids)) - count(tuple(left))
 
 
 def other_files(context: PartitionContext, view: PartitionView) -> Iterator[Finding]:
@@ -259,11 +168,7 @@ def placement_findings(
     """Whether the directory should be here at all.  `partitions`: how many the control file has."""
     if view is None:
         if context.assigned:
-            yield context.finding(
-                Code.PARTITION_DIRECTORY_MISSING,
-                context.path,
-                f"partition {context.number} belongs to this node, but its directory does not exist{_known(context)}",
-            )
+            yield loss_finding(DirectoryGone(context.local_low_water_mark, context.session_id), context.where)
     elif partitions is not None and context.number is not None and context.number >= partitions:
         yield context.finding(
             Code.PARTITION_NOT_ASSIGNED,
@@ -272,24 +177,10 @@ def placement_findings(
         )
     elif context.assigned and not view.segments and context.local_low_water_mark in (None, -1):
         session = context.session_id
-        began = session is not None and session >= 0
-        why = f", though session {session} began in it" if began else ": it never held anything"
-        yield context.finding(
-            Code.PARTITION_EMPTY,
-            view.path,
-            f"there is no segment{why}",
-            severity=Severity.DAMAGE if began else Severity.NOTE,
-        )
+        yield loss_finding(NoSegment(session if session is not None and session >= 0 else None), context.where)
     elif context.assigned is False and view.segments:
         yield context.finding(
             Code.PARTITION_NOT_ASSIGNED,
             view.path,
             f"partition {context.number} is not assigned to this node; its {len(view.segments)} segments were kept",
         )
-
-
-def _known(context: PartitionContext) -> str:
-    mark, session = context.local_low_water_mark, context.session_id
-    if mark is not None and mark >= 0:
-        return f"; transactions up to {mark} were durable in it"
-    return f"; session {session} began in it" if session is not None and session >= 0 else ""

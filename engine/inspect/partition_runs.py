@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import Watch, states
 from waltzctl.engine.inspect.outcome import VerifyOptions
@@ -27,13 +27,18 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.log.assess import end, joints
+from waltzctl.engine.losses import BelowMark, BelowProof, Gap
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
+Span = tuple[int | None, int | None]
+"""Ids that are wanted, both inclusive; None is no bound."""
 _ATTEMPTS = 3
 _ENDS = VerifyOptions(quick=True, ends_only=True)
 
@@ -173,10 +178,13 @@ class PartitionRun:
             context = replace(context, local_low_water_mark=first - 1)
         return context, evidence(self._partition.view, context.local_low_water_mark)
 
-    def losses(self, held: Sequence[Range]) -> Iterator[Finding]:
-        """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected."""
+    def losses(self, held: Sequence[Range], elsewhere: Sequence[Range] = ()) -> Iterator[Finding]:
+        """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected.
+
+        `held`: the ids that are here; `elsewhere`: those that another finding counts as missing.
+        """
         if self._context.assigned is not False or self.present:
-            yield from loss_findings(self._context, held)
+            yield from loss_findings(self._context, held, elsewhere)
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked, and every file that proves something is still there.
@@ -206,8 +214,11 @@ class PartitionRun:
         except (DiskReadError, NotWaltzError):
             return None
 
-    def orphans(self, held: Sequence[Range]) -> Iterator[Finding]:
-        """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort."""
+    def orphans(self, held: Sequence[Range], elsewhere: Sequence[Range] = ()) -> Iterator[Finding]:
+        """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort.
+
+        `elsewhere`: ids that another finding counts as missing.
+        """
         view = self._partition.view
         if view is None:
             return
@@ -218,7 +229,7 @@ class PartitionRun:
                 settled = self._settle_orphan(segment)
                 if settled is not None:
                     alike = partial(stand_elsewhere, settled, view.data_segments)
-                    yield orphan_finding(self._context, settled, held, alike)
+                    yield orphan_finding(self._context, settled, held, alike, elsewhere)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
         """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
@@ -251,7 +262,107 @@ class PartitionRun:
 
     def told_strays(self) -> Iterator[Finding]:
         """The same for whoever reads records and checks no segments: by both ends of each file.  Raises CutShort."""
-        yield from self.stray_segments(lambda job: check_segment(job, _ENDS, self._limits))
+        yield from self.stray_segments(self._by_ends)
+
+    # ---- for whoever reads records and checks no segments: what is missing where there is nothing to read ----------------
+
+    def losses_in_front(self, span: Span) -> Iterator[Finding]:
+        """Ids in front of the first segment, if any of `span` are missing there.  Raises CutShort."""
+        for _ in range(_ATTEMPTS):
+            view = self._partition.view
+            first = next(iter(self.jobs), None)
+            if first is None or view is None or not self._partition.whole or not _meets(span, (0, max(1, first.first))):
+                return
+            report = self._by_ends(first)
+            found = next((one for one in joints([report.stretch], 0) if isinstance(one, Gap)), None)
+            if found is None or not _meets(span, (found.first, found.stop)):
+                return
+            if self._unchanged(view, [report]):
+                yield loss_finding(found, self._context.where)
+                return
+            if not self._look_again():
+                return
+
+    def losses_behind(self, span: Span) -> Iterator[Finding]:
+        """Ids behind the last segment, those of data files of which only the index is left, and those that were given up.
+
+        By both ends of a few segments; what is missing between two segments is for whoever reads both.  Raises CutShort.
+        """
+        view = self._partition.view
+        if self._beyond or view is None:
+            return
+        missing: tuple[BelowMark | BelowProof, ...] = ()
+        if self._partition.whole:
+            missing = tuple(one for one in self._at_the_end(span) if _meets(span, *one.ids))
+            yield from (loss_finding(one, self._context.where) for one in missing)
+        view = self._partition.view
+        assert view is not None
+        told = [(0, self.jobs[-1].first)] if self.jobs else []  # what is missing in front of a segment is told there
+        told += [ids for one in missing for ids in one.ids]
+        orphans = [one for one in view.segments if one.data is None and one.entries]
+        listed = {one.first_transaction_id: one.first_transaction_id + one.entries for one in orphans}
+        ranges = list(listed.items())
+        if _meets(span, *ranges):
+            for finding in self.orphans(self._held(ranges), told):
+                first = finding.segment or 0
+                if finding.severity is Severity.DAMAGE and _meets(span, (first, listed.get(first, first))):
+                    yield finding
+        given_up = [(loss.first, loss.last + 1) for loss in self._context.accepted]
+        if self._partition.whole and _meets(span, *given_up):
+            for finding in self.losses(self._held(given_up), [*told, *ranges]):
+                first = finding.transaction_id or 0
+                if _meets(span, *(one for one in given_up if one[0] <= first < one[1])):
+                    yield finding
+
+    def _at_the_end(self, span: Span) -> tuple[BelowMark | BelowProof, ...]:
+        """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
+        for attempt in range(_ATTEMPTS + 1):
+            view, last = self._partition.view, self.jobs[-1] if self.jobs else None
+            if view is None or (last is not None and not _meets(span, (last.first, None))):
+                return ()
+            reports = [] if last is None else [self._by_ends(last)]
+            gone = any(one.gone for one in reports)
+            if not gone and not tuple(self._ends(reports, self._context, self.proven())):
+                return ()
+            if self._unchanged(view, reports):
+                break
+            if attempt == _ATTEMPTS or not self._look_again():
+                return ()
+        context, proven = self.promised()
+        if tuple(self._ends(reports, context, proven)):
+            # a segment in front of the last one is looked at only now: as a rule none reaches further
+            reports = [self._by_ends(job) for job in self.jobs]
+        return tuple(self._ends(reports, context, proven))
+
+    @staticmethod
+    def _ends(
+        reports: Sequence[SegmentReport], context: PartitionContext, proven: Evidence
+    ) -> Iterator[BelowMark | BelowProof]:
+        return end([one.stretch for one in reports], proven, context.local_low_water_mark)
+
+    def _held(self, ranges: Sequence[Range]) -> list[Range]:
+        """The ids of segments that may hold some of `ranges`."""
+        stops: list[int | None] = [*(job.first for job in self.jobs[1:]), None][: len(self.jobs)]
+        able = []
+        for job, stop in zip(self.jobs, stops, strict=True):
+            most = job.first + job.bytes // RECORD_OVERHEAD
+            reach = most if stop is None else max(stop, most)
+            if any(job.first < high and low < reach for low, high in ranges):
+                able.append(job)
+        return held_ids([self._by_ends(job) for job in able])
+
+    def _by_ends(self, job: SegmentJob) -> SegmentReport:
+        return check_segment(job, _ENDS, self._limits)
+
+    def _look_again(self) -> bool:
+        """See the segments as they are now, but those that were begun since; False where the directory is gone."""
+        again = self._view_again()
+        if again is None:
+            return False
+        latest = max((job.first for job in self.jobs), default=-1)
+        self._partition.view = _up_to(again, latest)
+        self.jobs = tuple(self._scope.segment_jobs(self._partition, self._template))
+        return True
 
     def strays(self) -> Iterator[Finding]:
         """What lies in the directory beside segments, and is not of work in progress."""
@@ -267,6 +378,14 @@ class PartitionRun:
             for path in paths
             if places.still_named(path) and Watch((path,), self._around.held, self._limits).quiet_now()
         ]
+
+
+def _meets(span: Span, *ranges: tuple[int, int | None]) -> bool:
+    """Whether ids of one of `ranges` (the first, and the one behind the last; None: without end) are in a span."""
+    low, high = span
+    return any(
+        (high is None or first <= high) and (low is None or stop is None or stop > low) for first, stop in ranges
+    )
 
 
 def _up_to(view: PartitionView, latest: int) -> PartitionView:

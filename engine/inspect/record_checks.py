@@ -277,8 +277,14 @@ def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
         message = f"transaction {expected} is expected, but {damage.found_transaction_id} stands there; {_next(damage)}"
     else:
         message = f"transaction {expected}: {_stands(damage)}; {_next(damage)}; {damage.length} bytes unreadable"
+    following = damage.next_transaction_id
     return job.finding(
-        Code(damage.cause.value), message, transaction_id=expected, offset=damage.offset, length=damage.length
+        Code(damage.cause.value),
+        message,
+        transaction_id=expected,
+        offset=damage.offset,
+        length=damage.length,
+        missing=None if following is None else max(0, following - expected),
     )
 
 
@@ -302,6 +308,9 @@ def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
             f"its data length {damage.found_length} makes a record of {damage.found_length + RECORD_OVERHEAD} bytes"
         )
     message = f"transaction {expected}: {stands}; nothing valid follows; {damage.length} bytes are left, {why}"
+    missing = None if harmless or (job.last and mark is None) else 1  # one at least
+    if missing is not None and job.following is not None:
+        missing = max(1, job.following - expected)
     return job.finding(
         Code.TORN_TAIL,
         message,
@@ -309,16 +318,8 @@ def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
         transaction_id=expected,
         offset=damage.offset,
         length=damage.length,
+        missing=missing,
     )
-
-
-def join_finding(job: SegmentJob, expected: int, begins: int) -> Finding:
-    """A gap or an overlap between neighbours: one segment leads to the id `expected`, the next begins at another one."""
-    code = Code.SEGMENT_GAP if expected < begins else Code.SEGMENT_OVERLAP
-    low, high = sorted((expected, begins))
-    what = "are missing" if code is Code.SEGMENT_GAP else "may stand twice"
-    message = f"transactions {low} to {high - 1} {what}: one segment leads to {expected}, the next begins at {begins}"
-    return job.finding(code, message, transaction_id=low)
 
 
 def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:

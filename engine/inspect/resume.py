@@ -34,6 +34,7 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
         "offset": finding.offset,
         "length": finding.length,
         "remedy": finding.remedy,
+        "missing": finding.missing,
     }
 
 
@@ -49,6 +50,7 @@ def _finding_from_json(value: dict[str, Any]) -> Finding:
         value["offset"],
         value["length"],
         value["remedy"],
+        value.get("missing"),
     )
 
 

@@ -6,8 +6,9 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, make_finding
 from waltzctl.engine.inspect.digests import Digest
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.storage.view import FileState, index_path_of
 from waltzctl.formats.segment import segment_name
 
@@ -50,6 +51,11 @@ class SegmentJob:
         """The index file."""
         return index_path_of(self.data_path)
 
+    @property
+    def where(self) -> Where:
+        """Its partition, for what is told of more than this segment."""
+        return Where(self.storage, self.partition, self.directory)
+
     def finding(
         self,
         code: Code,
@@ -60,6 +66,7 @@ class SegmentJob:
         transaction_id: int | None = None,
         offset: int | None = None,
         length: int | None = None,
+        missing: int | None = None,
     ) -> Finding:
         """A finding in the data file, or in the index."""
         return make_finding(
@@ -73,6 +80,7 @@ class SegmentJob:
             transaction_id=transaction_id,
             offset=offset,
             length=length,
+            missing=missing,
         )
 
 
@@ -103,3 +111,18 @@ class SegmentReport:
     finished: bool = True
     states: tuple[FileState | None, FileState | None] = field(default=(None, None))
     digest: Digest | None = None
+
+    @property
+    def stretch(self) -> Stretch:
+        """What its neighbours and its partition have to know of it."""
+        return Stretch(
+            self.job.first,
+            self.begins,
+            self.next_id,
+            self.accounted,
+            self.uncertain,
+            self.index_end,
+            self.index_excess is not None,
+            self.torn,
+            self.finished and not self.gone,
+        )

@@ -12,8 +12,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.spark.columns import arrow_schema, columns_of, pick
 from waltzctl.engine.spark.read_options import ReadOptions, parse
+from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
-from waltzctl.engine.spark.splits import Item, pack, record_parts, survey
+from waltzctl.engine.spark.splits import pack, survey
 from waltzctl.engine.spark.views import VIEW_PLANS, read_view
 from waltzctl.engine.storage import places
 
@@ -60,7 +61,7 @@ class WaltzReader(DataSourceReader):
             return []
         options = self._options
         surveyed = survey(options.paths, self._selection)
-        items: Iterable[Item | Any]
+        items: Iterable[Any]
         if options.view == "records":
             items = (part for one in surveyed for part in record_parts(one, self._selection, options.split_size))
         else:

@@ -16,13 +16,13 @@ from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     end_findings,
     held_ids,
-    lost_end_findings,
-    neighbour_findings,
+    told,
 )
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.log.assess import Stretch, end, joints
 from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
 from waltzctl.engine.storage.accepted_losses import Range
 from waltzctl.engine.storage.view import FileState, read_segment_header
@@ -119,26 +119,26 @@ class ChunkTask:
             yield from run.strays()
 
     def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
-        row = sorted(reports, key=lambda report: report.begins)
-        if self.behind is not None:
-            row.append(SegmentReport(*self.behind, gone=True))
-        if self.whole is None:
-            yield from neighbour_findings(self.context, row, 0 if self.first else None)
-            return
         ordered = sorted(reports, key=lambda report: report.begins)
+        row = [report.stretch for report in ordered]
+        if self.behind is not None:
+            job, begins = self.behind
+            row.append(Stretch(job.first, begins, None, begins - 1, known=False))
+        joined = joints(row, 0 if self.first else None)
+        if self.whole is None:
+            yield from told(self.context, joined, reports)
+            return
         run = self.whole.opened(limits)
         context, proven = self.context, run.proven()
-        if any(lost_end_findings(context, ordered, proven)):
+        if any(end(row, proven, context.local_low_water_mark)):
             context, proven = run.promised()
         also: list[SegmentReport] = []
-        if any(lost_end_findings(context, ordered, proven)):
+        if any(end(row, proven, context.local_low_water_mark)):
             # segments in front of these are only looked at when these do not reach the end that is known, and they might
-            end = proven.required - 1
-            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= end]
+            last = proven.required - 1
+            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= last]
             also = [check_segment(job, _OPTIONS, limits) for job in able]
-        yield from end_findings(
-            context, [*also, *ordered], proven, neighbour_findings(self.context, row, 0 if self.first else None)
-        )
+        yield from end_findings(context, [*also, *ordered], proven, joined, reports)
 
     def _before(self, wanted: Sequence[Range], limits: Limits) -> list[SegmentReport]:
         """Segments in front of these that may hold ids of a range."""

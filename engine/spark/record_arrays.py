@@ -79,7 +79,7 @@ def arrow_batch(
 def finding_batch(
     findings: Iterable[Finding], wanted: Sequence[str], node: str | None, schema: pa.Schema | None = None
 ) -> pa.RecordBatch:
-    """Damage as rows of the records' table: its place and its code; everything else is null."""
+    """Damage as rows of the records' table: its place, its code and what it cost; everything else is null."""
     found = list(findings)
     values: dict[str, list[Any]] = {
         "node": [node] * len(found),
@@ -89,6 +89,7 @@ def finding_batch(
         "offset": [one.offset for one in found],
         "size": [one.length for one in found],
         "finding": [one.code.value for one in found],
+        "missing": [one.missing for one in found],
     }
     nothing: list[Any] = [None] * len(found)
     if schema is None:
@@ -116,7 +117,7 @@ def _together(parts: list[Any]) -> Any:
 def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) -> Any:
     """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
     match name:
-        case "node" | "partition" | "segment":
+        case "node" | "partition" | "segment" | "missing":
             return constants.array(name, rows)
         case "request_id":
             return _request_ids(_joined("request_id_high", many), _joined("request_id_low", many))

@@ -1,7 +1,8 @@
 """The records view: what a packet of parts yields, in Arrow batches.
 
 The rows are those of ``waltzctl dump``: intact records, and damage in its place (what stands at no believable record, torn tails,
-headers that are wrong, segments that do not join), each with its code in `finding`.  A record whose data disagrees with the
+headers that are wrong, segments that do not join, what is missing in front of all segments, behind them or instead of one), each
+with its code in `finding`, and in `missing` how many transactions it cost.  A record whose data disagrees with the
 data's checksum is one row.  Nothing that is wrong with a file ends the reading of the others.
 """
 
@@ -13,23 +14,26 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.record_checks import join_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.assess import Stretch, begun, joint
+from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.record_arrays import Gathering, finding_batch, rows_between
+from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
-from waltzctl.engine.spark.splits import Item, Notice, Part, total
+from waltzctl.engine.spark.splits import Notice, Part, total
 from waltzctl.engine.storage.view import FileState
 
-_End = tuple[SegmentJob, int, tuple[FileState | None, ...]]
-"""A segment that was read to its end: the id that must come next, and how its files were."""
+_End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
+"""A segment that was read to its end: what the next one must join, and how its files were."""
+Item = Part | Notice | MissingTask
 
 
 def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -42,6 +46,10 @@ def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema
         if isinstance(item, Notice):
             before = None
             yield finding_batch(item.findings, wanted, item.node, schema)
+            continue
+        if isinstance(item, MissingTask):
+            before = None
+            yield from gathering.tell(list(item.run(limits)), item.node)
             continue
         yield from gathering.begin(item.node, item.job.partition, item.job.first)
         reading = _PartReading(item, limits, gathering, before)
@@ -107,7 +115,7 @@ class _PartReading:
                 found = damage_told(reader, item)
                 yield from gathering.tell(() if found is None else (found,), part.node)
         if wanted.to_end and reader.next_id is not None:
-            self.end = part.job, reader.next_id, (reader.data_state, reader.index_state)
+            self.end = part.job, reader.stretch, (reader.data_state, reader.index_state)
 
 
 def _overlaps(part: Part, first: int, following: int | None) -> bool:
@@ -119,22 +127,21 @@ def _overlaps(part: Part, first: int, following: int | None) -> bool:
 
 def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Finding]:
     """A gap or an overlap between a segment that was read and the one behind it, unless either was changed meanwhile."""
-    job, expected, seen = before
-    begins = reader.begins
-    low, high = sorted((expected, begins))
-    if low == high or not _overlaps(part, low, high):
+    job, stretch, seen = before
+    found = joint(stretch, begun(reader.job.first, reader.begins))
+    if found is None or not _overlaps(part, found.first if isinstance(found, Gap) else found.begins, found.stop):
         return
     now = states(job.data_path, job.index_path)
     behind = states(reader.job.data_path, reader.job.index_path)
     if now != seen or behind != (reader.data_state, reader.index_state):
         return
-    yield join_finding(reader.job, expected, begins)
+    yield loss_finding(found, reader.job.where)
 
 
 def _look_behind(before: _End, part: Part, limits: Limits) -> list[Finding]:
     """As `join_findings`, where the segment behind is another task's: only its header is read."""
     assert part.follower is not None
-    if part.last is not None and min(before[1], part.follower.first) > part.last:
+    if part.last is not None and min(before[1].accounted + 1, part.follower.first) > part.last:
         return []  # whatever it is, it concerns ids that are not wanted
     try:
         with SegmentCheck(part.follower, limits) as behind:

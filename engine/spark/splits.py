@@ -7,9 +7,10 @@ A plan knows names and sizes only.  A part is "the third of five"; where exactly
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Finding
@@ -24,6 +25,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 FLAT = 256 << 10
 """Bytes that could be read in the time that opening a segment takes."""
+T = TypeVar("T", bound="Item")
 _WILDCARDS = frozenset("*?[")
 
 
@@ -156,23 +158,14 @@ def text(path: Path | str) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> Iterator[Part | Notice]:
-    """The parts of everything that is wanted, partition by partition, in order."""
-    for run in surveyed.runs:
-        node = node_of(surveyed.scope, run)
-        findings = (*run.begin(), *run.told_strays())
-        if findings:
-            yield Notice(node, findings)
-        yield from _parts_of(run, node, selection, split_size)
-
-
 def entries_of(run: PartitionRun) -> dict[int, int]:
     """Entries of each index of a partition, by the id in its name, from its size."""
     segments = () if run.view is None else run.view.segments
     return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
 
-def _parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
+def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
+    """The parts of a partition's segments that are wanted, in order."""
     entries = entries_of(run)
     first, last = selection.ids.span()
     for job, behind in zip(run.jobs, [*run.jobs[1:], None], strict=False):
@@ -210,15 +203,20 @@ def _bytes_of(job: SegmentJob, entries: int | None, first: int | None, last: int
     return job.bytes * max(1, high - low) // entries if low < entries else job.bytes
 
 
-Item = Part | Notice
+class Item(Protocol):
+    """What a task is made of: a part, a notice, a look for what is missing, a piece of another view."""
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
 
 
-def pack(items: Iterable[Item], split_size: int) -> Iterator[tuple[Item, ...]]:
-    """Neighbours together, up to about `split_size` bytes."""
-    packet: list[Item] = []
+def pack(items: Iterable[T], split_size: int) -> Iterator[tuple[T, ...]]:
+    """Neighbours together, up to about `split_size` bytes; what costs nothing never begins a task of its own."""
+    packet: list[T] = []
     cost = 0
     for item in items:
-        if packet and cost + item.cost > split_size + FLAT:
+        if packet and item.cost and cost + item.cost > split_size + FLAT:
             yield tuple(packet)
             packet, cost = [], 0
         packet.append(item)
@@ -227,6 +225,6 @@ def pack(items: Iterable[Item], split_size: int) -> Iterator[tuple[Item, ...]]:
         yield tuple(packet)
 
 
-def total(items: Sequence[Item]) -> int:
+def total(items: Iterable[Item]) -> int:
     """Bytes of data that a packet's tasks read, about."""
     return sum(item.cost for item in items)

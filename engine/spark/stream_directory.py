@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError, StalePlanError
-from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.header_checks import short_header
-from waltzctl.engine.inspect.record_checks import damage_finding, join_finding, tail_finding
+from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import storage_options
@@ -207,11 +208,7 @@ def read_range(part: SegmentRange, *, data: bool) -> Iterator[RecordBatch | Find
     """
     if part.before:
         if part.first == 0:
-            yield part.job.finding(
-                Code.SEGMENT_GAP,
-                f"transactions 0 to {part.segment - 1} are missing: the partition's first segment begins at {part.segment}",
-                transaction_id=0,
-            )
+            yield loss_finding(Gap(0, part.segment, part.segment), part.job.where)
         return
     try:
         with open_segment(part.job) as opened:
@@ -293,6 +290,14 @@ class _Reading:
             raise _changed(part, f"transaction {part.last} is another one, or is not there")
         if following is not None and not explained and self._next != following:
             if part.first <= self._next or following < self._next:
-                yield join_finding(part.job, self._next, following)
+                yield loss_finding(self._joint(following), part.job.where)
         elif self._next <= part.last and not explained and following is None:
             raise _changed(part, f"the records end with {self._next - 1}")
+
+    def _joint(self, following: int) -> Gap | Overlap:
+        """How the segment, which was read up to the id in front of `next`, fails to join the one that begins with `following`."""
+        if following < self._next:
+            return Overlap(following, self._next, following)
+        index = self._opened.reader
+        listed = index is not None and index.begins + index.count() == following
+        return Gap(self._next, following, following, self._part.segment, listed)

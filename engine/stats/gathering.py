@@ -22,6 +22,7 @@ from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.record_checks import MAX_LISTED, prove
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import DamageCause, RecordBatch
 from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
@@ -57,10 +58,10 @@ class StatsTask:
 class Gathered:
     """What a task found.
 
-    `headers`: findings about the data file's header; `findings`: those about records, in file order.  `begins` is the id of the
-    segment's first record, None where there was none to look for; `start` and `end` are where this part began and ended, each
-    with the id expected there: no start where the part belongs to the one in front of it, no end where reading failed.  `gone`:
-    the file is no longer there.  `states`: both files as they were when they were opened.
+    `headers`: findings about the data file's header; `findings`: those about records, in file order.  `stretch`: what its
+    neighbours have to know of the segment, None where there was nothing to look at.  `start` and `end` are where this part began
+    and ended, each with the id expected there: no start where the part belongs to the one in front of it, no end where reading
+    failed.  `gone`: the file is no longer there.  `states`: both files as they were when they were opened.
     """
 
     aggregate: Aggregate
@@ -68,10 +69,9 @@ class Gathered:
     bytes: int = 0
     headers: tuple[Finding, ...] = ()
     findings: tuple[Finding, ...] = ()
-    begins: int | None = None
+    stretch: Stretch | None = None
     start: Place | None = None
     end: Place | None = None
-    next_id: int | None = None
     clock: Clock = Clock(None, "it is gone")  # noqa: RUF009  # frozen
     gone: bool = False
     states: tuple[FileState | None, ...] = field(default=())
@@ -145,7 +145,7 @@ class _Gathering:
         counting = Counting(task.place, task.scale, clock, task.job.bytes, task.bounds)
         start = reader.bound(task.number, task.parts)
         if start is None:  # belongs to the part in front of it
-            return Gathered(counting.aggregate(), clock=clock, begins=reader.begins, states=states)
+            return Gathered(counting.aggregate(), clock=clock, stretch=reader.stretch, states=states)
         stop = reader.size
         for number in range(task.number + 1, task.parts):
             behind = reader.bound(number, task.parts)
@@ -172,10 +172,9 @@ class _Gathering:
             counting.bytes,
             self._headers if task.number == 0 else (),
             tuple(self._findings),
-            reader.begins,
+            reader.stretch,
             start,
             end,
-            None if end is None else reader.next_id if stop >= reader.size else end.transaction_id,
             clock,
             states=states,
         )

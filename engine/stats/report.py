@@ -21,9 +21,10 @@ GAPS_LISTED = 10_000
 class PartitionStats:
     """A partition of one of the paths.  `bytes` are those of the records on disk, 40 and the data each.
 
-    `missing`: ids between the first and the last one that no record has, in `gaps` gaps; ids in front of the first one count
-    where the whole partition was asked for.  `repeated`: records with an id that another one has as well.  `seconds` is how long
-    the segments took whose times are known, and `timed_records` and `timed_bytes` what is in these; `interval` covers them.
+    `missing`: ids between the first and the last one that no record has, in `gaps` gaps; where the whole partition was asked
+    for, ids in front of the first one count, and those behind the last one that are known to have been here.  `repeated`:
+    records with an id that another one has as well.  `seconds` is how long the segments took whose times are known, and
+    `timed_records` and `timed_bytes` what is in these; `interval` covers them.
     """
 
     place: int
@@ -282,6 +283,13 @@ def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole:
             cause = Code.SEGMENT_GAP.value if expected == 0 else None
             gaps.append(Gap(place, expected, first - 1, causes.get(expected, cause)))
         expected = last + 1
+    behind = expected or 0
+    for finding in findings:  # what is missing behind the last record, as far as it is known
+        told = finding.transaction_id
+        if told is not None and finding.missing and told >= (expected or 0):
+            begin = max(told, behind)  # what is in front of that another finding counts
+            behind = begin + finding.missing
+            gaps.append(Gap(place, begin, behind - 1, finding.code.value))
     return gaps
 
 

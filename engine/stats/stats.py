@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from waltzctl.engine.crew import Crew
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
-from waltzctl.engine.inspect.record_checks import join_finding
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.stats.aggregate import Aggregate, Collector
 from waltzctl.engine.stats.axes import Clock, Interval, Scale
 from waltzctl.engine.stats.gathering import Gathered, StatsTask, gather
@@ -45,6 +45,8 @@ from waltzctl.engine.storage.view import FileState
 __all__ = ["StatsOptions", "StatsReport", "stats"]
 
 WHAT = "stats"
+_ALL = (None, None)
+"""Every id is counted."""
 NO_CLOCK = Clock(None, "it is gone")
 
 
@@ -58,8 +60,7 @@ class _Segment:
     bytes: int = 0
     headers: tuple[Finding, ...] = ()
     findings: tuple[Finding, ...] = ()
-    begins: int | None = None
-    next_id: int | None = None
+    stretch: Stretch | None = None
     clock: Clock = NO_CLOCK
     states: tuple[FileState | None, ...] = ()
     gone: bool = False
@@ -69,7 +70,7 @@ class _Segment:
         if len(self.parts) == 1:
             return True
         read = [part for part in self.parts if part.start is not None]
-        if any(part.begins is None for part in self.parts) or any(part.end is None for part in read):
+        if any(part.stretch is None for part in self.parts) or any(part.end is None for part in read):
             return False
         if any(one.end != behind.start for one, behind in pairwise(read)):
             return False
@@ -83,8 +84,8 @@ class _Segment:
         self.headers = tuple(finding for part in parts for finding in part.headers)
         self.findings = tuple(finding for part in parts for finding in part.findings)
         first = parts[0]
-        self.begins, self.clock, self.states, self.gone = first.begins, first.clock, first.states, first.gone
-        self.next_id = [part for part in parts if part.start is not None or part is first][-1].next_id
+        self.clock, self.states, self.gone = first.clock, first.states, first.gone
+        self.stretch = [part for part in parts if part.start is not None or part is first][-1].stretch
 
     def changed(self) -> bool:
         """Whether the files differ from when they were opened."""
@@ -109,6 +110,7 @@ class _Partition:
         """Everything that is wrong with it, in the order of dump."""
         yield from self.run.begin()
         yield from self.run.told_strays()
+        yield from self.run.losses_in_front(_ALL)
         before: _Segment | None = None
         for segment in self.segments:
             yield from segment.headers
@@ -116,14 +118,16 @@ class _Partition:
                 yield from _join(before, segment)
             yield from segment.findings
             before = segment
+        yield from self.run.losses_behind(_ALL)
 
 
 def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
     """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
-    expected, begins = before.next_id, behind.begins
-    if expected is None or begins is None or expected == begins or before.changed() or behind.changed():
+    if before.stretch is None or behind.stretch is None:
         return
-    yield join_finding(behind.task.job, expected, begins)
+    found = joint(before.stretch, behind.stretch)
+    if found is not None and not before.changed() and not behind.changed():
+        yield loss_finding(found, behind.task.job.where)
 
 
 def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsReport:

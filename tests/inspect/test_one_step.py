@@ -23,7 +23,7 @@ from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.outcome import ManifestRequest
-from waltzctl.engine.inspect.partition_checks import PartitionContext, _known, loss_findings, orphan_finding
+from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding, placement_findings
 from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -565,7 +565,9 @@ def test_what_is_known_of_a_partition_whose_directory_is_gone(
     tmp_path: Path, mark: int | None, session: int | None, said: str
 ) -> None:
     context = PartitionContext(tmp_path, 0, tmp_path / "0", mark, True, session)
-    assert _known(context) == said
+    (one,) = placement_findings(context, None, 1)
+    assert one.message.endswith(f"does not exist{said}")
+    assert (one.transaction_id, one.missing) == ((0, 1) if mark == 0 else (None, None))
 
 
 @pytest.mark.parametrize("first", range(8))

@@ -22,7 +22,7 @@ FIRST: tuple[Slip, ...] = (
         "a directory of a released node, without fences, lets an older session append",
     ),
     Slip(
-        "engine/inspect/partition_checks.py",
+        "engine/log/assess.py",
         "if mark is not None and last < mark:",
         "if mark is not None and last < mark - 1:",
         ("tests/inspect/test_one_step.py",),

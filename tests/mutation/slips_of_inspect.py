@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.trial import Slip
 
+_LOG = "engine/log/assess.py"
 _PARTITION = "engine/inspect/partition_checks.py"
 _SEGMENT = "engine/inspect/segment_checks.py"
 _INDEX = "engine/inspect/index_checks.py"
@@ -15,28 +16,28 @@ _VOUCHED = ("tests/inspect/test_one_step.py", "tests/inspect/test_vouching.py")
 
 INSPECT: tuple[Slip, ...] = (
     Slip(
-        _PARTITION,
-        "elif expected is not None and report.begins < expected:",
-        "elif expected is not None and report.begins < expected - 1:",
+        _LOG,
+        "elif expected is not None and one.begins < expected:",
+        "elif expected is not None and one.begins < expected - 1:",
         _STEP,
         "a transaction that stands in two segments is not told",
     ),
     Slip(
-        _PARTITION,
-        "gap = expected is not None and report.begins > expected",
-        "gap = expected is not None and report.begins > expected + 1",
+        _LOG,
+        "gap = expected is not None and one.begins > expected",
+        "gap = expected is not None and one.begins > expected + 1",
         _STEP,
         "a gap of one transaction between segments is clean",
     ),
     Slip(
-        _PARTITION,
+        _LOG,
         "if max(proven.names, by_index) > following:",
         "if max(proven.names, by_index) > following + 1:",
         _STEP,
         "verify is clean with one durable transaction lost above the mark",
     ),
     Slip(
-        _PARTITION,
+        _LOG,
         "following = max(last, -1 if mark is None else mark) + 1",
         "following = max(last, -1 if mark is None else mark) + 2",
         _STEP,
@@ -44,8 +45,8 @@ INSPECT: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "lost = without((first, first + entries), held)",
-        "lost = without((first, first + entries - 1), held)",
+        "lost = tuple(without(whole, held))",
+        "lost = tuple(without((first, first + entries - 1), held))",
         _STEP,
         "an index that alone proves one transaction is called repairable",
     ),
@@ -65,8 +66,8 @@ INSPECT: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "began = session is not None and session >= 0",
-        "began = session is not None and session > 0",
+        "NoSegment(session if session is not None and session >= 0 else None)",
+        "NoSegment(session if session is not None and session > 0 else None)",
         _STEP,
         "a partition whose files are gone is a note",
     ),

@@ -31,7 +31,7 @@ from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_f
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, select
-from waltzctl.engine.scan.source import BytesSource
+from waltzctl.engine.scan.source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records
@@ -554,6 +554,9 @@ def pieces_around(missing: int = 1) -> tuple[list[Piece], list[BytesSource], byt
 def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces, sources, record, _ = pieces_around()
     assert [(place, one.encode()) for place, one in join_fragments(pieces, sources)] == [(1, record)]
+    broken = bytearray(read_bytes(sources[0], 0, sources[0].size()))
+    broken[int(pieces[1].run.start) - 1] ^= 1
+    assert list(join_fragments(pieces, [BytesSource(bytes(broken))])) == []
     for missing in (0, 2):
         assert list(join_fragments(pieces_around(missing)[0], sources)) == []
     elsewhere = [pieces[0], Piece(dataclasses.replace(pieces[1].run, source=1), 8, 10)]

@@ -81,7 +81,7 @@ def dumped(storage: Path) -> Iterator[Row]:
         )
         if isinstance(item, Finding):
             if item.code is not Code.DATA_CHECKSUM:
-                yield row | {"size": item.length} | nothing | {"finding": item.code.value}
+                yield row | {"size": item.length} | nothing | {"finding": item.code.value, "missing": item.missing}
             continue
         request = item.request_id
         names = ("client", "generation", "partition", "sequence")
@@ -94,6 +94,7 @@ def dumped(storage: Path) -> Iterator[Row]:
             "record_checksum": f"{item.record_checksum:08x}",
             "data": item.data,
             "finding": None if item.data_ok else "data-checksum",
+            "missing": None,
         }
 
 

@@ -95,8 +95,9 @@ MANUAL = Manual(
             (
                 (
                     "Counts of records, bytes, ids and gaps are exact. Bytes are those that records take on disk, 40 and the"
-                    " data each. A gap is a range of ids that no record has between two that are there, or in front of the"
-                    " first one of a whole partition; it names the finding that it comes from. Several paths add up, also when"
+                    " data each. A gap is a range of ids that no record has between two that are there, or of a whole partition"
+                    " in front of the first one or behind the last one, as far as they are known to have been here; it"
+                    " names the finding that it comes from. Several paths add up, also when"
                     " they are replicas of each other; the same file counts once."
                 ),
                 (

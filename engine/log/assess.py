@@ -1,0 +1,120 @@
+"""The judgement of a partition's log: do its segments join, does it reach what is proven to have been durable, what is lost.
+
+Everything here is a function of values.  Whoever opens a log, verifies it or reads its records looks at the segments in his own
+depth, says of each what it holds (`Stretch`), and asks here; so no two of them differ in what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Overlap
+from waltzctl.engine.storage.evidence import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a segment holds, as far as its neighbours are concerned.
+
+    `segment` is the id in its name, `begins` that of its first record.  `next_id`: the id that the next segment must begin with,
+    None where damage at its end leaves that open.  `accounted`: the last id that is here, intact or damaged, `begins` - 1 where
+    there is none; `uncertain`: there may be more.  `listed`: the id behind the last entry of its index, None without one;
+    `excess`: that lists more than is here.  `torn`: it has a torn tail.  `known`: it was read to its end.
+    """
+
+    segment: int
+    begins: int
+    next_id: int | None
+    accounted: int
+    uncertain: bool = False
+    listed: int | None = None
+    excess: bool = False
+    torn: bool = False
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IndexExcess:
+    """The index of `segment` lists more than its data file holds, and no gap behind it says the same."""
+
+    segment: int
+
+
+Joint = Gap | Overlap | IndexExcess
+
+
+def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint]:
+    """Gaps, overlaps and indexes that are too long among segments that stand side by side, in the order of `begins`.
+
+    `expected`: the id that the first one must begin with; None where the one in front of it is not looked at here.  An index
+    that lists exactly the transactions of the gap behind its segment is nothing of its own: the data file lost its end.
+    """
+    before: Stretch | None = None
+    for one in stretches:
+        gap = expected is not None and one.begins > expected
+        if before is not None and before.excess:
+            lost_end = before.listed == one.begins and (gap or expected is None)
+            if not lost_end:
+                yield IndexExcess(before.segment)
+            elif before.torn:
+                gap = False  # the torn tail says so: the file was cut within a record
+        if gap and expected is not None:
+            yield gap_between(before, one, expected)
+        elif expected is not None and one.begins < expected:
+            yield Overlap(one.begins, expected, one.segment)
+        expected = one.next_id if one.known else None
+        before = one
+    if before is not None and before.excess:
+        yield IndexExcess(before.segment)
+
+
+def gap_between(before: Stretch | None, behind: Stretch, expected: int) -> Gap:
+    """The gap from `expected` up to a segment; `before` is the one in front of it, None for the first of a log."""
+    listed = before is not None and before.excess and before.listed == behind.begins
+    return Gap(expected, behind.begins, behind.segment, None if before is None else before.segment, listed)
+
+
+def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+    """How one segment joins the next: None where it does, or where damage at its end leaves that open."""
+    found = joints((before, behind), before.begins)
+    return next((one for one in found if not isinstance(one, IndexExcess)), None)
+
+
+def begun(segment: int, begins: int) -> Stretch:
+    """A segment of which only the beginning was looked at."""
+    return Stretch(segment, begins, None, begins - 1, known=False)
+
+
+def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Iterator[BelowMark | BelowProof]:
+    """Whether a log reaches its local low-water mark (None: nothing tells it), and what its files prove to have been behind that.
+
+    The last of `stretches` is the log's last segment.  What an index without a data file proves is nothing of its own.
+    """
+    last_one = stretches[-1] if stretches else None
+    if last_one is not None and (last_one.uncertain or not last_one.known):
+        return
+    last = max((one.accounted for one in stretches), default=-1)
+    segment = None if last_one is None else last_one.segment
+    if mark is not None and last < mark:
+        yield BelowMark(last + 1, mark, segment)
+    following = max(last, -1 if mark is None else mark) + 1
+    own = last_one is not None and segment == proven.index_with_data
+    by_index = proven.with_data if own and last_one is not None and last_one.excess else 0  # unless it is being written
+    if max(proven.names, by_index) > following:
+        stop = max(proven.names, by_index)
+        yield BelowProof(following, stop, segment, by_index == stop)
+
+
+def losses(
+    stretches: Sequence[Stretch], proven: Evidence, mark: int | None, joined: Iterable[Joint]
+) -> Iterator[Joint | BelowMark | BelowProof]:
+    """What `joints` found, then what is missing at the end.
+
+    The index of the last segment that proves a loss is not named among the joints: it is no stale one that may be cut.
+    """
+    missing = tuple(end(stretches, proven, mark))
+    proves = any(isinstance(one, BelowProof) and one.by_index for one in missing)
+    last = IndexExcess(stretches[-1].segment) if stretches and proves else None
+    yield from (one for one in joined if one != last)
+    yield from missing

@@ -1,0 +1,74 @@
+"""The plan of the records view: the parts of segments, and what is missing where there is no segment to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.partition_runs import Span
+from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
+from waltzctl.engine.spark.selection import Selection
+from waltzctl.engine.spark.splits import Notice, Part, Surveyed, node_of, parts_of
+from waltzctl.engine.storage.view import view_partition
+
+
+@dataclass(frozen=True, slots=True)
+class MissingTask:
+    """Looks for what is missing in front of a partition's first segment (`front`), or behind the last one and instead of any.
+
+    Its task lists the partition again, by itself: a listing of many segments is not sent.
+    """
+
+    node: str
+    partition: PartitionTask
+    span: Span
+    front: bool
+
+    @property
+    def cost(self) -> int:
+        """Nothing beside that of the segments, with one of which it shares a task."""
+        return 0
+
+    @property
+    def directory(self) -> Path:
+        """The partition directory."""
+        return self.partition.directory
+
+    def run(self, limits: Limits) -> Iterator[Finding]:
+        """What is missing.  Nothing of a directory that went away or cannot be listed, which is told with the plan."""
+        scope = self.partition.partition
+        try:
+            scope.view = view_partition(scope.path, scope.number)
+        except (NotWaltzError, DiskReadError):
+            return
+        run = self.partition.opened(limits)
+        yield from run.losses_in_front(self.span) if self.front else run.losses_behind(self.span)
+
+
+def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> Iterator[Part | Notice | MissingTask]:
+    """The parts of everything that is wanted, partition by partition, in order."""
+    span = selection.ids.span()
+    for run in surveyed.runs:
+        node = node_of(surveyed.scope, run)
+        findings = (*run.begin(), *run.told_strays())
+        if findings:
+            yield Notice(node, findings)
+        missing = _missing(surveyed, whole_partition(surveyed, run, node), span)
+        if missing is not None and run.jobs and run.jobs[0].first:
+            yield replace(missing, front=True)
+        yield from parts_of(run, node, selection, split_size)
+        if missing is not None:
+            yield missing
+
+
+def _missing(surveyed: Surveyed, whole: PartitionTask | None, span: Span) -> MissingTask | None:
+    if whole is None:
+        return None
+    partition = replace(whole.partition, view=None)
+    scope = replace(whole.scope, partitions=dict.fromkeys(whole.scope.partitions, partition))
+    around = replace(whole.around, held=surveyed.around.held)
+    return MissingTask(whole.node, replace(whole, scope=scope, partition=partition, around=around), span, False)

@@ -1,0 +1,140 @@
+"""Copies that lack records: whoever reads records is told which are missing, with the ids and in the words of verify."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory
+from tests.memory import in_memory
+from tests.spark.reading import read
+from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.stats.stats import StatsOptions, stats
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import index_name, segment_name
+
+SIZE, SEGMENTS = 10, 4
+LAST = SIZE * SEGMENTS - 1
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A partition of 40 durable transactions in four segments, of which `lost` (segments) are gone.
+
+    `index`: with their indexes; `directory`: with the whole directory.
+    """
+
+    lost: tuple[int, ...]
+    index: bool = True
+    directory: bool = False
+
+    @property
+    def ids(self) -> set[int]:
+        return {number for first in self.lost for number in range(first, first + SIZE)}
+
+    def make(self, path: Path, layout: Layout) -> Path:
+        build_directory(path, {0: LAST + 1, 1: 3}, layout=layout, per_segment=SIZE, local_low_water_mark=LAST)
+        shutil.rmtree(path / "1")
+        build = path.with_name("other")
+        build_directory(build, {0: [], 1: LAST + 1}, layout=layout, local_low_water_mark=LAST)
+        shutil.copytree(build / "1", path / "1")  # a partition to which nothing happened
+        for first in self.lost:
+            (path / "0" / segment_name(first)).unlink()
+            if self.index:
+                (path / "0" / index_name(first)).unlink()
+        if self.directory:
+            (path / "0").rmdir()
+        return path
+
+
+EVERY = tuple(range(0, LAST, SIZE))
+COPIES = {
+    "first": Copy((0,)),
+    "middle": Copy((10, 20)),
+    "last": Copy((30,)),
+    "first data": Copy((0,), index=False),
+    "middle data": Copy((10, 20), index=False),
+    "last data": Copy((30,), index=False),
+    "no file": Copy(EVERY),
+    "no directory": Copy(EVERY, directory=True),
+}
+
+
+@pytest.fixture(params=COPIES)
+def copy(request: pytest.FixtureRequest) -> Copy:
+    return COPIES[request.param]
+
+
+@pytest.fixture(params=Layout)
+def storage(request: pytest.FixtureRequest, copy: Copy, tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as path:
+        yield copy.make(path / "storage", request.param)
+
+
+def damage(items: Iterable[object]) -> list[Finding]:
+    found = [one for one in items if isinstance(one, Finding) and one.severity is Severity.DAMAGE]
+    return sorted(found, key=lambda one: (one.transaction_id or 0, one.code, one.segment or 0))
+
+
+def told(items: Iterable[object]) -> list[Finding]:
+    """The same without what each of them counts, which depends on which others are told with it."""
+    return [replace(one, missing=None) for one in damage(items)]
+
+
+def missing(findings: Iterable[tuple[int | None, int | None]]) -> list[int]:
+    """Every id that is said to be missing, as often as it is."""
+    return sorted(lost for first, many in findings if first is not None for lost in range(first, first + (many or 0)))
+
+
+def test_dump_tells_what_verify_does(storage: Path, copy: Copy) -> None:
+    known = told(verify([storage]))
+    assert known
+    assert {one.partition for one in known} == {0}
+    dumped = list(dump_records(storage))
+    assert told(dumped) == known
+    assert told(dump_records(storage, reverse=True)) == known
+    read = {one.transaction_id for one in dumped if isinstance(one, DumpedRecord) and one.partition == 0}
+    assert read == set(range(LAST + 1)) - copy.ids
+
+
+def test_each_transaction_is_counted_once(storage: Path, copy: Copy) -> None:
+    found = damage(dump_records(storage))
+    assert missing((one.transaction_id, one.missing) for one in found) == sorted(copy.ids)
+
+
+def test_a_dump_of_some_ids_tells_what_is_missing_of_these(storage: Path, copy: Copy) -> None:
+    for first in range(5, LAST, 10):
+        for reverse in (False, True):
+            found = damage(dump_records(storage, first=first, last=first + 1, reverse=reverse))
+            assert bool(found) == (first in copy.ids), first
+
+
+def test_the_records_view_has_a_row_for_each_loss(storage: Path, copy: Copy) -> None:
+    known = [(one.code.value, one.partition, one.segment, one.transaction_id) for one in damage(verify([storage]))]
+    rows = [row for row in read(storage) if row["finding"]]
+    found = [(row["finding"], row["partition"], row["segment"], row["transaction_id"]) for row in rows]
+    assert sorted(found, key=str) == sorted(known, key=str)
+    assert missing((row["transaction_id"], row["missing"]) for row in rows) == sorted(copy.ids)
+
+
+def test_the_records_view_of_some_ids_has_the_rows_of_these(storage: Path, copy: Copy) -> None:
+    for first in range(5, LAST, 10):
+        rows = read(storage, minTransactionId=first, maxTransactionId=first + 1)
+        assert any(row["finding"] for row in rows) == (first in copy.ids), first
+
+
+def test_stats_counts_what_is_missing(storage: Path, copy: Copy) -> None:
+    report = stats([storage], StatsOptions(), LocalCrew(1))
+    lost, whole = report.partitions
+    assert (lost.missing, whole.missing) == (len(copy.ids), 0)
+    ids = sorted(number for gap in report.gaps for number in range(gap.first, gap.last + 1))
+    assert ids == sorted(copy.ids)
+    assert all(gap.cause in set(Code) for gap in report.gaps)
+    assert told(report.findings) == told(verify([storage]))
