@@ -148,6 +148,15 @@ def test_the_chain_with_the_most_records_is_taken_first() -> None:
     assert [one.runs[1].start for one in find_chains([header(1, 0, 0)], runs, [10**4], True, Told())[0]] == [300, 900]
 
 
+def test_single_records_are_joined_as_well() -> None:
+    runs = [run(number, 1, 128 + 60 * number) for number in range(4)]
+    assert chains_of([], runs)[0] == [(None, [0, 1, 2, 3])]
+    assert chains_of([header(1, 0, 0)], runs)[0] == [(1, [0, 1, 2, 3])]
+    rivals = [run(0, 2, 128), run(0, 1, 300), run(1, 2, 400), run(2, 3, 600)]
+    assert chains_of([header(1, 0, 0)], rivals)[0][0] == (1, [0, 2])
+    assert sum(len(one[1]) for one in chains_of([header(1, 0, 0)], rivals)[0]) == 4
+
+
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_runs_are_looked_back_over_in_a_window(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage_attribution, "LINK_WINDOW", window)
