@@ -16,7 +16,6 @@ from tests.repair.trees import recording
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
-from waltzctl.engine.durable.quarantine import apply_edits
 from waltzctl.engine.errors import BelowLowWaterMarkError
 from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
@@ -27,6 +26,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.view import read_control, view_partition
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position

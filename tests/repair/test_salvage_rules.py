@@ -28,7 +28,8 @@ from waltzctl.engine.repair.salvage_attribution import (
     request_ids_agree,
 )
 from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_fragments
-from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, select
 from waltzctl.engine.scan.source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
