@@ -85,6 +85,28 @@ def test_bytes_behind_sound_infos_are_cut(tmp_path: Path, layout: Layout, more: 
     assert "control-file-size" in undecided(repair)
 
 
+@LAYOUTS
+@pytest.mark.parametrize(
+    ("stated", "broken", "left"),
+    [
+        (1, (1,), 1),
+        (1, (), None),
+        (1, (0, 1), None),
+        (2, (), 2),
+        (2, (0,), None),
+        (0, (0, 1), None),
+        (-1, (0, 1), None),
+    ],
+)
+def test_infos_behind_the_stated_ones_are_cut_where_none_of_them_is_valid(
+    tmp_path: Path, layout: Layout, stated: int, broken: tuple[int, ...], left: int | None
+) -> None:
+    root = directory(tmp_path, layout, stated, broken=broken, more=b"\xee")
+    repair = plan_recover(root)
+    cuts = [one for one in repair.plan.steps if one.action == "cut-control-file"]
+    assert [one.offset for one in cuts] == ([] if left is None else [layout.file_size(left)])
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 @pytest.mark.parametrize("ids", [(3,), (3, 4), (10**6,), (2, 1)])
 def test_what_is_out_of_order_in_front_of_the_next_segment_goes_by_explicit_wish_only(
