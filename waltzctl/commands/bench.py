@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from waltzctl.connecting import SECURITY, Connecting, address_of, with_connection
+from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
@@ -251,7 +251,7 @@ def _agree(
 ) -> None:
     """Say what is about to be done, and ask where something could be harmed.  Raises RefusedError where nobody agreed."""
     from waltzctl.engine.errors import RefusedError
-    from waltzctl.repairing import confirm
+    from waltzctl.repair_procedure import confirm
 
     used = [found for found in surveyed if not found.is_fresh]
     newer = [found for found in used if options.session_of(found) != found.session_id]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from waltzctl.changing import Changed, change
-from waltzctl.connecting import Connecting, run_async
+from waltzctl.connection_options import Connecting, run_async
 from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.exit_status import ExitStatus
+from waltzctl.node_change import Changed, change
 from waltzctl.options import partitions_of
 from waltzctl.values import format_ranges
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.engine.client.plan import NodePlan
     from waltzctl.engine.client.reach import Reach
-    from waltzctl.repairing import Switches
+    from waltzctl.repair_procedure import Switches
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.commands.node.target import NodeTarget
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual

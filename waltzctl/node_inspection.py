@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
 from waltzctl.engine.client.reach import Reach

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from waltzctl.changing import Changed, change
 from waltzctl.console import Console
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
@@ -12,9 +11,10 @@ from waltzctl.engine.client.plan import NodePlan
 from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
+from waltzctl.node_change import Changed, change
 from waltzctl.outcome import say
 from waltzctl.render.progress import progress
-from waltzctl.repairing import Switches
+from waltzctl.repair_procedure import Switches
 from waltzctl.values import counted, human_bytes
 
 

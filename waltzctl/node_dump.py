@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from waltzctl.connecting import Connecting, run_async
+from waltzctl.connection_options import Connecting, run_async
 from waltzctl.console import Console, on_terminal
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.inspect import NodeRecord, read_records
