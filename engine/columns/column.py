@@ -42,7 +42,7 @@ class Kind:
 
     `schema`: their form in JSON.  `spark`: their type in Spark's DDL, empty where no view has them.  `shown`: makes the value of
     JSON out of the engine's, and is never asked about None; None: they are the same.  `unit`: of numbers.  `right`: the side
-    to which they lean in a table.  `word`: what people are told of it.
+    to which they lean in a table.  `word`: what people are told of it.  `inner`: the columns of objects.
     """
 
     word: str
@@ -51,6 +51,7 @@ class Kind:
     shown: Read | None = None
     unit: str = ""
     right: bool = True
+    inner: Columns | None = None
 
     def told(self, description: str) -> Kind:
         """The same with a sentence in its JSON Schema."""
@@ -229,12 +230,13 @@ def or_null(kind: Kind) -> Kind:
 def struct(columns: Columns) -> Kind:
     """An object inside another."""
     fields = ",".join(f"{one.name}:{one.kind.spark}" for one in columns.printed)
-    return Kind("object", columns.strict, f"struct<{fields}>", columns.keys)
+    word = columns.name if isinstance(columns, ObjectType) else "object"
+    return Kind(word, columns.strict, f"struct<{fields}>", columns.keys, inner=columns)
 
 
 def listed(kind: Kind, *, exactly: int | None = None) -> Kind:
     """Several values, or several objects; always so many of them where `exactly` says it."""
-    shown, gather = kind.shown, list if kind.word == "object" else tuple
+    shown, gather = kind.shown, tuple if kind.inner is None else list
 
     bounds = {} if exactly is None else {"minItems": exactly, "maxItems": exactly}
 

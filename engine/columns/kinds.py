@@ -71,7 +71,8 @@ BINARY = Kind("bytes", {}, "binary", right=False)
 
 def one_of(*values: object, spark: str = "string") -> Kind:
     """One of some words or numbers; members of an enumeration are shown by their value."""
-    return Kind("one of", {"enum": list(values)}, spark, _plain, right=False)
+    word = "one of " + ", ".join("null" if one is None else str(one) for one in values)
+    return Kind(word, {"enum": list(values)}, spark, _plain, right=False)
 
 
 def _plain(value: Any) -> Any:
@@ -80,7 +81,16 @@ def _plain(value: Any) -> Any:
 
 LAYOUT = one_of("documented", "released")
 SEVERITY = one_of("damage", "repairable", "note")
-REQUEST_ID = struct(Columns(tuple(Column(name, INT32) for name in ("client", "generation", "partition", "sequence"))))
+REQUEST_ID = struct(
+    Columns(
+        (
+            Column("client", INT32, "the client's id"),
+            Column("generation", INT32, "of the partition's assignment to it"),
+            Column("partition", INT32, "the partition"),
+            Column("sequence", INT32, "which of its requests"),
+        )
+    )
+)
 
 
 def columns_named(columns: Iterable[Column], names: Iterable[str]) -> tuple[Column, ...]:

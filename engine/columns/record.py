@@ -44,10 +44,10 @@ RECORD = ObjectType(
             "offset",
             or_null(OFFSET.told("Null where the record was read from a node, as segment is.")),
             "where the record begins in the data file",
-            in_view="or the damage",
+            in_view="of damage: where it begins",
             title="OFFSET",
         ),
-        Column("size", SIZE, "what the record takes in the file", in_view="or the damage"),
+        Column("size", SIZE, "what the record takes in the file", in_view="of damage: its bytes"),
         Column(
             "request_id",
             REQUEST_ID,

@@ -291,7 +291,8 @@ class LossPlanner:
         if wanted > first:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
-            ends = {wanted} if whole else {one for one in (listed, wanted, required, proven.mark) if one > first}
+            here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
+            ends = {wanted} if whole else {one for one in (here, listed, wanted, required, proven.mark) if one > first}
             for stop in sorted(ends, reverse=True):
                 found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
@@ -303,11 +304,32 @@ class LossPlanner:
                     self._restore_behind(part, found, said)
                     return found.runs[-1].stop
                 why = why or found.why
+            if self.ground.allow_data_loss and (held := self._held_from(first, wanted, before)) is not None:
+                self._restore_behind(part, held, _why_restored(proven, mark))
+                first, part, tail = held.runs[-1].stop, None, None
         if required > first or (whole and wanted > first):
             self._end_lost(part, tail, first, proven, required, why)
         elif tail is not None and part is not None:
             self._torn(part, tail, mark)
         return first
+
+    def _stood_here(self, part: Part, tail: Loss) -> int:
+        """The id behind the records of an end whose bits or ids are wrong, as a replica has them in as many bytes; or 0."""
+        found = self._whole_tail(part, tail)
+        return 0 if found is None else found.runs[-1].stop
+
+    def _held_from(self, first: int, stop: int, before: Neighbours) -> Proven | None:
+        """Of transactions `first` to `stop` - 1, which no replica proves as a whole, as many of the first as one proves."""
+        most: Proven | None = None
+        low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1
+        while self.replicas and low < high:
+            middle = (low + high + 1) // 2
+            found = self._prove(first, middle, before)
+            if isinstance(found, Proven):
+                most, low = found, middle
+            else:
+                high = middle - 1
+        return most
 
     def _end_lost(
         self, part: Part | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waltzctl.engine.durable.edits import Remove
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.repair.provenance import Surroundings
-from waltzctl.engine.repair.reconcile import Agreed, Reconciliation
+from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
@@ -18,7 +20,7 @@ from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.replicas import Replica
 from waltzctl.engine.storage.accepted_losses import still_lost
 from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.orphans import stand_elsewhere
+from waltzctl.engine.storage.orphans import listed_in
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import ControlFile
@@ -257,7 +259,8 @@ def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
             continue
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
-            harmless = part.data is None and _covered(ground, part.first, part.first + entries)
+            restored = expected is not None and expected >= part.first + entries
+            harmless = part.data is None and (restored or _covered(ground, part.first, part.first + entries))
             if harmless and not _as_listed(ground, part):
                 ground.find(
                     Code.INDEX_ORPHAN, part.index_path,
@@ -296,9 +299,13 @@ def _covered(ground: Ground, first: int, stop: int) -> bool:
 
 
 def _as_listed(ground: Ground, part: Part) -> bool:
-    """Whether the records in other segments are those that an index without data lists."""
+    """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
     orphan = SegmentView(ground.partition, part.first, None, part.index)
-    return stand_elsewhere(orphan, [one for one in ground.around.segments if one.data is not None])
+    planned = [(one.first, one.content) for one in ground.parts if one.content is not None and one.has_records]
+    try:
+        return listed_in(orphan, planned)
+    except (DiskReadError, FileNotFoundError):
+        return False
 
 
 def _is_last(ground: Ground, part: Part) -> bool:

@@ -9,6 +9,7 @@ same, and nothing is lost with the data file.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.evidence import written_entries
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import SegmentView
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, MAX_DATA_LENGTH, entry_position
 
 
 def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool:
@@ -27,41 +28,56 @@ def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool
 
     False also for a single entry, which tells no length, and where something cannot be read.
     """
-    first = orphan.first_transaction_id
-    stop, compared = first + written_entries(orphan) - 1, 0
+    stop = orphan.first_transaction_id + written_entries(orphan) - 1
+    chosen = [
+        one
+        for one in holders
+        if one.data is not None and one.data.size > HEADER_SIZE and one.first_transaction_id < stop
+    ]
     try:
-        with open_source(orphan.index_path) as index:
-            for holder in holders:
-                if holder.data is None or holder.data.size <= HEADER_SIZE or holder.first_transaction_id >= stop:
-                    continue
-                alike = _alike(index, first, stop, holder)
-                if alike is None:
-                    return False
-                compared += alike
+        with ExitStack() as opened:
+            return listed_in(
+                orphan, [(one.first_transaction_id, opened.enter_context(open_source(one.data_path))) for one in chosen]
+            )
     except (DiskReadError, FileNotFoundError):
         return False
-    return compared > 0
 
 
-def _alike(index: ByteSource, first: int, stop: int, holder: SegmentView) -> int | None:
-    """How many records from `first` to `stop` - 1 a segment holds in the lengths that the index tells; None where one differs.
+def listed_in(orphan: SegmentView, holders: Iterable[tuple[int, ByteSource]]) -> bool:
+    """The same for bytes of data files, each with the id of its first record, that need not be on the disk yet.
 
     Raises DiskReadError, FileNotFoundError.
     """
+    first = orphan.first_transaction_id
+    stop, compared = first + written_entries(orphan) - 1, 0
+    with open_source(orphan.index_path) as index:
+        for begins, data in holders:
+            if begins >= stop:
+                continue
+            alike = _alike(index, first, stop, begins, data)
+            if alike is None:
+                return False
+            compared += alike
+    return compared > 0
+
+
+def _alike(index: ByteSource, first: int, stop: int, begins: int, data: ByteSource) -> int | None:
+    """How many records from `first` to `stop` - 1 a data file has in the lengths that the index tells; None where one differs.
+
+    `begins`: the id of its first record.  Raises DiskReadError.
+    """
     compared = 0
-    with open_source(holder.data_path) as data:
-        runs = summarise_records(data, first_transaction_id=holder.first_transaction_id, max_record=MAX_DATA_LENGTH)
-        for run in runs:
-            if isinstance(run, Damage):
-                continue
-            low = max(run.first_transaction_id, first)
-            high = min(run.first_transaction_id + len(run), stop)
-            if low >= high:
-                continue
-            sizes = np.diff(run.offset, append=run.end)
-            raw = read_bytes(index, entry_position(low, first), (high - low + 1) * ENTRY_SIZE)
-            listed = np.diff(np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE).astype(np.int64))
-            if not np.array_equal(listed, sizes[low - run.first_transaction_id : high - run.first_transaction_id]):
-                return None
-            compared += high - low
+    for run in summarise_records(data, first_transaction_id=begins, max_record=MAX_DATA_LENGTH):
+        if isinstance(run, Damage):
+            continue
+        low = max(run.first_transaction_id, first)
+        high = min(run.first_transaction_id + len(run), stop)
+        if low >= high:
+            continue
+        sizes = np.diff(run.offset, append=run.end)
+        raw = read_bytes(index, entry_position(low, first), (high - low + 1) * ENTRY_SIZE)
+        listed = np.diff(np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).astype(np.int64))
+        if not np.array_equal(listed, sizes[low - run.first_transaction_id : high - run.first_transaction_id]):
+            return None
+        compared += high - low
     return compared

@@ -43,9 +43,15 @@ VALIDATORS = {
 
 def test_the_committed_schemas_are_those_that_the_generator_writes() -> None:
     written = generator().files()
-    assert {path.name for path in SCHEMAS.glob("*.schema.json")} == set(written)
+    assert {path.name for path in SCHEMAS.glob("*.schema.json")} | {"columns.md"} == set(written)
     for name, text in written.items():
         assert (SCHEMAS / name).read_text() == text, f"{name}: run python docs/schemas/generate.py"
+
+
+def test_the_manual_of_the_data_source_has_the_columns_of_its_views() -> None:
+    text = (ROOT / "docs" / "spark-data-source.md").read_text()
+    assert text.count("<!-- table: ") == 2
+    assert generator().manual(text) == text, "run python docs/schemas/generate.py"
 
 
 @pytest.mark.parametrize("name", sorted(VALIDATORS))

@@ -15,11 +15,13 @@ from tests.repair.scenes import (
     MARK,
     Scene,
     actions,
+    body,
     codes,
     flip,
     make_scene,
     read_all,
     recover,
+    recovered,
     rewrite_mark,
     same_bytes,
     status,
@@ -543,3 +545,38 @@ def test_the_helpers_read_what_was_written(scene: Scene) -> None:
     assert [one.transaction_id for one in read_all(scene.seg(0, 1))] == list(range(20))
     assert make_records(1)[0].transaction_id == 0
     assert index_name(0).endswith(".idx")
+
+
+@pytest.mark.parametrize("held", [40, 41, 49, 50, 51])
+def test_what_a_replica_has_of_a_lost_end_comes_back_before_the_rest_is_given_up(tmp_path: Path, held: int) -> None:
+    """The index without data lists ten; a replica that ends within them brings back its part, and only on demand."""
+    whole = make_records(60, seed=6)
+    path = build_directory(tmp_path / "d", {0: [whole[:40], whole[40:50]]}, local_low_water_mark=20)
+    replica = build_directory(tmp_path / "replica", {0: [whole[:held]]}, local_low_water_mark=20)
+    (path / "0" / segment_name(40)).unlink()
+    repair, _ = recovered(path, replica)
+    assert any(step.action.startswith("restore") for step in repair.plan.steps) == (held >= 50)
+    repair, result = recovered(path, replica, loss=True)
+    there = [record.transaction_id for file in sorted((path / "0").glob("*.seg")) for record in read_all(file)]
+    assert there == list(range(min(held, 50)))
+    given_up = [
+        (step.from_transaction_id, step.to_transaction_id) for step in repair.plan.steps if step.action == "accept-loss"
+    ]
+    assert given_up == ([(held, 49)] if held < 50 else [])
+    assert (result.exit_status_name == "clean") == (held >= 50)
+
+
+@pytest.mark.parametrize("mark", [6, 8, 9])
+def test_wrong_ids_up_to_the_end_come_back_beyond_the_mark_as_well(tmp_path: Path, mark: int) -> None:
+    """Nothing but the records themselves says how many there were: no index, and a mark in the middle of them."""
+    right = make_records(10, seed=6)
+    wrong = [Record.make(one.transaction_id + 100, one.request_id, one.header, one.data) for one in right[5:]]
+    replica = build_directory(tmp_path / "replica", {0: [right]}, local_low_water_mark=mark)
+    path = tmp_path / "d"
+    shutil.copytree(replica, path)
+    data = path / "0" / segment_name(0)
+    own = data.read_bytes()
+    data.write_bytes(own[: -len(body(wrong))] + body(wrong))
+    (path / "0" / index_name(0)).unlink()
+    _, result = recovered(path, replica)
+    assert (data.read_bytes() == own, result.exit_status_name) == (True, "clean")

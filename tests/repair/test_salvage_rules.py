@@ -28,9 +28,10 @@ from waltzctl.engine.repair.salvage_attribution import (
     request_ids_agree,
 )
 from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_fragments
-from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, select
-from waltzctl.engine.scan.source import BytesSource
+from waltzctl.engine.scan.source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records
@@ -145,6 +146,15 @@ def test_the_chain_with_the_most_records_is_taken_first() -> None:
     assert chains_of([header(1, 0, 0)], runs)[0] == [(1, [0, 2]), (None, [2, 5])]
     assert [len(one.runs) for one in find_chains([header(1, 0, 0)], runs, [10**4], True, Told())[0]] == [2, 2]
     assert [one.runs[1].start for one in find_chains([header(1, 0, 0)], runs, [10**4], True, Told())[0]] == [300, 900]
+
+
+def test_single_records_are_joined_as_well() -> None:
+    runs = [run(number, 1, 128 + 60 * number) for number in range(4)]
+    assert chains_of([], runs)[0] == [(None, [0, 1, 2, 3])]
+    assert chains_of([header(1, 0, 0)], runs)[0] == [(1, [0, 1, 2, 3])]
+    rivals = [run(0, 2, 128), run(0, 1, 300), run(1, 2, 400), run(2, 3, 600)]
+    assert chains_of([header(1, 0, 0)], rivals)[0][0] == (1, [0, 2])
+    assert sum(len(one[1]) for one in chains_of([header(1, 0, 0)], rivals)[0]) == 4
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
@@ -553,6 +563,9 @@ def pieces_around(missing: int = 1) -> tuple[list[Piece], list[BytesSource], byt
 def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces, sources, record, _ = pieces_around()
     assert [(place, one.encode()) for place, one in join_fragments(pieces, sources)] == [(1, record)]
+    broken = bytearray(read_bytes(sources[0], 0, sources[0].size()))
+    broken[int(pieces[1].run.start) - 1] ^= 1
+    assert list(join_fragments(pieces, [BytesSource(bytes(broken))])) == []
     for missing in (0, 2):
         assert list(join_fragments(pieces_around(missing)[0], sources)) == []
     elsewhere = [pieces[0], Piece(dataclasses.replace(pieces[1].run, source=1), 8, 10)]

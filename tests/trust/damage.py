@@ -36,8 +36,15 @@ class Damaged:
 
     @property
     def mends(self) -> bool:
-        """Whether a sound replica brings back all that was destroyed."""
-        return all(one.mends for one in self.injuries)
+        """Whether a sound replica brings back all that was destroyed.
+
+        Not what an index lists that was none: entries too many, of records that nobody can miss while the data file is there.
+        """
+        return all(one.mends for one in self.injuries) and not self._lists_too_much
+
+    @property
+    def _lists_too_much(self) -> bool:
+        return {one.name for one in self.injuries} >= {"index too long", "last data file gone, its index not"}
 
     def __str__(self) -> str:
         told = "; then ".join(self.scene.told) or "nothing was done to it"

@@ -341,7 +341,7 @@ def _put_right(
             given = [one["first_transaction_id"] for one in said.only("append-result")]
             if given and given[0] is not None and given[0] < before.floor(number):
                 yield f"{what}: partition {number} gives id {given[0]} away, below {before.floor(number)}"
-        yield from kept_and_true(scene, before, read_directory(root), what, loss=False)
+        yield from kept_and_true(scene, before, read_directory(root), what, loss=bool(option))
 
 
 RULES: dict[str, Rule] = {

@@ -1,0 +1,252 @@
+"""Bounds of the HTTP port and of what configures a node, each with one step to either side, at several values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.node.running import LOOPS, connected, http, read_to_the_end, run
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.http_port import HttpPort, _Http
+from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.monitoring_options import HttpLimits
+from waltzctl.engine.net.single_flight import OverdueError
+from waltzctl.engine.node.health import DiskHealth, HealthReport
+from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.service_options import ServiceOptions
+
+
+class Well:
+    """Stands for the health of a node."""
+
+    async def look(self) -> HealthReport:
+        return HealthReport(DiskHealth(1, 0.0, None), (), ())
+
+
+class Reading:
+    """Stands for the look at the metrics: notes how long it may take."""
+
+    def __init__(self) -> None:
+        self.asked: list[float | None] = []
+
+    async def result(self, seconds: float | None) -> Any:
+        self.asked.append(seconds)
+        raise OverdueError("the look at the metrics", 1.0)
+
+    async def idle(self, seconds: float) -> None:
+        self.asked.append(seconds)
+
+
+@contextlib.asynccontextmanager
+async def serving(**limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
+    """The port alone, without a node, on the loopback."""
+    port = HttpPort(
+        Well().look,
+        read=lambda: pytest.fail("nobody looks"),
+        collect=lambda reading, report: pytest.fail("nobody collects"),
+        version="1",
+        log=logging.getLogger("test"),
+        limits=HttpLimits(**limits),
+    )
+    reading = Reading()
+    port._reading = reading  # type: ignore[assignment]
+    assert not port.listening
+    assert port.open_connections == 0
+    _, number = await port.start("127.0.0.1", 0)
+    assert port.listening
+    try:
+        yield port, number, reading
+    finally:
+        await port.close()
+        await port.close()
+        assert not port.listening
+
+
+def request(size: int) -> bytes:
+    """A right request of so many bytes."""
+    bare = b"GET /ping HTTP/1.1\r\nHost: n\r\nA: \r\n\r\n"
+    return bare.replace(b"A: ", b"A: " + b"x" * (size - len(bare)))
+
+
+@LOOPS
+@pytest.mark.parametrize("most", [40, 500, 4096, 16 << 10, 100_000])
+def test_a_request_may_be_as_long_as_its_bound_and_no_byte_longer(most: int, loop: str) -> None:
+    async def work() -> None:
+        async with serving(max_request_bytes=most) as (_, number, _):
+            answer = await http("127.0.0.1", number, request(most))
+            assert (answer.status, answer.body) == (200, b"pong\n")
+            async with connected("127.0.0.1", number) as (reader, writer):
+                writer.write(request(most + 1))
+                assert not (await read_to_the_end(reader)).startswith(b"HTTP/1.1 200")
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize("parts", [2, 10, 40])
+def test_the_bound_counts_everything_that_a_peer_sends(parts: int) -> None:
+    """However it arrives."""
+
+    async def work() -> None:
+        async with serving(max_request_bytes=400) as (_, number, _):
+            for size, served in ((400, True), (401, False)):
+                async with connected("127.0.0.1", number) as (reader, writer):
+                    raw = request(size)
+                    step = size // parts + 1
+                    for at in range(0, size, step):
+                        writer.write(raw[at : at + step])
+                        with contextlib.suppress(ConnectionError):
+                            await writer.drain()
+                        await asyncio.sleep(0)
+                    assert (await read_to_the_end(reader)).startswith(b"HTTP/1.1 200") == served
+
+    run(work())
+
+
+@LOOPS
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_as_many_connections_as_the_bound_says_are_served(most: int, loop: str) -> None:
+    async def work() -> None:
+        async with serving(max_connections=most) as (port, number, _), contextlib.AsyncExitStack() as stack:
+            first = [await stack.enter_async_context(connected("127.0.0.1", number)) for _ in range(most)]
+            while port.open_connections < most:
+                await asyncio.sleep(0)
+            async with connected("127.0.0.1", number) as (reader, _):
+                assert await read_to_the_end(reader) == b""
+            reader, writer = first[-1]
+            writer.write(request(60))
+            assert (await reader.read()).endswith(b"pong\n")
+            while port.open_connections >= most:
+                await asyncio.sleep(0)
+            assert (await http("127.0.0.1", number, request(60))).status == 200
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 30.0, 1000.0])
+def test_how_long_a_connection_lives_and_metrics_may_take(seconds: float) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        ends: list[asyncio.TimerHandle] = []
+        limits = HttpLimits(connection_seconds=seconds)
+        factory = _Http(_unused, limits, logging.getLogger("test"))
+        handler = factory()
+        transport = SimpleNamespace(abort=lambda: None, get_extra_info=lambda *_: None, close=lambda: None)
+        before = loop.time()
+        factory.connection_made(handler, transport)  # type: ignore[arg-type]
+        ends += factory._ends.values()
+        (end,) = ends
+        assert before + seconds <= end.when() <= loop.time() + seconds
+        factory.connection_lost(handler)
+        assert end.cancelled()
+        assert factory._ends == {}
+        factory.connection_lost(handler)
+        factory.connection_made(handler, transport)  # type: ignore[arg-type]
+        (again,) = factory._ends.values()
+        factory.forget()
+        assert again.cancelled()
+        assert factory._ends == {}
+        async with serving(answer_seconds=seconds) as (_, number, reading):
+            answer = await http("127.0.0.1", number, b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
+            assert answer.status == 503
+            assert reading.asked == [seconds]
+
+    run(work())
+
+
+async def _unused(_: web.BaseRequest) -> web.Response:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rest", "status"),
+    [
+        (b"GET", b"/ping", b"", 200),
+        (b"HEAD", b"/ping", b"", 200),
+        (b"PUT", b"/ping", b"", 405),
+        (b"PUT", b"/nothing", b"", 404),
+        (b"GET", b"/ping", b"Content-Length: 1\r\n", 413),
+        (b"GET", b"/ping", b"Content-Length: 0\r\n", 200),
+        (b"GET", b"/health", b"", 200),
+        (b"GET", b"/buildinfo", b"", 200),
+        (b"GET", b"/metrics", b"", 503),
+    ],
+)
+def test_every_answer_ends_its_connection(method: bytes, path: bytes, rest: bytes, status: int) -> None:
+    async def work() -> None:
+        async with serving() as (_, number, _):
+            raw = method + b" " + path + b" HTTP/1.1\r\nHost: n\r\n" + rest + b"\r\n"
+            answer = await http("127.0.0.1", number, raw + (b"x" if status == 413 else b""))
+            assert answer.status == status
+            assert answer.headers["Server"] == "waltzctl"
+            assert answer.headers["Connection"] == "close"
+            assert (answer.headers.get("Allow") == "GET, HEAD") == (status == 405)
+
+    run(work())
+
+
+# --- values that cannot be meant ------------------------------------------------------------------------------------------------
+
+_ALL: list[tuple[Any, str, object, bool]] = [
+    (HttpLimits, "max_connections", 1, True),
+    (HttpLimits, "max_connections", 0, False),
+    (HttpLimits, "max_request_bytes", 1, True),
+    (HttpLimits, "max_request_bytes", 0, False),
+    (HttpLimits, "connection_seconds", 0.001, True),
+    (HttpLimits, "connection_seconds", 0, False),
+    (HttpLimits, "answer_seconds", 0.001, True),
+    (HttpLimits, "answer_seconds", 0, False),
+    (HealthOptions, "min_free_bytes", 0, True),
+    (HealthOptions, "min_free_bytes", -1, False),
+    (HealthOptions, "max_age", 0, True),
+    (HealthOptions, "max_age", -0.001, False),
+    (HealthOptions, "deadline", 0.001, True),
+    (HealthOptions, "deadline", 0, False),
+    (HealthOptions, "max_stall", 0.001, True),
+    (HealthOptions, "max_stall", 0, False),
+    (ServiceOptions, "stall_seconds", 0.001, True),
+    (ServiceOptions, "stall_seconds", 0, False),
+    (ServiceOptions, "workers", None, True),
+    (ServiceOptions, "workers", 1, True),
+    (ServiceOptions, "workers", 0, False),
+    (PortLimits, "max_body", 2**31, False),
+    (PortLimits, "max_admin_body", 2**31 - 1, True),
+    (PortLimits, "max_admin_body", 2**31, False),
+    (PortLimits, "memory", 128 << 20, True),
+    (PortLimits, "memory", (128 << 20) - 1, False),
+    (PortLimits, "max_body", 128 << 20, True),
+    (PortLimits, "max_body", (128 << 20) + 1, False),
+]
+_ALL += [
+    (ServiceOptions, name, value, bool(value))
+    for name in ("queue_requests", "queue_bytes", "commit_bytes", "max_list_bytes")
+    for value in (0, 1)
+]
+_ALL += [
+    (PortLimits, one.name, value, bool(value))
+    for one in dataclasses.fields(PortLimits)
+    for value in (0, 1)
+    if not (one.name == "memory" and value)
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value", "fits"), _ALL)
+def test_options_are_checked_with_one_step_to_each_side(kind: Any, name: str, value: object, fits: bool) -> None:
+    kind().check()
+    options = kind(**{name: value})
+    if fits:
+        options.check()
+    else:
+        with pytest.raises(InvalidRequestError):
+            options.check()
+    if kind is PortLimits and name == "max_body" and value == 2**31:
+        with pytest.raises(InvalidRequestError, match="2 GiB"):
+            PortLimits(max_body=2**31, memory=2**32).check()
+        PortLimits(max_body=2**31 - 1, memory=2**32).check()
