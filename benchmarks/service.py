@@ -31,7 +31,7 @@ from generated import workplace
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import hosted_storage
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
-from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.requests import AppendRun
 from waltzctl.engine.scan import wire_code

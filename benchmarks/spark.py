@@ -27,7 +27,8 @@ from generated import make_storage, total_bytes, workplace
 from waltzctl.engine.crew import Crew
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.spark.crew import SparkCrew
-from waltzctl.engine.spark.session import Session, SparkOptions, open_session
+from waltzctl.engine.spark.session import Session, SparkOptions
+from waltzctl.engine.spark.start import open_session
 
 GIB = 1 << 30
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries")

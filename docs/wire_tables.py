@@ -13,11 +13,10 @@ from typing import Any, get_args
 
 import construct
 
-from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.formats.adapters import Uuid
 from waltzctl.formats.request_id import REQUEST_ID_SCHEMA
 from waltzctl.formats.wire import admin, hello, primitives, records, storage
-from waltzctl.formats.wire.failure import FAILURE_SCHEMA, STACK_ELEMENT_SCHEMA
+from waltzctl.formats.wire.failure import FAILURE_SCHEMA, STACK_ELEMENT_SCHEMA, FailureCode
 from waltzctl.formats.wire.frame import FRAME_HEADER_SCHEMA
 
 DOCUMENT = Path(__file__).resolve().parent / "wire.md"

@@ -106,7 +106,8 @@ class Computing:
             yield None
             return
         from waltzctl.engine.spark.crew import SparkCrew
-        from waltzctl.engine.spark.session import SparkOptions, open_session
+        from waltzctl.engine.spark.session import SparkOptions
+        from waltzctl.engine.spark.start import open_session
 
         listener.start("start Spark", 0)
         with open_session(SparkOptions(self.master, self._settings())) as session:

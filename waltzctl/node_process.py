@@ -134,9 +134,11 @@ class Service:
             self._begin(self._show_live(node, self.shown.live), "the live view")
         graphite = node.options.graphite
         if graphite is not None:
-            from waltzctl.engine.node.graphite import report_for_ever
+            from waltzctl.engine.net.graphite import report_for_ever
 
-            self._begin(report_for_ever(graphite, node.read, self.log.logger), "the report to Graphite")
+            self._begin(
+                report_for_ever(graphite, lambda: node.read().metrics(), self.log.logger), "the report to Graphite"
+            )
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.ensure_future(work)

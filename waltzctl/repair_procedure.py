@@ -30,7 +30,8 @@ from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
-    from waltzctl.engine.repair.plan import Arguments, Plan, Repair
+    from waltzctl.engine.repair.arguments import Arguments
+    from waltzctl.engine.repair.plan import Plan, Repair
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -119,10 +120,13 @@ def planned(switches: Switches, command: str, path: Path, given: Arguments, make
     Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
     command, directory and options, StalePlanError, RefusedError for a plan that gives data up and was not allowed to here.
     """
-    from waltzctl.engine.repair.plan import Arguments, load_plan, plan_roll_back
+    from waltzctl.engine.repair.arguments import Arguments
+    from waltzctl.engine.repair.plan import plan_roll_back
 
     if switches.plan_file is None:
         return plan_roll_back(command, path, given) or make()
+
+    from waltzctl.engine.repair.planners import load_plan
 
     name = switches.plan_file
     repair = load_plan(path_of(name, name="--plan"))

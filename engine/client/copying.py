@@ -34,8 +34,8 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 _SAMPLES = 32

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from waltzctl.engine.errors import RemoteError
-from waltzctl.engine.node.permissions import FailureCode
-from waltzctl.formats.wire.failure import Failure
+from waltzctl.formats.wire.failure import Failure, FailureCode
 
 _CLASS = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Z][\w$]*(?:: )?")
 """The exception's class, which stands in front of the text."""

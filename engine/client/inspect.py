@@ -20,10 +20,10 @@ from waltzctl.engine.errors import ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.inspect.outcome import Tally, VerifySummary
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
-from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})

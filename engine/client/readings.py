@@ -17,9 +17,9 @@ from typing import Any
 
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RemoteError
-from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.engine.node.readings import OUT_OF_SERVICE
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import SessionInfo
 
 _GROUP = re.compile(r"waltz-storage\.partition-([0-9]{1,10})\.(.+)", re.ASCII)

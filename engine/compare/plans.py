@@ -16,8 +16,8 @@ from pathlib import Path
 from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison, State
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.reconcile import Agreed
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import read_control

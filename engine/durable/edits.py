@@ -8,9 +8,11 @@ that do not overlap); a `Replace` or `Remove` stands alone for its file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from waltzctl.engine.durable.manifest import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,12 @@ class FileEdits:
         return ranges
 
 
-def group_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
+def group_edits(storage: Path, edits: Sequence[Edit], state_files: Collection[str]) -> tuple[FileEdits, ...]:
     """Edits by file, files in the order of their first edit; moves of directories are not among them.
 
-    Raises ValueError for a path outside the storage directory or in our own state directory, and for a combination that
-    `edits` of one file do not allow.
+    Raises ValueError for a path outside the storage directory or in our own state directory, but for `state_files`, and for a
+    combination that `edits` of one file do not allow.
     """
-    from waltzctl.engine.durable.manifest import check_name
-
     grouped: dict[str, list[FileEdit]] = {}
     moved = [edit.path for edit in edits if isinstance(edit, MoveDirectory)]
     for edit in edits:
@@ -132,7 +132,7 @@ def group_edits(storage: Path, edits: Sequence[Edit]) -> tuple[FileEdits, ...]:
         if any(edit.path.is_relative_to(path) for path in moved):
             raise ValueError(f"{edit.path}: lies in a directory that is moved")
         name = edit.path.relative_to(storage).as_posix()
-        check_name(name)
+        check_name(name, state_files)
         grouped.setdefault(name, []).append(edit)
     for name, found in grouped.items():
         whole = [edit for edit in found if isinstance(edit, Replace | Remove)]

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import stat as stat_module
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,24 +25,25 @@ from waltzctl.engine.durable.manifest import (
     quarantine_directory,
     write_entry,
 )
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.regular import file_numbers, special_kind
+from waltzctl.engine.durable.relocation import relocate
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
-from waltzctl.engine.storage.retired import move_partition
-from waltzctl.engine.storage.view import FileState
 
 MANIFEST_ALLOWANCE = 64 << 10
 """Bytes of free space asked for beside what is kept and built: manifest, journal, directories."""
 
 
-def check_edits(storage: Path, edits: Sequence[Edit]) -> tuple[tuple[FileEdits, ...], list[KeptMove]]:
+def check_edits(
+    storage: Path, edits: Sequence[Edit], state_files: Collection[str]
+) -> tuple[tuple[FileEdits, ...], list[KeptMove]]:
     """The edits by file, and the directories that move, once it is certain that each can be done where it is; read-only.
 
     Plans are made through here as well, so that a dry run refuses what the application would.  Raises RefusedError when a path
     leads out of the directory or onto another file system, StalePlanError for a file that is gone, ValueError for edits that
     contradict one another.
     """
-    groups = group_edits(storage, edits)
+    groups = group_edits(storage, edits, state_files)
     for group in groups:
         _check_place(storage, group)
     return groups, [_check_move(storage, edit) for edit in edits if isinstance(edit, MoveDirectory)]
@@ -63,7 +64,7 @@ def _check_move(storage: Path, edit: MoveDirectory) -> KeptMove:
 
 def _check_place(storage: Path, group: FileEdits) -> None:
     path = locate(storage, group.name)
-    status = FileState.of(path)
+    status = file_numbers(path)
     if (kind := special_kind(path)) is not None:
         raise RefusedError(f"{path}: it is {kind}, not a regular file", advice="move it away by hand")
     if status is None and not isinstance(group.edits[0], Replace):
@@ -84,7 +85,7 @@ def check_space(storage: Path, groups: Iterable[FileEdits]) -> None:
     """Raise DiskFullError where what is kept and built would not fit."""
     needed = MANIFEST_ALLOWANCE
     for group in groups:
-        state = FileState.of(group.path)
+        state = file_numbers(group.path)
         size = state.size if state else 0
         if group.in_place:
             needed += sum(length + len(data) for _, length, data in group.ranges(size))
@@ -156,7 +157,7 @@ def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> K
 
     None when the edits change nothing.
     """
-    state = FileState.of(group.path)
+    state = file_numbers(group.path)
     assert state is not None  # checked before
     ranges: list[KeptRange] = []
     for offset, length, data in group.ranges(state.size):
@@ -195,7 +196,7 @@ def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
     files = {entry.storage / file.path: file for file in entry.files}
     for edit in edits:
         if isinstance(edit, MoveDirectory):
-            move_partition(entry.storage, edit.path, edit.target)
+            relocate(entry.storage, edit.path, edit.target)
             continue
         file = files.get(edit.path)
         if file is None:

@@ -20,18 +20,16 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.relocation import UNASSIGNED
 from waltzctl.engine.errors import DamageError, RefusedError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
-from waltzctl.engine.storage.assignment import UNASSIGNED
-from waltzctl.engine.storage.availability import AVAILABILITY_FILE_NAME
 from waltzctl.engine.strict_json import InvalidJsonError, StrictObject, canonical
-from waltzctl.formats.fence import FENCE_FILE_NAME
 
 SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
@@ -180,21 +178,15 @@ class QuarantineEntry:
         return self.path.parent.parent.parent
 
 
-STATE_FILES = frozenset(
-    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}
-)
-"""What a repair may change of our own state: files that belong to the partitions, as the control file does."""
-
-
-def check_name(name: str) -> str:
+def check_name(name: str, state_files: Collection[str]) -> str:
     """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError.
 
-    Of our own state only `STATE_FILES` change with a repair.
+    `state_files`: what a repair of this store may change of our own state, by such paths.
     """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
-    if parts[0] == disk.STATE_DIRECTORY and name not in STATE_FILES:
+    if parts[0] == disk.STATE_DIRECTORY and name not in state_files:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
     return name
 
@@ -309,9 +301,9 @@ def _range(value: Any, where: str) -> KeptRange:
     return one
 
 
-def _file(value: Any, where: str) -> KeptFile:
+def _file(value: Any, where: str, state_files: Collection[str]) -> KeptFile:
     source = StrictObject(value, where)
-    name = check_name(source.text("path"))
+    name = check_name(source.text("path"), state_files)
     before, after = _stamp(source.child("before")), _stamp(source.child("after"))
     ranges = tuple(_range(one, f"{where}.ranges[{n}]") for n, one in enumerate(source.items("ranges")))
     kept = source.optional_text("kept", _KEPT.fullmatch)
@@ -348,17 +340,17 @@ def _move(value: Any, where: str) -> KeptMove:
     return move
 
 
-def _partition(value: Any, where: str) -> PartitionState:
+def _partition(value: Any, where: str, state_files: Collection[str]) -> PartitionState:
     source = StrictObject(value, where)
     number, marks, files = source.number("partition"), source.optional_items("marks"), source.child("files")
     if files is None or (marks is not None and (len(marks) != 3 or not all(type(one) is int for one in marks))):
         raise InvalidJsonError(f"{where}: files or marks are not valid")
-    sizes = tuple((check_name(name), files.number(name)) for name in files.names())
+    sizes = tuple((check_name(name, state_files), files.number(name)) for name in files.names())
     source.finish()
     return PartitionState(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
 
 
-def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
+def decode_entry(data: bytes, path: Path, state_files: Collection[str]) -> QuarantineEntry:
     """The entry in directory `path` from its manifest's bytes.  Raises ValueError for anything this program did not write."""
     try:
         body = json.loads(data)
@@ -382,10 +374,10 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
         source.text("plan_hash", most=200),
         State(source.text("state")),
         path,
-        tuple(_file(one, f"files[{n}]") for n, one in enumerate(source.items("files"))),
-        tuple(check_name(name) for name in directories),
+        tuple(_file(one, f"files[{n}]", state_files) for n, one in enumerate(source.items("files"))),
+        tuple(check_name(name, state_files) for name in directories),
         tuple(_move(one, f"moves[{n}]") for n, one in enumerate(source.items("moves") if "moves" in source else ())),
-        tuple(_partition(one, f"partitions[{n}]") for n, one in enumerate(source.items("partitions")))
+        tuple(_partition(one, f"partitions[{n}]", state_files) for n, one in enumerate(source.items("partitions")))
         if "partitions" in source
         else None,
     )
@@ -396,14 +388,14 @@ def decode_entry(data: bytes, path: Path) -> QuarantineEntry:
     return entry
 
 
-def read_entry(path: Path) -> QuarantineEntry | None:
+def read_entry(path: Path, state_files: Collection[str]) -> QuarantineEntry | None:
     """The entry in directory `path`; None for an empty directory, which a crash right after making it leaves.
 
     Raises DamageError when the manifest is missing, torn or not what this program writes; DiskReadError.
     """
     try:
         data = disk.read_range(path / MANIFEST, 0, _LIMIT)
-        return decode_entry(data, path)
+        return decode_entry(data, path, state_files)
     except FileNotFoundError:
         # An entry begins with its manifest; the first write of one may have left its temporary file.
         if all(one.name == MANIFEST + disk.TEMPORARY_SUFFIX for one in path.iterdir()):

@@ -14,9 +14,9 @@ While a repair or an undo is under way the entry holds an empty file ``unsettled
 state that the manifest shows is durable (a process may have died between a rename and its sync), and syncs first.
 
 A crash in stage 1 leaves nothing (the left-over entry is removed by the next writer); a crash in stage 2 or 3 leaves an
-interrupted repair, which `roll_back_interrupted` takes back byte for byte.  `undo` takes an applied one back in the same way.
+interrupted repair, which `roll_back_interrupted` takes back byte for byte.  `take_back` does so with an applied one.
 
-Everything here except `interrupted`, `list_entries` and `undo` expects that the caller holds the directory's lock.
+Everything here except `interrupted` and `list_entries` expects that the caller holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable import disk, journal
-from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
     KeptFile,
-    KeptRange,
+    PartitionState,
     QuarantineEntry,
-    Stamp,
     State,
     entry_name_valid,
     quarantine_directory,
@@ -47,6 +46,7 @@ from waltzctl.engine.durable.manifest import (
     unusable,
     write_entry,
 )
+from waltzctl.engine.durable.relocation import settle_relocations
 from waltzctl.engine.durable.restore import (
     Way,
     move_back,
@@ -57,51 +57,22 @@ from waltzctl.engine.durable.restore import (
     stamp_as,
     ways_back,
 )
-from waltzctl.engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, RefusedError, WaltzError
-from waltzctl.engine.storage.retired import settle_places
+from waltzctl.engine.errors import DiskReadError, DiskWriteError, RefusedError, WaltzError
 from waltzctl.formats.adapters import format_time
-from waltzctl.formats.control import CONTROL_FILE_NAME
-
-__all__ = [
-    "Cut",
-    "Edit",
-    "KeptFile",
-    "KeptRange",
-    "Overwrite",
-    "QuarantineEntry",
-    "Remove",
-    "Replace",
-    "Stamp",
-    "State",
-    "UndoResult",
-    "apply_edits",
-    "interrupted",
-    "list_entries",
-    "roll_back_interrupted",
-    "undo",
-    "undo_locked",
-]
 
 UNSETTLED = "unsettled"
 
 
 @dataclass(frozen=True, slots=True)
-class UndoResult:
-    """What `undo` did: the entries taken back (several only when interrupted ones were), and the files that came back.
+class Store:
+    """A kind of directory that has a quarantine: what that has to know of it.
 
-    `taken_back`: interrupted ones that were taken back before the entry that was meant.  `set_aside`: the entry that keeps what
-    was written since.
+    `state_files`: what a repair may change of our own state, by paths relative to the directory.  `partition_states`: how the
+    numbered directories that an entry touches are at present, which is noted in its manifest; raises DiskReadError.
     """
 
-    entries: tuple[QuarantineEntry, ...]
-    files: tuple[Path, ...]
-    taken_back: tuple[QuarantineEntry, ...] = ()
-    set_aside: QuarantineEntry | None = None
-
-    @property
-    def entry(self) -> QuarantineEntry:
-        """The entry taken back, the latest of several."""
-        return self.entries[-1]
+    state_files: frozenset[str]
+    partition_states: Callable[[QuarantineEntry], tuple[PartitionState, ...]]
 
 
 def _entry_directories(storage: Path) -> list[Path]:
@@ -114,26 +85,26 @@ def _entry_directories(storage: Path) -> list[Path]:
     return [quarantine_directory(storage) / name for name in sorted(names) if entry_name_valid(name)]
 
 
-def _all_entries(storage: Path) -> list[QuarantineEntry]:
-    entries = [read_entry(path) for path in _entry_directories(storage)]
+def _all_entries(storage: Path, store: Store) -> list[QuarantineEntry]:
+    entries = [read_entry(path, store.state_files) for path in _entry_directories(storage)]
     return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.number)
 
 
-def list_entries(storage: Path) -> tuple[QuarantineEntry, ...]:
+def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
     """Every repair of a storage directory, oldest first; read-only.
 
     Raises DamageError for a manifest that is torn or was tampered with, DiskReadError.
     """
-    return tuple(entry for entry in _all_entries(storage) if entry.state is not State.PREPARING)
+    return tuple(entry for entry in _all_entries(storage, store) if entry.state is not State.PREPARING)
 
 
-def interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
+def interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
     """Repairs and undos that were interrupted half-way, oldest first; read-only.  Raises as `list_entries`."""
-    return tuple(entry for entry in _all_entries(storage) if entry.state in INTERRUPTED)
+    return tuple(entry for entry in _all_entries(storage, store) if entry.state in INTERRUPTED)
 
 
 def apply_edits(
-    storage: Path, edits: Sequence[Edit], *, command: str, arguments: Sequence[str], plan_hash: str
+    storage: Path, edits: Sequence[Edit], store: Store, *, command: str, arguments: Sequence[str], plan_hash: str
 ) -> QuarantineEntry:
     """Keep what the edits take away, carry them out, and return the entry, whose state is then *applied*.
 
@@ -143,13 +114,13 @@ def apply_edits(
     interrupted before or a path leads out of the directory; ValueError for edits that contradict one another; DiskError
     when the system fails, after everything was taken back (or is left for `roll_back_interrupted`).
     """
-    groups, moves = check_edits(storage, edits)
+    groups, moves = check_edits(storage, edits, store.state_files)
     if not groups and not moves:
         raise ValueError("there is nothing to do")
-    if left := interrupted(storage):
+    if left := interrupted(storage, store):
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
     check_space(storage, groups)
-    entry = _make_entry(storage, command, arguments, plan_hash)
+    entry = _make_entry(storage, store, command, arguments, plan_hash)
     try:
         write_entry(entry)  # before any copy: a directory with copies always has a manifest that says what they are
         _unsettle(entry.path)
@@ -160,7 +131,7 @@ def apply_edits(
         raise
     try:
         carry_out(entry, edits)
-        return _finish(entry)
+        return _finish(entry, store)
     except (Exception, KeyboardInterrupt):
         with contextlib.suppress(
             WaltzError, OSError
@@ -169,7 +140,7 @@ def apply_edits(
         raise
 
 
-def _make_entry(storage: Path, command: str, arguments: Sequence[str], plan_hash: str) -> QuarantineEntry:
+def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[str], plan_hash: str) -> QuarantineEntry:
     directory = quarantine_directory(storage)
     for path in (directory.parent, directory):
         if not path.is_dir():
@@ -179,7 +150,7 @@ def _make_entry(storage: Path, command: str, arguments: Sequence[str], plan_hash
     stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now // 1000))}-{command}"
     taken = {path.name for path in _entry_directories(storage)}
     name = next(n for n in (stem, *(f"{stem}-{k}" for k in range(2, len(taken) + 3))) if n not in taken)
-    number = 1 + max((entry.number for entry in _all_entries(storage)), default=0)
+    number = 1 + max((entry.number for entry in _all_entries(storage, store)), default=0)
     path = directory / name
     disk.make_directory(path)
     disk.sync_directory(directory)
@@ -187,9 +158,7 @@ def _make_entry(storage: Path, command: str, arguments: Sequence[str], plan_hash
     return QuarantineEntry(name, number, command, tuple(arguments), created, plan_hash, State.PREPARING, path)
 
 
-def _finish(entry: QuarantineEntry) -> QuarantineEntry:
-    from waltzctl.engine.repair.since import partition_states
-
+def _finish(entry: QuarantineEntry, store: Store) -> QuarantineEntry:
     files: list[KeptFile] = []
     for file in entry.files:
         found = stamp_as(entry.storage / file.path, file.after)
@@ -197,7 +166,7 @@ def _finish(entry: QuarantineEntry) -> QuarantineEntry:
             cause = OSError(errno.EIO, "the file is not what the repair was to leave")
             raise DiskWriteError(entry.storage / file.path, None, cause, doing="verify the repair")
         files.append(replace(file, after=found))
-    entry = replace(entry, state=State.APPLIED, files=tuple(files), partitions=partition_states(entry))
+    entry = replace(entry, state=State.APPLIED, files=tuple(files), partitions=store.partition_states(entry))
     journal.record(entry.storage, "applied", entry)
     write_entry(entry)
     _settle(entry.path)
@@ -271,19 +240,19 @@ def give_up(entry: QuarantineEntry, size: int) -> None:
     _settle(done.path)
 
 
-def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
+def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
     """Take back every interrupted repair, latest first, and clear away entries under which nothing was changed.
 
     The caller holds the DirectoryLock.  May itself be interrupted and repeated; without anything to do it changes nothing.
     A move in whose midst a process died is made durable first.  Raises DamageError when a file was changed by somebody else since
     (nothing of that repair is changed then), DiskError.
     """
-    left = interrupted(storage)
+    left = interrupted(storage, store)
     settle_interrupted(left)
     if not left:
-        settle_places(storage)
+        settle_relocations(storage)
     for path in _entry_directories(storage):
-        found = read_entry(path)
+        found = read_entry(path, store.state_files)
         if found is None or found.state is State.PREPARING:
             _discard(path)
         elif found.state not in INTERRUPTED:
@@ -297,64 +266,13 @@ def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
     return tuple(reversed(taken))
 
 
-def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
-    """Take the DirectoryLock, and a repair back; see `undo_locked`.  Raises DirectoryLockedError."""
-    if not quarantine_directory(storage).is_dir():
-        raise RefusedError(f"{storage}: no repair was made here, there is nothing to undo")
-    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
-        return undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
+def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
+    """Take an applied repair back, in the ways that were found; return its entry, whose state is then *undone*.
 
-
-def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
-    """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
-
-    What was written since and would not join what comes back (`engine.repair.since`) is a reason to refuse.  With
-    `allow_data_loss` it is first set aside, as an entry of its own: after a crash between the two the directory is as the repair
-    had left it.
-
-    The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
-    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError.
+    The caller holds the DirectoryLock and has rolled back what was interrupted before.  Raises DiskError; what was begun is then
+    finished by `roll_back_interrupted`.
     """
-    from waltzctl.engine.repair.undoing import check_ways_back
-
-    taken = roll_back_interrupted(storage)
-    if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
-        return UndoResult(taken, _paths(taken))
-    entry = _choose(storage, list_entries(storage), entry_id)
-    aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
-    ways = check_ways_back(entry, list_entries(storage))
     entry = replace(entry, state=State.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)
-    done = _take_back(entry, State.UNDONE, ways)
-    return UndoResult((done,), _paths([done]), taken, aside)
-
-
-def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
-    """Where something came since that stands in the way of an undo, take it into the quarantine."""
-    from waltzctl.engine.repair.undoing import to_set_aside
-
-    edits = to_set_aside(entry, entries)
-    if not edits:
-        return None
-    return apply_edits(entry.storage, edits, command="set-aside", arguments=[entry.id], plan_hash="")
-
-
-def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
-    entries = tuple(entries)
-    files = tuple(entry.storage / file.path for entry in entries for file in entry.files)
-    return files + tuple(entry.storage / move.path for entry in entries for move in entry.moves)
-
-
-def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    if entry_id is None:
-        applied = [entry for entry in entries if entry.state is State.APPLIED]
-        if not applied:
-            raise RefusedError(f"{storage}: every repair was taken back already, there is nothing to undo")
-        return applied[-1]
-    for entry in entries:
-        if entry.id == entry_id:
-            if entry.state is not State.APPLIED:
-                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
-            return entry
-    raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
+    return _take_back(entry, State.UNDONE, ways)

@@ -11,6 +11,15 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
+
+
+class FileNumbers(NamedTuple):
+    """Of a file as it was when looked at: length in bytes, time of last change in nanoseconds since 1970, inode."""
+
+    size: int
+    modified_ns: int
+    inode: int
 
 
 class NotRegularError(OSError):
@@ -33,6 +42,17 @@ def kind_of(mode: int) -> str:
         (stat.S_ISLNK, "a link that leads nowhere"),
     )
     return next((name for test, name in names if test(mode)), "no file")
+
+
+def file_numbers(path: Path) -> FileNumbers | None:
+    """Of a regular file; None when there is none, or no access."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FileNumbers(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def special_kind(path: Path | str) -> str | None:

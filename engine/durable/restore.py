@@ -15,10 +15,10 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
+from waltzctl.engine.durable.regular import file_numbers
+from waltzctl.engine.durable.relocation import relocate, settle_relocations
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.storage.retired import move_partition, settle_places
-from waltzctl.engine.storage.view import FileState
 
 CHUNK = 1 << 20
 
@@ -44,7 +44,7 @@ def read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
 
 def stamp(path: Path, start: int = 0) -> Stamp | None:
     """Size, SHA-256 from `start` on and time of a file; None when there is none.  Raises DiskReadError."""
-    state = FileState.of(path)
+    state = file_numbers(path)
     if state is None:
         return None
     digest = hashlib.sha256()
@@ -109,7 +109,7 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
     before, after = file.before, file.after
     assert before is not None
     assert after is not None  # an edit in place has both
-    state = FileState.of(path)
+    state = file_numbers(path)
     if state is None:
         raise _refuse(entry, path, "the file is missing")
     now = stamp_as(path, before)
@@ -180,7 +180,7 @@ def move_back(entry: QuarantineEntry, move: KeptMove) -> None:
     """Bring a directory back, durably, where that is not done; it may be repeated."""
     source, target = entry.storage / move.path, entry.storage / move.target
     if moved_back(entry, move):
-        move_partition(entry.storage, target, source)
+        relocate(entry.storage, target, source)
 
 
 def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
@@ -192,7 +192,7 @@ def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
         if entry.state is State.PREPARED:
             disk.sync_directory(entry.path)
     if entries:
-        settle_places(entries[0].storage)
+        settle_relocations(entries[0].storage)
     for entry in entries:
         if entry.state is not State.PREPARED:
             for parent in sorted({(entry.storage / file.path).parent for file in entry.files if not file.in_place}):
@@ -242,7 +242,7 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
 
 
 def _put_time_back(path: Path, before: Stamp) -> None:
-    state = FileState.of(path)
+    state = file_numbers(path)
     if state is not None and before.modified_ns is not None and state.modified_ns != before.modified_ns:
         disk.set_times(path, before.modified_ns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltzctl.engine.inspect.index_checks import IndexReader, check_rising
+from waltzctl.engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
 from waltzctl.engine.inspect.record_checks import MOST_HELD, RangeScan, prove
 from waltzctl.engine.inspect.sampling import choose_blocks
 from waltzctl.engine.scan.columns import Damage, RecordView
@@ -51,7 +51,12 @@ class PartialScan:
             if part.tail is not None:  # damage, or a bound that is none: what follows decides
                 part.advance(self._size, until=until)
             parts.append(part)
-        self._end(bodies)
+        rising = self._rising() if bodies else None
+        try:
+            self._end()
+        finally:
+            if rising is not None and scan.comparison is not None:
+                scan.comparison.wrong.merge(rising)  # the same entries were compared at the end
         for part in parts:
             scan.adopt(part)
 
@@ -70,13 +75,19 @@ class PartialScan:
             back = back * 2 + 1
         return self._range(scan.begins, HEADER_SIZE)
 
-    def _end(self, bodies: bool) -> None:
+    def _rising(self) -> WrongEntries | None:
+        """The entries of the index that cannot be right whatever the data says."""
+        index = self._scan.index
+        if index is None:
+            return None
+        wrong = check_rising(index, self._size)
+        self._scan.limits.spend(index.count() * ENTRY_SIZE)
+        return wrong
+
+    def _end(self) -> None:
         """Bring the scan to the end of the file from the last record that the index proves."""
         scan, index = self._scan, self._scan.index
         if index is not None:
-            if bodies and scan.comparison is not None:
-                scan.comparison.wrong = check_rising(index, self._size)
-                scan.limits.spend(index.count() * ENTRY_SIZE)
             found = self._last_proven(index)
             if found is not None:
                 scan.jump(found.transaction_id, found.end)

@@ -453,7 +453,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
 def _interrupted(storage: Path) -> Iterator[Finding]:
     if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
         return  # nothing was ever repaired here: the import below is saved as well
-    from waltzctl.engine.durable.quarantine import interrupted
+    from waltzctl.engine.storage.store import interrupted
 
     try:
         entries = interrupted(storage)

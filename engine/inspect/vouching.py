@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.inspect.digests import Digest, digest_file
@@ -35,7 +36,6 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.retired import retired_directories
 from waltzctl.engine.storage.view import FileState, read_control
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.node.failures import denial_of, failure
-from waltzctl.engine.node.permissions import Denial, FailureCode
+from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.node.requests import AppendRun, Item, Sender
 from waltzctl.engine.scan.frames import Column
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, frame_header
 from waltzctl.formats.wire.storage import (
     PREFIX,

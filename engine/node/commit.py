@@ -33,11 +33,12 @@ from waltzctl.engine.node.answers import (
     report,
     successes,
 )
-from waltzctl.engine.node.metrics import PartitionMetrics
-from waltzctl.engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode, out_of_order
+from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.permissions import Denial, out_of_order
 from waltzctl.engine.node.requests import AppendRun, Sender
 from waltzctl.engine.scan.frames import Column
 from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, Verdict
+from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
 __all__ = ["GroupCommit", "Judge", "Target", "failure_frames"]
 

@@ -21,9 +21,10 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.net.configuration_file import FileEntry, read_entries
 from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.logs import LogFormat, LogLevel
+from waltzctl.engine.net.monitoring_options import GraphiteOptions
 from waltzctl.engine.net.tls import TlsOptions
-from waltzctl.engine.node.http_options import HealthOptions
-from waltzctl.engine.node.options import GraphiteOptions, NodeOptions, ZooKeeperOptions
+from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.options import NodeOptions, ZooKeeperOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.node.settings import (
     BY_KEY,

@@ -9,23 +9,17 @@ code, line -1): a released client shows it as one line of a trace.
 from __future__ import annotations
 
 from waltzctl.engine import errors
-from waltzctl.engine.node.permissions import (
+from waltzctl.engine.node.permissions import Denial, DeniedError, OtherClusterError, out_of_order
+from waltzctl.formats.wire.failure import (
     CONCURRENT_UPDATE_EXCEPTION,
     IO_EXCEPTION,
     OUT_OF_MEMORY_ERROR,
     PLAIN_EXCEPTION,
     RUNTIME_EXCEPTION,
     STORAGE_EXCEPTION,
-    Denial,
-    DeniedError,
+    Failure,
     FailureCode,
-    OtherClusterError,
-    out_of_order,
 )
-from waltzctl.formats.wire.failure import Failure
-
-RELEASED_STORAGE_EXCEPTION = STORAGE_EXCEPTION
-RELEASED_CONCURRENT_UPDATE_EXCEPTION = CONCURRENT_UPDATE_EXCEPTION
 
 _KINDS: tuple[tuple[type[BaseException], FailureCode, str], ...] = (
     # the first that fits counts, so that the narrow ones stand first

@@ -8,20 +8,15 @@ not move; a port that does not listen.  Partitions that are switched off, or tha
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskError
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.disk_probe import DiskProbe
+from waltzctl.engine.node.health_options import HealthOptions
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage
@@ -29,60 +24,6 @@ if TYPE_CHECKING:
 
 CHECK_NAME = "storage-health-check"
 """The release's name of its only check."""
-PROBE_SIZE = 4096
-"""Bytes that the probe of the disk writes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskState:
-    """What the probe found.  `free_bytes` None: not even that is known.  `seconds`: time for writing and making durable."""
-
-    free_bytes: int | None
-    seconds: float | None
-    problem: str | None
-
-
-class DiskProbe:
-    """Writes a small new file into the directory's own place, makes it durable, and removes it.  Blocks."""
-
-    def __init__(self, storage: Path, *, min_free_bytes: int, name: str = "health-probe") -> None:
-        """`name`: of the file; only one look at a time may use it."""
-        self.path = storage / disk.STATE_DIRECTORY / f"{name}{disk.TEMPORARY_SUFFIX}"
-        self.min_free_bytes = min_free_bytes
-
-    def look(self) -> DiskState:
-        """Look now.  Whatever the system answers is in the state."""
-        free: int | None = None
-        try:
-            status = os.statvfs(self.path.parent)
-            free = status.f_bavail * status.f_frsize
-            if status.f_flag & os.ST_RDONLY:
-                return DiskState(free, None, f"{self.path.parent}: the file system is read-only")
-            seconds = self._write()
-        except (DiskError, OSError) as error:
-            return DiskState(free, None, str(error))
-        if free < self.min_free_bytes:
-            return DiskState(
-                free,
-                seconds,
-                f"{self.path.parent}: {free} bytes are free, and {self.min_free_bytes} should be; make room before appends fail",
-            )
-        return DiskState(free, seconds, None)
-
-    def _write(self) -> float:
-        with contextlib.suppress(FileNotFoundError):
-            os.lstat(self.path)
-            disk.unlink(self.path)  # of a process that ended while it looked
-        started = time.monotonic()
-        try:
-            with disk.WritableFile.create(self.path) as file:
-                file.write_at(0, bytes(PROBE_SIZE))
-                file.sync()
-            return time.monotonic() - started
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.lstat(self.path)
-                disk.unlink(self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.net.executor import Executor
-from waltzctl.engine.node.health import DiskProbe
-from waltzctl.engine.node.http_options import HealthOptions
-from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.disk_probe import DiskProbe
+from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.outages import Room
 from waltzctl.engine.node.partition_requests import session_info
 from waltzctl.engine.node.partition_service import PartitionService

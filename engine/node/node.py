@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.net.metrics_json import registry
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, HealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
-from waltzctl.engine.node.metrics import NodeMetrics
-from waltzctl.engine.node.metrics_json import registry
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.options import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, read_node
 from waltzctl.engine.scan import wire_code
@@ -39,7 +39,7 @@ from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 
 if TYPE_CHECKING:
-    from waltzctl.engine.node.http_port import HttpPort
+    from waltzctl.engine.net.http_port import HttpPort
 
 Result = TypeVar("Result")
 
@@ -99,7 +99,7 @@ class Node:
         self._closed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._open = contextlib.AsyncExitStack()
-        self._http: HttpPort | None = None
+        self._http: HttpPort[HealthReport, NodeReading] | None = None
         self._close_partitions: Callable[[], None]
 
     @classmethod
@@ -180,12 +180,13 @@ class Node:
     async def _start_http(self) -> int | None:
         if self.options.ports.http is None:
             return None
-        from waltzctl.engine.node.http_port import HttpPort
+        from waltzctl.engine.net.http_port import HttpPort
+        from waltzctl.engine.node.node_collector import NodeCollector, Surroundings
 
         self._http = HttpPort(
-            self.health,
+            self.health.look,
             read=self.read,
-            connections=self.connections,
+            collect=lambda reading, report: NodeCollector(reading, Surroundings.of(report, self.connections())),
             version=self.version,
             log=self._log,
             limits=self.options.http,
@@ -228,7 +229,7 @@ class Node:
         return await self.health.look()
 
     def _registry(self) -> str:
-        return registry(self.read())
+        return registry(self.read().metrics())
 
     def _listening(self) -> dict[str, bool]:
         found = {"data": self.data.listening, "admin": self.admin.listening}

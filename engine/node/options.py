@@ -13,8 +13,9 @@ from pathlib import Path
 
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits
 from waltzctl.engine.net.tls import TlsOptions
-from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
+from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.storage.options import StorageOptions
 
@@ -50,29 +51,6 @@ class ZooKeeperOptions:
             raise InvalidRequestError(f"cluster.root {self.cluster_root!r} has an empty part")
         if self.session_timeout <= 0 or self.connect_timeout <= 0:
             raise InvalidRequestError("the timeouts of ZooKeeper must be more than nothing")
-
-
-@dataclass(frozen=True, slots=True)
-class GraphiteOptions:
-    """Where metrics are sent, in Graphite's plain text form.
-
-    `interval`: seconds; the release's key is called ``reportIntervalMs`` and is read as seconds nevertheless.
-    """
-
-    host: str
-    port: int = 2003
-    prefix: str = "waltz"
-    interval: float = 60.0
-    udp: bool = False
-
-    def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
-        if not self.host:
-            raise InvalidRequestError("storage.graphite.hostname is empty")
-        if not 0 < self.port < 65536:
-            raise InvalidRequestError(f"storage.graphite.port must be 1 to 65535, not {self.port}")
-        if self.interval <= 0:
-            raise InvalidRequestError("storage.graphite.reportIntervalMs must be more than nothing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ from enum import Enum, auto
 
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
 from waltzctl.engine.findings import Severity
+from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.failures import denial_of
-from waltzctl.engine.node.health import DiskProbe
-from waltzctl.engine.node.permissions import STORAGE_EXCEPTION, Denial, FailureCode
+from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 """A process or a machine that is short of something for a moment: no reason to keep a partition out."""

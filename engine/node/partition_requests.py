@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from waltzctl.engine.errors import PartitionQuarantinedError
-from waltzctl.engine.node.metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import PartitionMetrics
 from waltzctl.engine.node.permissions import Access, DeniedError, check_low_water_mark, out_of_range, unknown_type
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.records import WIRE_RECORD_HEADER

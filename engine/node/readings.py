@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import NotAssignedError
-from waltzctl.engine.node.metrics import Counter, Histogram, Meter, PartitionGauges, PartitionMetrics, Timer
+from waltzctl.engine.net.metrics import Gauge, NamedMetric
+from waltzctl.engine.node.node_metrics import PartitionGauges, PartitionMetrics
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, PartitionStruct
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage
-    from waltzctl.engine.node.metrics import NodeMetrics
+    from waltzctl.engine.node.node_metrics import NodeMetrics
     from waltzctl.engine.storage.directory import StorageDirectory
 
 GROUP = "waltz-storage"
@@ -25,30 +26,6 @@ GROUP = "waltz-storage"
 
 OUT_OF_SERVICE = "out-of-service"
 """A gauge of ours: the code of what keeps a partition out of sessions; it is there while something does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A present value."""
-
-    value: int | str | tuple[int, ...]
-
-
-Metric = Gauge | Counter | Meter | Timer | Histogram
-
-
-@dataclass(frozen=True, slots=True)
-class NamedMetric:
-    """A metric and what the release calls it."""
-
-    group: str
-    name: str
-    metric: Metric
-
-    @property
-    def full_name(self) -> str:
-        """Group and name."""
-        return f"{self.group}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

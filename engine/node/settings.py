@@ -18,7 +18,7 @@ from waltzctl.engine.amounts import parse_duration, parse_size
 from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.logs import LogFormat, LogLevel
 from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE
-from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.storage.options import StorageOptions

@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.quarantine import (
-    UndoResult,
-    apply_edits,
-    interrupted,
-    list_entries,
-    roll_back_interrupted,
-    undo_locked,
-)
 from waltzctl.engine.errors import DiskReadError, RefusedError
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.undoing import UndoResult, undo_locked
+from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
@@ -97,9 +91,10 @@ class UndoneRepair:
 def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
     """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
 
-    Raises what `engine.durable.quarantine.undo` raises.
+    Raises what `engine.repair.undoing.undo` raises.
     """
-    from waltzctl.engine.repair.since import concerned, falling_marks
+    from waltzctl.engine.repair.since import falling_marks
+    from waltzctl.engine.storage.store import concerned
 
     with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         falls = tuple(

@@ -32,7 +32,8 @@ from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
 from waltzctl.engine.storage.view import StorageView, TargetKind, resolve, view_storage

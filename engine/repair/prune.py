@@ -18,9 +18,11 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
-from waltzctl.engine.durable.quarantine import give_up, interrupted, list_entries, roll_back_interrupted
+from waltzctl.engine.durable.quarantine import give_up
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
-from waltzctl.engine.repair.plan import Arguments, Plan, Step
+from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.plan import Plan, Step
+from waltzctl.engine.storage.store import interrupted, list_entries, roll_back_interrupted
 from waltzctl.engine.strict_json import canonical
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

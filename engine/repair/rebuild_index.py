@@ -28,8 +28,9 @@ from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
 from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
+from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
 from waltzctl.engine.scan.columns import Damage, DamageCause
@@ -51,6 +52,7 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
+    INDEX_ENTRY,
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     SegmentHeader,
@@ -110,7 +112,7 @@ class IndexPlan:
             if lost and span is not None:
                 check_jump(name, following, item.first_transaction_id, size)
                 yield from self._lost(span, following, lost, hint)
-            yield item.offset.astype(">i8").tobytes()
+            yield item.offset.astype(INDEX_ENTRY.dtype[0]).tobytes()
             following, span = item.first_transaction_id + len(item), None
         if self.keeps_end and hint is not None:
             yield from self._lost_end(hint, following, span)
@@ -139,7 +141,7 @@ class IndexPlan:
             known: list[int] = []
             if hint is not None and inside:
                 raw = read_bytes(hint, entry_position(first + at, self.begins), wanted * ENTRY_SIZE)
-                known = np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE).tolist()
+                known = np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).tolist()
             entries = []
             for place in range(wanted):
                 entry = span.offset
@@ -160,7 +162,9 @@ class IndexPlan:
                 header = "the index header is wrong" if len(found) == len(part) else "the index header is short"
             if position and found != part[: len(found)]:
                 whole = len(found) // ENTRY_SIZE
-                differ = np.frombuffer(found, ">i8", whole) != np.frombuffer(part, ">i8", whole)
+                differ = np.frombuffer(found, INDEX_ENTRY.dtype[0], whole) != np.frombuffer(
+                    part, INDEX_ENTRY.dtype[0], whole
+                )
                 if first is None and differ.any():
                     first = self.begins + (position - HEADER_SIZE) // ENTRY_SIZE + int(np.argmax(differ))
                 wrong += int(differ.sum())

@@ -15,25 +15,10 @@ from dataclasses import dataclass
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.formats.segment import HEADER_SIZE
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """What is kept of a partition: transactions up to `clean_to` (-1: none).
-
-    `cut_after`: what stands behind it here goes; None: nothing.  `outvoted`: transactions (first, last) whose records here are
-    to be replaced by those of the other replicas.  `restore_end`: this replica may have acknowledged everything up to
-    `clean_to`, so that all of it is restored, or nothing: restored by half, it would look like one that never held the rest.
-    """
-
-    partition: int
-    clean_to: int
-    cut_after: int | None = None
-    outvoted: tuple[tuple[int, int], ...] = ()
-    restore_end: bool = False
 
 
 @dataclass(slots=True)

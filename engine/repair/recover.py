@@ -15,8 +15,8 @@ from pathlib import Path
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair, plan_roll_back
-from waltzctl.engine.repair.reconcile import Agreed
+from waltzctl.engine.repair.arguments import Agreed, Arguments
+from waltzctl.engine.repair.plan import Draft, Repair, plan_roll_back
 from waltzctl.engine.repair.recover_control import plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition

@@ -15,7 +15,8 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.recover_parts import Ground
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
 from waltzctl.engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve

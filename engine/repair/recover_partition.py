@@ -8,9 +8,10 @@ from pathlib import Path
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.repair.provenance import Surroundings
-from waltzctl.engine.repair.reconcile import Agreed, Reconciliation
+from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner

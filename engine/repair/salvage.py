@@ -48,6 +48,7 @@ from waltzctl.engine.repair.salvage_control import (
     salvaged_infos,
 )
 from waltzctl.engine.repair.salvage_fragments import as_run, join_fragments
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_output import (
     SEGMENT_SIZE_THRESHOLD,
     Description,
@@ -62,7 +63,7 @@ from waltzctl.engine.repair.salvage_report import (
     SalvagedPartition,
     SalvageReport,
 )
-from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
+from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, offsets_of, select
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.carve import DEFAULT_MAX_RECORD

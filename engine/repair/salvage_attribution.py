@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
-from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.repair.salvage_runs import Run
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 FAR = 1 << 20

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.repair.salvage_headers import FoundHeader
 from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import (
@@ -34,9 +34,6 @@ from waltzctl.formats.control import (
     choose_current,
     convert_info,
 )
-
-if TYPE_CHECKING:
-    from waltzctl.engine.repair.salvage_runs import FoundHeader
 
 PROBED = 4096
 """Infos among which one has to prove a control file; it bounds the work on whatever looks like the header of one."""

@@ -31,7 +31,15 @@ from waltzctl.formats.control import (
     PartitionInfo,
     initial_control,
 )
-from waltzctl.formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
+from waltzctl.formats.segment import (
+    ENTRY_SIZE,
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    INDEX_ENTRY,
+    SegmentHeader,
+    index_name,
+    segment_name,
+)
 
 SEGMENT_SIZE_THRESHOLD = 1_000_000_000
 """Bytes of a data file above which the next record begins a new one (default of release 0.13.2)."""
@@ -87,7 +95,9 @@ class _SegmentWriter:
         """Copy a piece behind what is there.  Raises DiskReadError, DiskWriteError, DamageError."""
         offsets = piece.offsets()
         entries = offsets[:-1] - offsets[0] + self.size
-        self._index.write_at(HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, entries.astype(">i8").tobytes())
+        self._index.write_at(
+            HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, entries.astype(INDEX_ENTRY.dtype[0]).tobytes()
+        )
         position, stop = int(offsets[0]), int(offsets[-1])
         buffer = memoryview(bytearray(min(BLOCK, stop - position)))
         while position < stop:

@@ -7,17 +7,16 @@ believed for its shape (128 bytes: version 0, a key, a partition, a first id, ze
 
 from __future__ import annotations
 
-import enum
 import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.repair.salvage_control import carve_control
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.source import ByteSource, read_bytes
@@ -70,37 +69,6 @@ class Run:
         np.cumsum(self.sizes, out=result[1:])
         result[1:] += self.start
         return result
-
-
-class HeaderKind(enum.StrEnum):
-    """What a header stands in front of."""
-
-    SEGMENT = "segment"
-    """Records: a run begins right behind it, or the id of its first record stands there."""
-    INDEX = "index"
-    CONTROL = "control"
-    ALONE = "alone"
-    """Nothing that would confirm it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundHeader:
-    """A header.  `number` is the partition, or the number of partitions in a control file's header.
-
-    Both kinds of header have their number in the same place.
-    """
-
-    source: int
-    offset: int
-    kind: HeaderKind
-    cluster_key: UUID
-    number: int
-    first: int
-
-    @property
-    def end(self) -> int:
-        """Offset behind the header."""
-        return self.offset + HEADER_SIZE
 
 
 class _Builder:

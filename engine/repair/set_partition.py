@@ -15,8 +15,6 @@ partitions are put aside, and back.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
@@ -32,8 +30,9 @@ from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, Setting
 from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
 from waltzctl.engine.storage.fences import fence_path
@@ -55,54 +54,6 @@ from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader,
 
 COMMAND = "set-partition"
 _ENDS = VerifyOptions(quick=True, ends_only=True)
-_NAMES = {
-    "session_id": "session",
-    "low_water_mark": "low-water mark",
-    "local_low_water_mark": "local low-water mark",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One thing that is to be set, by the name of its field in `Setting`, as it stands in a plan's arguments."""
-
-    name: str
-    value: int | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is to hold from now on; None leaves a thing as it is.  -1 is the format's own "none"."""
-
-    session_id: int | None = None
-    low_water_mark: int | None = None
-    local_low_water_mark: int | None = None
-    assigned: bool | None = None
-    available: bool | None = None
-
-    @classmethod
-    def of(cls, chosen: Iterable[Chosen]) -> Setting:
-        """From a plan's arguments.  Raises TypeError for a name that there is not or comes twice, or another kind of value."""
-        values: dict[str, int | bool] = {}
-        for one in chosen:
-            kind = int if one.name in _NAMES else bool
-            if one.name not in cls.__slots__ or one.name in values or type(one.value) is not kind:
-                raise TypeError(f"{one.name!r} cannot be set to {one.value!r}")
-            values[one.name] = one.value
-        return cls(**values)  # type: ignore[arg-type]  # checked above
-
-    def chosen(self) -> tuple[Chosen, ...]:
-        """What is named, for a plan's arguments."""
-        return tuple(Chosen(name, value) for name, value in asdict(self).items() if value is not None)
-
-    def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
-        if not self.chosen():
-            raise InvalidRequestError("nothing is to be set", advice="name what is to change; --help lists it")
-        for field, name in _NAMES.items():
-            value = getattr(self, field)
-            if value is not None and not -1 <= value < 2**63:
-                raise InvalidRequestError(f"{name} {value}: they go from -1, which is none, to {2**63 - 1}")
 
 
 def plan_set_partition(path: Path, *, partition: int, setting: Setting, allow_data_loss: bool = False) -> Repair:
@@ -219,7 +170,7 @@ class _Planner:
             value, now = getattr(self._setting, field), getattr(self._current, field)
             if value is None or value == now:
                 continue
-            name = _NAMES[field]
+            name = MARK_NAMES[field]
             why, loses = f"the {name} {now} becomes {value}", value < now
             if loses:
                 why += ": what it promised is given up"

@@ -32,11 +32,12 @@ from waltzctl.engine.durable.manifest import (
     partitions_of,
 )
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
-from waltzctl.engine.errors import DamageError, NotWaltzError, StalePlanError
+from waltzctl.engine.errors import DamageError, StalePlanError
 from waltzctl.engine.repair.content import Content, Piece, Span
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
-from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, Layout, decode_control
+from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
+from waltzctl.engine.storage.view import read_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 
 ADVICE = (
@@ -66,64 +67,6 @@ class MarkFall:
         return f"partition {self.partition}: the {self.name} goes back from {self.now} to {self.then}"
 
 
-# --- what is written down with a repair ------------------------------------------------------------------------------
-
-
-def concerned(entry: QuarantineEntry) -> frozenset[int]:
-    """The partitions whose files, or whose infos in the control file, an entry touches.  Raises DiskReadError."""
-    if entry.partitions is not None:
-        return frozenset(state.partition for state in entry.partitions)
-    found = set(partitions_of(entry))
-    for file in entry.files:
-        control = read_control(entry.storage / CONTROL_FILE_NAME) if file.path == CONTROL_FILE_NAME else None
-        if control is not None:
-            found.update(_infos_touched(file, control))
-    return frozenset(found)
-
-
-def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
-    """The partitions whose infos an edit of the control file reaches; all, where it is replaced or its header changes."""
-    count, size = len(control.partitions), control.layout.info_schema.size
-    start = CONTROL_HEADER.size
-    spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]
-    for begin, end in spans:
-        if begin < start:
-            yield from range(count)
-        else:
-            yield from range((begin - start) // size, min(count, -(-(end - start) // size)))
-
-
-def partition_states(entry: QuarantineEntry) -> tuple[PartitionState, ...]:
-    """How the partitions that an entry touches are at present.  Raises DiskReadError."""
-    control = read_control(entry.storage / CONTROL_FILE_NAME)
-    return tuple(
-        PartitionState(number, _marks(control, number), tuple(sorted(_sizes(entry.storage, number).items())))
-        for number in sorted(concerned(entry))
-    )
-
-
-def _marks(control: ControlFile | None, partition: int) -> Marks | None:
-    if control is None or partition >= len(control.partitions):
-        return None
-    current = control.partitions[partition].current_struct
-    return None if current is None else current.marks
-
-
-def _view(storage: Path, partition: int) -> PartitionView:
-    try:
-        return view_partition(storage / str(partition), partition)
-    except NotWaltzError:
-        return PartitionView(partition, storage / str(partition), ())
-
-
-def _sizes(storage: Path, partition: int) -> dict[str, int]:
-    """Name and size of every data and index file of a partition."""
-    states = (
-        state for one in _view(storage, partition).segments for state in (one.data, one.index) if state is not None
-    )
-    return {state.path.name: state.size for state in states}
-
-
 # --- the partitions as they will be ----------------------------------------------------------------------------------
 
 
@@ -137,7 +80,7 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
     for number in sorted(partitions_of(entry)):
         left = next((state for state in entry.partitions or () if state.partition == number), None)
         files = {name: touched[f"{number}/{name}"] for name in _touched_names(touched, number)}
-        found = _Judgement(entry, number, left, files).obstacle(_marks(control, number))
+        found = _Judgement(entry, number, left, files).obstacle(marks_of(control, number))
         if found is not None:
             yield found
 
@@ -167,7 +110,7 @@ class _Judgement:
         self._number, self._left = partition, left
         self._now: list[_DataFile] = []
         self._then: list[_DataFile] = []
-        for segment in _view(entry.storage, partition).data_segments:
+        for segment in view_or_empty(entry.storage, partition).data_segments:
             assert segment.data is not None
             path, size = segment.data.path, segment.data.size
             content = Content.of_file(path, size)
@@ -277,7 +220,7 @@ def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
     then = decode_control(content_before(entry, file).read(0, file.before.size))
     found = []
     for number in range(min(len(now.partitions), len(then.partitions))):
-        marks, others = _marks(now, number), _marks(then, number)
+        marks, others = marks_of(now, number), marks_of(then, number)
         if marks is not None and others is not None:
             names = ("session id", "low-water mark", "local low-water mark")
             found += [
@@ -301,7 +244,7 @@ def set_aside(entry: QuarantineEntry) -> list[Edit]:
     edits: list[Edit] = []
     touched = {file.path: file.after for file in entry.files}
     for state in entry.partitions or ():
-        known, now = dict(state.files), _sizes(entry.storage, state.partition)
+        known, now = dict(state.files), file_sizes(entry.storage, state.partition)
         for name, size in state.files:
             if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:
                 raise StalePlanError(
@@ -335,7 +278,7 @@ def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
     path = entry.storage / CONTROL_FILE_NAME
     control = read_control(path)
     for state in entry.partitions or ():
-        if control is None or state.marks is None or _marks(control, state.partition) in (None, state.marks):
+        if control is None or state.marks is None or marks_of(control, state.partition) in (None, state.marks):
             continue
         after = next((file.after for file in entry.files if file.path == CONTROL_FILE_NAME), None)
         if after is not None and not same_contents(stamp_as(path, after), after):

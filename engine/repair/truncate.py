@@ -16,9 +16,10 @@ from pathlib import Path
 
 from waltzctl.engine.durable.edits import Cut, Remove
 from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.marks import lower_mark
-from waltzctl.engine.repair.plan import Arguments, Draft, Repair
+from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.scan.columns import Damage

@@ -1,16 +1,99 @@
-"""Whether a repair can be taken back as things are, and what would have to be set aside before.  Read-only."""
+"""Taking a repair back: whether that can be done as things are, what would have to be set aside before, and doing it.
+
+`undo` and `undo_locked` change the directory; everything else here is read-only.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Edit
-from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate
+from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate, quarantine_directory
+from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
-from waltzctl.engine.errors import DamageError, StalePlanError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
+from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
+from waltzctl.formats.control import CONTROL_FILE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class UndoResult:
+    """What `undo` did: the entries taken back (several only when interrupted ones were), and the files that came back.
+
+    `taken_back`: interrupted ones that were taken back before the entry that was meant.  `set_aside`: the entry that keeps what
+    was written since.
+    """
+
+    entries: tuple[QuarantineEntry, ...]
+    files: tuple[Path, ...]
+    taken_back: tuple[QuarantineEntry, ...] = ()
+    set_aside: QuarantineEntry | None = None
+
+    @property
+    def entry(self) -> QuarantineEntry:
+        """The entry taken back, the latest of several."""
+        return self.entries[-1]
+
+
+def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
+    """Take the DirectoryLock, and a repair back; see `undo_locked`.  Raises DirectoryLockedError."""
+    if not quarantine_directory(storage).is_dir():
+        raise RefusedError(f"{storage}: no repair was made here, there is nothing to undo")
+    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        return undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
+
+
+def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
+    """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
+
+    What was written since and would not join what comes back (`engine.repair.since`) is a reason to refuse.  With
+    `allow_data_loss` it is first set aside, as an entry of its own: after a crash between the two the directory is as the repair
+    had left it.
+
+    The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
+    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError.
+    """
+    taken = roll_back_interrupted(storage)
+    if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
+        return UndoResult(taken, _paths(taken))
+    entry = _choose(storage, list_entries(storage), entry_id)
+    aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
+    ways = check_ways_back(entry, list_entries(storage))
+    done = take_back(entry, ways)
+    return UndoResult((done,), _paths([done]), taken, aside)
+
+
+def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
+    """Where something came since that stands in the way of an undo, take it into the quarantine."""
+    edits = to_set_aside(entry, entries)
+    if not edits:
+        return None
+    return apply_edits(entry.storage, edits, command="set-aside", arguments=[entry.id], plan_hash="")
+
+
+def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
+    entries = tuple(entries)
+    files = tuple(entry.storage / file.path for entry in entries for file in entry.files)
+    return files + tuple(entry.storage / move.path for entry in entries for move in entry.moves)
+
+
+def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
+    if entry_id is None:
+        applied = [entry for entry in entries if entry.state is State.APPLIED]
+        if not applied:
+            raise RefusedError(f"{storage}: every repair was taken back already, there is nothing to undo")
+        return applied[-1]
+    for entry in entries:
+        if entry.id == entry_id:
+            if entry.state is not State.APPLIED:
+                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
+            return entry
+    raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
 
 
 def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:

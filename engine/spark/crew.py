@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.errors import ClusterError, WaltzError
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.spark.telegrams import Address, Receiver, Sender
+from waltzctl.engine.spark.progress_messages import Address, Receiver, Sender
+from waltzctl.engine.spark.spark_errors import first_line, of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,8 +145,6 @@ class SparkCrew:
         return sum(info.numCompletedTasks for info in infos if info is not None) / tasks if tasks else 0.0
 
     def _explain(self, error: BaseException) -> BaseException:
-        from waltzctl.engine.spark.session import first_line, of_spark
-
         if of_spark(error):
             return ClusterError(f"{self._session.options.where}: the job was given up: {first_line(error)}")
         return error

@@ -29,6 +29,7 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
+    INDEX_ENTRY,
     RECORD_HEADER,
     RECORD_OVERHEAD,
     SegmentHeader,
@@ -93,7 +94,7 @@ class _Run:
     def flush(self, *, sync: bool = False) -> None:
         with disk.WritableFile.open(self.data_path) as data, disk.WritableFile.open(self.index_path) as index:
             if self.waiting:
-                entries = np.array(self.offsets, ">i8").tobytes()
+                entries = np.array(self.offsets, INDEX_ENTRY.dtype[0]).tobytes()
                 done = self.following - len(self.offsets) - self.first
                 data.write_at(self.written, b"".join(self.waiting))
                 index.write_at(HEADER_SIZE + ENTRY_SIZE * done, entries)

@@ -25,12 +25,12 @@ from waltzctl.engine.client.readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
-from waltzctl.engine.node.permissions import FailureCode
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import pack_record_header
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:

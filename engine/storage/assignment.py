@@ -12,12 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.formats.control import ControlFile, Layout
 
-UNASSIGNED, DELETING = "unassigned", "deleting"
-"""Directories of our own for partitions that were taken away: put aside with everything they have, or to be deleted."""
-RETURNING = "returning"
-"""Empty directory of our own, there only while a partition that was put aside is brought back."""
 _INITIAL = (-1, -1, -1)
 
 

@@ -58,6 +58,7 @@ from waltzctl.engine.storage.retired import (
 )
 from waltzctl.engine.storage.segment import create_segment
 from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.store import roll_back_interrupted
 from waltzctl.engine.storage.view import view_storage
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
@@ -132,8 +133,6 @@ class StorageDirectory:
         control file that cannot be used, DiskReadError, DiskWriteError; with the ids of interrupted repairs that were taken
         back first.
         """
-        from waltzctl.engine.durable.quarantine import roll_back_interrupted
-
         options.check()
         control_path = path / CONTROL_FILE_NAME
         if not control_path.is_file():

@@ -21,12 +21,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
+from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
 from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView, view_partition
 from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position, parse_name
@@ -315,8 +317,6 @@ def _apply_kept_edits(examination: Examination) -> str | None:
 
     Returns the entry's id.
     """
-    from waltzctl.engine.durable.quarantine import Cut, Edit, Remove, Replace, apply_edits
-
     place = examination.place
     edits: list[Edit] = []
     for state in examination.states:

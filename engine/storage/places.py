@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import stat
 import threading
 import zlib
 from collections.abc import Mapping
@@ -20,8 +19,8 @@ from pathlib import Path, PosixPath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable import disk, regular
+from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
 from waltzctl.engine.scan.source import ByteSource, FileSource
 
@@ -167,11 +166,8 @@ def _info(path: UrlPath) -> Mapping[str, Any] | None:
     return found
 
 
-FileNumbers = tuple[int, int, int]
-"""Length in bytes, time of last change in nanoseconds since 1970, inode (of an object: a number made from its tag)."""
-
-
 def _numbers(info: Mapping[str, Any]) -> FileNumbers | None:
+    """Of an object: as of a file, the inode a number made from its tag."""
     if info["type"] != "file":
         return None
     changed: Any = next(
@@ -181,7 +177,7 @@ def _numbers(info: Mapping[str, Any]) -> FileNumbers | None:
         changed = changed.timestamp()
     tag = next((info[key] for key in ("ETag", "etag", "md5Hash", "ino") if info.get(key)), "")
     modified = int(changed * 1e9) if isinstance(changed, (int, float)) else 0
-    return int(info["size"] or 0), modified, zlib.crc32(str(tag).encode())
+    return FileNumbers(int(info["size"] or 0), modified, zlib.crc32(str(tag).encode()))
 
 
 def file_numbers(path: Path) -> FileNumbers | None:
@@ -191,11 +187,7 @@ def file_numbers(path: Path) -> FileNumbers | None:
             info = _info(path)
             return None if info is None else _numbers(info)
         return None
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+    return regular.file_numbers(path)
 
 
 def listing(path: Path) -> dict[str, FileNumbers | None]:

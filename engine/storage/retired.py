@@ -1,69 +1,25 @@
 """Partitions that were taken away: put aside with everything they have, or deleted.
 
-Both begin with one rename of the partition's directory, into ``.waltzctl/unassigned/`` or ``.waltzctl/deleting/``.  A rename
-happens or does not happen, so a crash never leaves half a partition where a whole one is expected; what was to be deleted is
-deleted at the next opening.
-
-A rename is durable in two halves, and the directory must not lose its old name durably before it has the new one.  Where a
-process died between the two, the next writer has to sync in the same order (`settle_places`).  Which one that is the places tell,
-but for a partition that comes back from where it was put aside: that is marked while it is under way.
+Both begin with one rename of the partition's directory (`engine.durable.relocation`), so a crash never leaves half a partition
+where a whole one is expected; what was to be deleted is deleted at the next opening.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
+from waltzctl.engine.durable.relocation import DELETING, relocate
+from waltzctl.engine.errors import DiskReadError, RefusedError
 from waltzctl.engine.storage.accepted_losses import forget_partition
-from waltzctl.engine.storage.assignment import DELETING, RETURNING, UNASSIGNED, put_aside_path, retired_place
+from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability import forget_availability
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import forget_fence
 from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.control import FLAG_AVAILABLE
-
-
-def retired_directories(storage: Path) -> tuple[Path, Path]:
-    """Where partitions are that were put aside, and that wait for their deletion."""
-    return storage / disk.STATE_DIRECTORY / UNASSIGNED, storage / disk.STATE_DIRECTORY / DELETING
-
-
-def move_partition(storage: Path, source: Path, target: Path) -> None:
-    """Move a partition's directory from one of its places to another, durably.  Raises DiskWriteError."""
-    returning = storage / disk.STATE_DIRECTORY / RETURNING
-    returns = source.parent == retired_directories(storage)[0] and target.parent == storage
-    if returns and not returning.is_dir():
-        disk.make_directory(returning)  # for the next process; after a power loss nothing is under way
-    try:
-        disk.move_directory(source, target)
-    except BaseException:
-        if returns and source.is_dir():
-            with contextlib.suppress(DiskError):
-                disk.remove_directory(returning)
-        raise
-    if returns:
-        disk.remove_directory(returning)
-
-
-def settle_places(storage: Path) -> None:
-    """Make durable where the partitions are, after a process that died in the midst of a move.
-
-    There is one such move at most, and it went to where partitions are deleted, or put aside, unless it was marked as one that
-    comes back.  The place that it went to is synced first.  Raises DiskWriteError.
-    """
-    unassigned, deleting = retired_directories(storage)
-    returning = storage / disk.STATE_DIRECTORY / RETURNING
-    returned = returning.is_dir()
-    for directory in (storage, unassigned, deleting) if returned else (deleting, unassigned, storage):
-        if directory.is_dir():
-            disk.sync_directory(directory)
-    disk.sync_directory(storage / disk.STATE_DIRECTORY)
-    if returned and not os.listdir(returning):
-        disk.remove_directory(returning)
 
 
 def check_put_aside(storage: Path, number: int) -> None:
@@ -84,12 +40,12 @@ def check_put_aside(storage: Path, number: int) -> None:
 def put_aside(storage: Path, number: int) -> None:
     """Move a partition's directory out of the way, durably.  Raises RefusedError when one is there already, DiskError."""
     check_put_aside(storage, number)
-    move_partition(storage, storage / str(number), put_aside_path(storage, number))
+    relocate(storage, storage / str(number), put_aside_path(storage, number))
 
 
 def take_from_aside(storage: Path, number: int) -> None:
     """Bring a partition's directory back, durably.  Raises DiskError."""
-    move_partition(storage, put_aside_path(storage, number), storage / str(number))
+    relocate(storage, put_aside_path(storage, number), storage / str(number))
 
 
 def _sources(storage: Path, number: int) -> list[Path]:
@@ -119,7 +75,7 @@ def begin_deletion(storage: Path, number: int) -> None:
         target = retired_place(storage, DELETING, number)
         if target.exists():
             _delete(target)
-        move_partition(storage, source, target)
+        relocate(storage, source, target)
 
 
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:

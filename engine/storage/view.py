@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from waltzctl.engine.storage import places
 from waltzctl.formats.control import (
@@ -206,7 +207,7 @@ def _names(path: Path) -> list[str]:
         return places.names(path)
 
 
-def _listing(path: Path) -> dict[str, places.FileNumbers | None]:
+def _listing(path: Path) -> dict[str, FileNumbers | None]:
     with _listing_errors(path):
         return places.listing(path)
 

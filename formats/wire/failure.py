@@ -10,6 +10,7 @@ Source: release 0.13.2; the design documents do not describe it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from construct import Int32sb, Struct
@@ -19,6 +20,64 @@ from waltzctl.formats.wire.primitives import ListOf, NullableText, Text, ValueOf
 CODE_CLASS = "waltzctl"
 """Class name of the stack element that carries our code."""
 CODE_LINE = -1
+
+STORAGE_EXCEPTION = "com.wepay.waltz.storage.exception.StorageException"
+CONCURRENT_UPDATE_EXCEPTION = "com.wepay.waltz.storage.exception.ConcurrentUpdateException"
+PLAIN_EXCEPTION = "java.lang.Exception"
+ILLEGAL_STATE_EXCEPTION = "java.lang.IllegalStateException"
+IO_EXCEPTION = "java.io.IOException"
+OUT_OF_MEMORY_ERROR = "java.lang.OutOfMemoryError"
+RUNTIME_EXCEPTION = "java.lang.RuntimeException"
+"""Classes that the release's failures name."""
+
+
+class FailureCode(StrEnum):
+    """What went wrong, in one stable word: the first stack element of every failure that a node of ours sends carries it."""
+
+    NOT_ASSIGNED = "not-assigned"
+    NOT_AVAILABLE = "not-available"
+    ONLINE = "online"
+    SESSION_CHANGED = "session-changed"
+    OUT_OF_ORDER = "out-of-order"
+    MARK_WOULD_FALL = "mark-would-fall"
+    BELOW_LOW_WATER_MARK = "below-low-water-mark"
+    DATA_CHECKSUM = "data-checksum"
+    TOO_LONG = "too-long"
+    INVALID_REQUEST = "invalid-request"
+    UNKNOWN_TYPE = "unknown-type"
+    BUSY = "busy"
+    CLOSED = "closed"
+    REFUSED = "refused"
+    MISMATCH = "mismatch"
+    CORRUPT_RECORD = "corrupt-record"
+    QUARANTINED = "quarantined"
+    DAMAGED = "damaged"
+    DISK_FULL = "disk-full"
+    SYNC_FAILED = "sync-failed"
+    IO_ERROR = "io-error"
+    OUT_OF_MEMORY = "out-of-memory"
+    INTERNAL = "internal"
+
+    @property
+    def status(self) -> str:
+        """The kind of trouble, by the name of the exit status that a client's command ends with."""
+        return _STATUS.get(self, "refused")
+
+
+_STATUS = {
+    FailureCode.INVALID_REQUEST: "usage",
+    FailureCode.UNKNOWN_TYPE: "usage",
+    FailureCode.MISMATCH: "mismatch",
+    FailureCode.CORRUPT_RECORD: "damaged",
+    FailureCode.QUARANTINED: "damaged",
+    FailureCode.DAMAGED: "damaged",
+    FailureCode.DATA_CHECKSUM: "damaged",
+    FailureCode.DISK_FULL: "io-error",
+    FailureCode.SYNC_FAILED: "io-error",
+    FailureCode.IO_ERROR: "io-error",
+    FailureCode.OUT_OF_MEMORY: "io-error",
+    FailureCode.INTERNAL: "internal",
+}
 
 
 @dataclass(frozen=True, slots=True)

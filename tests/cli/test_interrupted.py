@@ -10,10 +10,10 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import records_of, segment_of
 from tests.cli.running import Answer, invoke, on_terminal
 from tests.repair.trees import Crash, contents, crashing_at, recording
-from waltzctl.engine.durable.quarantine import interrupted, list_entries
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 TAKEN_BACK = "was interrupted; it was taken back first, byte for byte"

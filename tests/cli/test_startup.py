@@ -13,7 +13,10 @@ from waltzctl.app import COMMANDS, manual_of
 
 HEAVY = (
     *("numpy", "numba", "llvmlite", "construct", "rich", "isal", "yaml", "kazoo", "cryptography", "aiohttp", "uvloop"),
-    *(f"waltzctl.engine.{room}" for room in ("storage", "scan", "inspect", "repair", "disk", "node", "columns")),
+    *(
+        f"waltzctl.engine.{room}"
+        for room in ("storage", "scan", "inspect", "repair", "durable", "net", "node", "columns")
+    ),
     *("waltzctl.formats", "prometheus_client"),
 )
 PROGRAM = """

@@ -11,7 +11,8 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.quarantine import Overwrite, apply_edits
+from waltzctl.engine.durable.edits import Overwrite
+from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import Layout
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.golden import GOLDEN, needs_golden
 from waltzctl.engine.client.failures import code_of, remote_error
-from waltzctl.engine.node.permissions import FailureCode
-from waltzctl.formats.wire.failure import Failure, StackElement
+from waltzctl.formats.wire.failure import Failure, FailureCode, StackElement
 
 
 @pytest.mark.parametrize("code", list(FailureCode))

@@ -14,8 +14,8 @@ from tests.compare.test_ranges import Injuries, by_id, injure, injuries
 from tests.repair.trees import snapshot
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.compare.vote import Verdict
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.undoing import undo
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,13 @@ from tests.crash.simdisk import Tree
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change, DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
-from waltzctl.engine.durable.manifest import UNASSIGNED, State
-from waltzctl.engine.durable.quarantine import interrupted, list_entries, roll_back_interrupted, undo
+from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.durable.relocation import UNASSIGNED
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.store import interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 

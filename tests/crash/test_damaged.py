@@ -12,10 +12,10 @@ from tests.trust.damage import draw
 from tests.trust.running import aged
 from tests.trust.scene import plant
 from waltzctl.engine.durable.disk import STATE_DIRECTORY
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 DIRECTORIES, MANY = 3, 150

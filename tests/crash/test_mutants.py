@@ -17,8 +17,10 @@ from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change, DirectoryLock, WritableFile
-from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, apply_edits, undo
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 QUICK = Effort(Loss(torn_positions=2, random_states=3), 8, Loss(torn_positions=1, random_states=1), failures=1)

@@ -16,10 +16,11 @@ from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.harness import DEATHS
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.arguments import Setting
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.set_partition import plan_set_partition
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 

@@ -13,11 +13,11 @@ from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.durable.manifest import MANIFEST, State
-from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.prune import plan_prune, prune
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 

@@ -12,13 +12,14 @@ from tests.crash.recorder import LOCK
 from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import State
-from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, Replace, apply_edits, list_entries, undo
 from waltzctl.engine.repair import apply as repair
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.repair.undoing import to_set_aside
+from waltzctl.engine.repair.undoing import to_set_aside, undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.store import apply_edits, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 

@@ -13,7 +13,6 @@ from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from waltzctl.engine.durable.manifest import quarantine_directory
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair
@@ -21,6 +20,7 @@ from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout

@@ -11,9 +11,10 @@ import pytest
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.set_partition import plan_set_partition
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout

@@ -32,13 +32,13 @@ from tests.crash.simdisk import Tree
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.inspect.outcome import ManifestRequest
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_control_file import salvage_control_file
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import HEADER_SIZE, index_name

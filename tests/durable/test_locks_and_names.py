@@ -359,6 +359,14 @@ def test_writes_go_on_behind_a_short_one(tmp_path: Path, monkeypatch: pytest.Mon
         assert bytes(image) == (tmp_path / f"x{most}").read_bytes()
 
 
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 2100])
+def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path, count: int) -> None:
+    pieces = [bytes([number % 251]) * (number % 3) for number in range(count)]
+    with WritableFile.create(tmp_path / "x") as file:
+        file.write_pieces_at(0, pieces)
+    assert (tmp_path / "x").read_bytes() == b"".join(pieces)
+
+
 def test_a_cut_never_extends(tmp_path: Path) -> None:
     with WritableFile.create(tmp_path / "x") as file:
         file.write_at(0, bytes(10))

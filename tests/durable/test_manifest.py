@@ -14,17 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.repair.trees import contents
+from waltzctl.engine.durable.edits import Cut, Remove, Replace
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, decode_entry, encode_entry
-from waltzctl.engine.durable.quarantine import (
-    Cut,
-    Remove,
-    Replace,
-    apply_edits,
-    list_entries,
-    roll_back_interrupted,
-    undo,
-)
 from waltzctl.engine.errors import DamageError, WaltzError
+from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.store import STATE_FILES, apply_edits, list_entries, roll_back_interrupted
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def sealed(body: dict[str, Any]) -> bytes:
 
 
 def test_an_entry_reads_back_as_it_was_written(entry: QuarantineEntry) -> None:
-    assert decode_entry(encode_entry(entry), entry.path) == entry
+    assert decode_entry(encode_entry(entry), entry.path, STATE_FILES) == entry
     assert list_entries(entry.storage) == (entry,)
 
 
@@ -54,7 +48,7 @@ def test_every_flipped_byte_of_a_manifest_is_noticed(entry: QuarantineEntry) -> 
     for place in range(len(data)):
         flipped = data[:place] + bytes([data[place] ^ 0x04]) + data[place + 1 :]
         with contextlib.suppress(ValueError):
-            assert decode_entry(flipped, entry.path) == entry, "only white space may change unseen"
+            assert decode_entry(flipped, entry.path, STATE_FILES) == entry, "only white space may change unseen"
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
@@ -94,7 +88,7 @@ def test_no_path_of_a_manifest_leaves_the_storage_directory(entry: QuarantineEnt
         {**body, "directories": [path]},
     ):
         with pytest.raises(ValueError, match="path"):
-            decode_entry(sealed(hostile), entry.path)
+            decode_entry(sealed(hostile), entry.path, STATE_FILES)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +110,11 @@ def test_no_path_of_a_manifest_leaves_the_storage_directory(entry: QuarantineEnt
 def test_a_field_of_another_kind_is_refused(entry: QuarantineEntry, change: str, value: object) -> None:
     body = json.loads(encode_entry(entry))
     with pytest.raises(ValueError):  # noqa: PT011  # which one is the parameter
-        decode_entry(sealed({**body, change: value}), entry.path)
+        decode_entry(sealed({**body, change: value}), entry.path, STATE_FILES)
     with pytest.raises(ValueError, match="missing"):
-        decode_entry(sealed({key: one for key, one in body.items() if key != change}), entry.path)
+        decode_entry(sealed({key: one for key, one in body.items() if key != change}), entry.path, STATE_FILES)
     with pytest.raises(ValueError, match="not known"):
-        decode_entry(sealed({**body, "more": 1}), entry.path)
+        decode_entry(sealed({**body, "more": 1}), entry.path, STATE_FILES)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +133,7 @@ def test_contradictory_files_are_refused(entry: QuarantineEntry, change: dict[st
     body = json.loads(encode_entry(entry))
     body["files"][2].update(change)
     with pytest.raises(ValueError):  # noqa: PT011  # which one is the parameter
-        decode_entry(sealed(body), entry.path)
+        decode_entry(sealed(body), entry.path, STATE_FILES)
 
 
 def test_a_kept_copy_that_was_changed_is_not_put_back(entry: QuarantineEntry) -> None:
@@ -163,12 +157,12 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.t
 def test_any_json_and_any_bytes_give_one_kind_of_error(value: object) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     with pytest.raises(ValueError):  # noqa: PT011  # the rule is that there is no other kind
-        decode_entry(data, Path("/x/20200101T000000Z-recover"))
+        decode_entry(data, Path("/x/20200101T000000Z-recover"), STATE_FILES)
 
 
 def test_deep_nesting_is_no_crash() -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # as above
-        decode_entry(b"[" * 200_000, Path("/x/20200101T000000Z-recover"))
+        decode_entry(b"[" * 200_000, Path("/x/20200101T000000Z-recover"), STATE_FILES)
 
 
 def test_a_checksum_begins_inside_its_file(entry: QuarantineEntry) -> None:
@@ -177,4 +171,4 @@ def test_a_checksum_begins_inside_its_file(entry: QuarantineEntry) -> None:
     stamp = replace(cut.after, start=cut.after.size + 1)
     changed = replace(entry, files=tuple(replace(file, after=stamp) if file is cut else file for file in entry.files))
     with pytest.raises(ValueError, match="begins behind the end"):
-        decode_entry(encode_entry(changed), entry.path)
+        decode_entry(encode_entry(changed), entry.path, STATE_FILES)

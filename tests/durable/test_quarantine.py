@@ -28,17 +28,8 @@ from tests.repair.trees import (
     snapshot,
 )
 from waltzctl.engine.durable import disk, execution, journal, quarantine
-from waltzctl.engine.durable.quarantine import (
-    Cut,
-    Overwrite,
-    Remove,
-    Replace,
-    apply_edits,
-    interrupted,
-    list_entries,
-    roll_back_interrupted,
-    undo,
-)
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable.manifest import QuarantineEntry, State
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -48,13 +39,15 @@ from waltzctl.engine.errors import (
     RefusedError,
     StalePlanError,
 )
+from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 
 SEEDS = st.integers(0, 2**32)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where thousands of small files are written and synced within no time."""
 
 
-def run(root: Path, edits: list[quarantine.Edit]) -> quarantine.QuarantineEntry:
+def run(root: Path, edits: list[Edit]) -> QuarantineEntry:
     return apply_edits(root, edits, command="recover", arguments=["recover", str(root)], plan_hash="0" * 64)
 
 
@@ -161,7 +154,7 @@ def undo_latest(root: Path) -> None:
     undo(root, None)
 
 
-def _moved(edit: quarantine.Edit, old: Path, new: Path) -> quarantine.Edit:
+def _moved(edit: Edit, old: Path, new: Path) -> Edit:
     path = new / edit.path.relative_to(old)
     if isinstance(edit, Cut):
         return Cut(path, edit.size)
@@ -274,7 +267,8 @@ def test_a_disk_that_fills_up_while_copies_are_made_leaves_nothing(tree: Path) -
 import resource, signal, sys
 from pathlib import Path
 from waltzctl.engine.errors import DiskWriteError
-from waltzctl.engine.durable.quarantine import Cut, Replace, apply_edits
+from waltzctl.engine.durable.edits import Cut, Replace
+from waltzctl.engine.storage.store import apply_edits
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 root = Path({str(tree)!r})
@@ -449,7 +443,7 @@ def test_a_repair_that_does_not_leave_what_it_was_to_leave_is_not_applied(
     """Whoever wrote into the file, or lost what was written: it stays interrupted, and what was kept stays."""
     real = quarantine.carry_out
 
-    def carried_out(entry: quarantine.QuarantineEntry, edits: list[quarantine.Edit]) -> None:
+    def carried_out(entry: QuarantineEntry, edits: list[Edit]) -> None:
         real(entry, edits)
         file = tree / spoiled
         file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -457,7 +451,7 @@ def test_a_repair_that_does_not_leave_what_it_was_to_leave_is_not_applied(
     monkeypatch.setattr(quarantine, "carry_out", carried_out)
     with pytest.raises(DiskWriteError, match="verify the repair"):
         run(tree, [Cut(tree / "0/a.seg", 100), Replace(tree / "0/b.seg", lambda: [b"new"])])
-    assert [entry.state for entry in list_entries(tree) if entry.state is quarantine.State.APPLIED] == []
+    assert [entry.state for entry in list_entries(tree) if entry.state is State.APPLIED] == []
     assert len(interrupted(tree)) == 1
 
 
@@ -480,7 +474,7 @@ def test_of_an_entry_that_is_discarded_the_manifest_goes_last_and_behind_a_sync(
 
     real = quarantine.prepare
 
-    def prepared(entry: quarantine.QuarantineEntry, *rest: object) -> None:
+    def prepared(entry: QuarantineEntry, *rest: object) -> None:
         real(entry, *rest)  # type: ignore[arg-type]
         (entry.path / "zz").write_bytes(b"behind the manifest in any order of names")
         fails()

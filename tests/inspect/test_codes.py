@@ -135,7 +135,7 @@ def interrupted_repair(storage: Path) -> None:
     """A repair that was killed between keeping and applying."""
     from waltzctl.engine.durable.disk import DirectoryLock
     from waltzctl.engine.durable.edits import Overwrite
-    from waltzctl.engine.durable.quarantine import apply_edits
+    from waltzctl.engine.storage.store import apply_edits
 
     class Killed(BaseException):
         pass

@@ -11,12 +11,12 @@ import pytest
 
 from tests.builders import build_directory, digest, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records, dump_segments
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.strays import hidden, joined
 from waltzctl.formats.segment import HEADER_SIZE

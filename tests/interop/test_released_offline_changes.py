@@ -13,7 +13,8 @@ from tests.interop.replicas import expect_clean
 from waltzctl.engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.set_partition import plan_set_partition
 
 pytestmark = needs_released
 

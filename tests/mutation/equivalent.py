@@ -51,6 +51,13 @@ _COMPARE = (
 
 _STORAGE = (
     Equivalent(
+        "engine/durable/disk.py",
+        "",
+        "_MOST_PIECES = 1024",
+        "_MOST_PIECES = 1023",
+        "fewer at once is as good; more than 1024 the system refuses",
+    ),
+    Equivalent(
         "engine/storage/batch.py",
         "parts_of",
         "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
@@ -69,14 +76,127 @@ _FORMATS = tuple(
     )
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_STORAGE)
+_PROBE = "engine/scan/probe.py"
+_SEED = "what runs in front of a span cancels out, as its end continues its beginning with the same start value"
+_NOTHING_HELD = (
+    "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
+)
+_HELD = "if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):"
+_SCAN = (
+    Equivalent(
+        _PROBE, "Probe.__init__", 'self._checkpoints = array("I", [0])', 'self._checkpoints = array("I", [1])', _SEED
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.crc",
+        'self._origin, self._checkpoints = start, array("I", [0])',
+        'self._origin, self._checkpoints = start, array("I", [1])',
+        _SEED,
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.forget",
+        'self._origin, self._checkpoints = before, array("I", [0])',
+        'self._origin, self._checkpoints = before, array("I", [1])',
+        _SEED,
+    ),
+    *(
+        Equivalent(_PROBE, "Probe.__init__", f"self.{name} = 0", f"self.{name} = {other}", _NOTHING_HELD)
+        for name in ("_cache_at", "_origin")
+        for other in ("1", "(-1)")
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.read",
+        _HELD,
+        _HELD.replace("offset <= offset +", "offset < offset +"),
+        "the length is not 0 there",
+    ),
+    *(
+        Equivalent(
+            _PROBE,
+            "",
+            "_shift = lru_cache(maxsize=256)(shift_operator)",
+            f"_shift = lru_cache(maxsize={size})(shift_operator)",
+            "how many are kept, and no other answer",
+        )
+        for size in (255, 257)
+    ),
+)
+_WHOLE = "if rest >= floor and seam - end <= len(head):"
+_DIFFER = (
+    "if np.array_equal(a - a[0], b - b[0]) and _same_bytes(one, int(a[0]), other, int(b[0]), length):",
+    "the same bytes hold records in the same places, and what is not taken at once is compared one by one",
+)
+_BEST = "weights.append(best + len(run) if best >= 0 else -1)"
+_HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
+_REPAIR = (
+    Equivalent(
+        "engine/repair/reconcile.py",
+        "Reconciliation.outvote",
+        "stops = [*(part.first for part in parts[1:]), last + 1]",
+        "stops = [*(part.first for part in parts[1:]), last + 2]",
+        "the end of the range bounds the last segment already",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner._goes_on_behind",
+        "rest = None if following is None or part.original is None else by_ids(part.original, found, None)",
+        "rest = None if False or part.original is None else by_ids(part.original, found, None)",
+        "without a next segment nothing is made of what was read",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/salvage_fragments.py",
+            "join",
+            _WHOLE,
+            new,
+            "pieces that are not all there are shorter than the record that they would make, which is refused",
+        )
+        for new in (
+            "if rest >= floor or seam - end <= len(head):",
+            "if rest >= floor and seam - end <= (len(head)) + 1:",
+            "if True and seam - end <= len(head):",
+            "if rest >= floor and True:",
+        )
+    ),
+    Equivalent(
+        "engine/repair/salvage_selection.py",
+        "_Selector._differing",
+        _DIFFER[0],
+        _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", "True"),
+        _DIFFER[1],
+    ),
+    Equivalent(
+        "engine/repair/salvage_selection.py",
+        "_Selector._differing",
+        _DIFFER[0],
+        _DIFFER[0].replace("b - b[0])", "b - b[(-1)])"),
+        _DIFFER[1],
+    ),
+    Equivalent(
+        "engine/repair/salvage_attribution.py",
+        "_Joiner.best",
+        _BEST,
+        _BEST.replace("else -1", "else -2"),
+        "any weight below 0 says that no chain ends there",
+    ),
+    Equivalent(
+        "engine/repair/salvage_attribution.py",
+        "_Joiner.best",
+        _HIGHEST,
+        _HIGHEST.replace("else -1", "else -0"),
+        "the largest weight so far only ends a search that would find nothing more",
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_REPAIR, *_SCAN, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 TUNED: dict[str, tuple[str, ...]] = {
     "engine/compare/differences.py": ("_BATCH",),
     "engine/compare/ranges.py": ("RANGE",),
-    "engine/durable/disk.py": ("_MOST_PIECES",),
     "engine/inspect/crew_checks.py": ("SHARES",),
     "engine/inspect/digests.py": ("_CHUNK", "_NEAR"),
     "engine/inspect/dump_chunks.py": ("CHUNK",),
@@ -88,6 +208,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/restore.py": ("CHUNK",),
     "engine/repair/salvage_output.py": ("BLOCK",),
+    "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
     "engine/repair/salvage_runs.py": ("WINDOW",),
     "engine/repair/salvage_selection.py": ("BLOCK", "CHUNK"),
     "engine/scan/carve.py": ("BATCH_ROWS",),

@@ -187,7 +187,7 @@ REPAIR: tuple[Slip, ...] = (
         "undo does not tell that a mark falls",
     ),
     Slip(
-        "engine/repair/since.py",
+        "engine/storage/store.py",
         "range((begin - start) // size, min(count, -(-(end - start) // size)))",
         "range((begin - start) // size + 1, min(count, -(-(end - start) // size)))",
         ("tests/repair/test_undo.py", "tests/durable/test_manifest.py", *_STEP),

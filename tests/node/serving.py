@@ -32,7 +32,7 @@ from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
-from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.options import StorageOptions
 from waltzctl.formats.segment import Record

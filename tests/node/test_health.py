@@ -19,9 +19,10 @@ from tests.node.running import LOOPS, Answer, Peer, StuckDisk, append, get, run,
 from tests.storage.support import damage, data_path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.health import DiskProbe
-from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
+from waltzctl.engine.node.disk_probe import DiskProbe
+from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.storage import FailureResponse, SuccessResponse
@@ -246,7 +247,7 @@ case, place = sys.argv[1], Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
 from tests.builders import build_directory
 from tests.node.running import Peer, append, get, running
-from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.health_options import HealthOptions
 
 build_directory(place, {0: 3})
 

@@ -26,8 +26,8 @@ from tests.node.running import (
     run,
     running,
 )
+from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.single_flight import SingleFlight
-from waltzctl.engine.node.http_options import HttpLimits
 from waltzctl.engine.node.node import Node
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire.storage import SuccessResponse

@@ -15,11 +15,12 @@ from aiohttp import web
 
 from tests.node.running import LOOPS, connected, http, read_to_the_end, run
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.http_port import HttpPort, _Http
 from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node.health import DiskHealth, HealthReport
-from waltzctl.engine.node.http_options import HealthOptions, HttpLimits
-from waltzctl.engine.node.http_port import HttpPort, _Http
+from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 
 
@@ -48,9 +49,9 @@ class Reading:
 async def serving(**limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
     """The port alone, without a node, on the loopback."""
     port = HttpPort(
-        Well(),  # type: ignore[arg-type]
+        Well().look,
         read=lambda: pytest.fail("nobody looks"),
-        connections=lambda: (),
+        collect=lambda reading, report: pytest.fail("nobody collects"),
         version="1",
         log=logging.getLogger("test"),
         limits=HttpLimits(**limits),

@@ -17,20 +17,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.golden import GOLDEN, needs_golden
-from waltzctl.engine.node.metrics import (
-    BUCKETS,
-    RESERVOIR_SIZE,
-    Counter,
-    Histogram,
-    Meter,
-    NodeMetrics,
-    PartitionGauges,
-    Sample,
-    Timer,
-    make_sample,
-)
-from waltzctl.engine.node.metrics_json import indented, registry, report
-from waltzctl.engine.node.prometheus import Surroundings, exposition, prefers_text
+from waltzctl.engine.net.metrics import BUCKETS, RESERVOIR_SIZE, Counter, Histogram, Meter, Sample, Timer, make_sample
+from waltzctl.engine.net.metrics_json import indented, registry, report
+from waltzctl.engine.net.prometheus import exposition, prefers_text
+from waltzctl.engine.node.node_collector import NodeCollector, Surroundings
+from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
 from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 properties = settings(deadline=None)
@@ -204,7 +195,7 @@ def test_nothing_is_lost_between_threads() -> None:
             partition.append_latency.update(0.001 * number, 3)
             partition.record_request.increment()
             if step % 100 == 0:
-                registry(reading(metrics))
+                registry(reading(metrics).metrics())
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
     for thread in threads:
@@ -280,7 +271,7 @@ def recorded() -> str:
 
 @needs_golden
 def test_the_registry_has_the_keys_and_kinds_of_the_recorded_answer() -> None:
-    ours, theirs = json.loads(registry(busy())), json.loads(recorded())
+    ours, theirs = json.loads(registry(busy().metrics())), json.loads(recorded())
     assert list(ours) == list(theirs), "in the same order"
     named = [one for one in ours["ids"] if one["name"] not in OURS]
     assert sorted(named, key=lambda one: one["fullName"]) == sorted(theirs["ids"], key=lambda one: one["fullName"])
@@ -303,7 +294,7 @@ def test_documents_are_laid_out_as_the_release_lays_them_out() -> None:
 
 def test_the_registry_tells_what_the_released_list_tool_reads() -> None:
     """It takes the partitions from one gauge and their state from others, by these names."""
-    found = json.loads(registry(busy()))["gauges"]
+    found = json.loads(registry(busy().metrics()))["gauges"]
     assert found["waltz-storage.waltz-storage-partition-ids"]["value"] == [0, 1]
     assert found["waltz-storage.waltz-storage-num-partitions"]["value"] == 2
     assert found["waltz-storage.waltz-version-id"]["value"] == "1.2.3"
@@ -322,7 +313,7 @@ def test_the_registry_tells_what_the_released_list_tool_reads() -> None:
 
 
 def test_a_timer_of_the_registry_counts_in_nanoseconds() -> None:
-    found = json.loads(registry(busy()))["timers"]["waltz-storage.partition-0.append-latency"]
+    found = json.loads(registry(busy().metrics()))["timers"]["waltz-storage.partition-0.append-latency"]
     assert found["count"] == 7
     assert found["snapshot"]["values"] == [58_000, 66_000, 218_000, 698_000, 705_000, 727_000, 3_255_000]
     assert (found["snapshot"]["min"], found["snapshot"]["max"]) == (58_000, 3_255_000)
@@ -331,7 +322,7 @@ def test_a_timer_of_the_registry_counts_in_nanoseconds() -> None:
 
 
 def test_the_report_has_the_kinds_keys_and_units_of_the_release() -> None:
-    found = json.loads(report(busy()))
+    found = json.loads(report(busy().metrics()))
     assert list(found) == ["version", "gauges", "counters", "histograms", "meters", "timers"]
     assert found["version"] == "4.0.0"
     assert found["histograms"] == {}
@@ -349,12 +340,12 @@ def test_the_report_has_the_kinds_keys_and_units_of_the_release() -> None:
     ]  # fmt: skip
     assert (timer["min"], timer["p50"], timer["max"]) == (0.000058, 0.000698, 0.003255)
     assert (timer["duration_units"], timer["rate_units"]) == ("seconds", "calls/second")
-    assert json.loads(report(busy(), pretty=True)).keys() == found.keys()
-    assert "\n" not in report(busy())
+    assert json.loads(report(busy().metrics(), pretty=True)).keys() == found.keys()
+    assert "\n" not in report(busy().metrics())
 
 
 def test_flush_metrics_are_ours_and_stay_out_of_the_released_documents() -> None:
-    assert "flush" not in registry(busy()) + report(busy())
+    assert "flush" not in registry(busy().metrics()) + report(busy().metrics())
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------
@@ -368,7 +359,7 @@ def test_the_text_is_read_by_the_official_parser(accept: str, parse: Any) -> Non
     surroundings = Surroundings(
         healthy=False, connections=[("data", 3), ("admin", 0)], free_bytes=12345, failed=frozenset({1})
     )
-    body, content_type = exposition(busy(), surroundings, accept)
+    body, content_type = exposition(NodeCollector(busy(), surroundings), accept)
     assert content_type.startswith(accept.partition(";")[0])
     families = {family.name: family for family in parse(body.decode())}
     samples = {(one.name, tuple(sorted(one.labels.items()))): one.value for f in families.values() for one in f.samples}
@@ -402,8 +393,8 @@ def test_the_text_is_read_by_the_official_parser(accept: str, parse: Any) -> Non
 
 
 def test_two_nodes_in_one_process_do_not_meet() -> None:
-    first, _ = exposition(busy(), Surroundings(), TEXT)
-    second, _ = exposition(reading(NodeMetrics()), Surroundings(), TEXT)
+    first, _ = exposition(NodeCollector(busy(), Surroundings()), TEXT)
+    second, _ = exposition(NodeCollector(reading(NodeMetrics()), Surroundings()), TEXT)
     assert b'partition="0"' in first
     assert b'partition="0"' not in second
 

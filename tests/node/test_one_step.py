@@ -15,11 +15,12 @@ from tests.storage.support import damage, data_path
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, InvalidRequestError
 from waltzctl.engine.node.outages import Return, outage_of, reads_again
 from waltzctl.engine.node.partition_requests import FEW_RECORDS, is_short
-from waltzctl.engine.node.permissions import FailureCode, check_low_water_mark
+from waltzctl.engine.node.permissions import check_low_water_mark
 from waltzctl.engine.storage.availability import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdResponse,

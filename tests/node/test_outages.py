@@ -18,8 +18,8 @@ from tests.node.service_support import Served, appended, created, serving
 from tests.storage.support import built, damage, data_path, offset_of
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import CorruptRecordError
-from waltzctl.engine.node.health import DiskProbe
-from waltzctl.engine.node.http_options import HealthOptions
+from waltzctl.engine.node.disk_probe import DiskProbe
+from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.outages import Room
 from waltzctl.formats.wire.storage import (
     FailureResponse,

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.node import permissions
-from waltzctl.engine.node.permissions import (
-    Access,
-    FailureCode,
-    PartitionState,
-    check,
-    check_low_water_mark,
-    raises_session,
-)
+from waltzctl.engine.node.permissions import Access, PartitionState, check, check_low_water_mark, raises_session
+from waltzctl.formats.wire.failure import FailureCode
 
 STORAGE = "com.wepay.waltz.storage.exception.StorageException: "
 CONCURRENT = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from waltzctl.engine.errors import NotAssignedError
-from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.readings import read_node
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, PartitionStruct
 

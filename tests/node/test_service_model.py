@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.node.service_support import LOG, Peer, created, record, request_of, run_of
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
-from waltzctl.engine.node.metrics import NodeMetrics
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.control import Layout

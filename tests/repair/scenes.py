@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.builders import build_directory, make_records
 from tests.repair.trees import Snapshot, snapshot
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import Record, encode_records, index_name, segment_name
 

@@ -25,15 +25,16 @@ from tests.repair.scenes import (
     undecided,
 )
 from waltzctl.engine.columns.plan import PLAN
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.plan import load_plan
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.accepted_losses import ledger_path, read_ledger
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.view import read_control

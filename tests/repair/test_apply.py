@@ -13,7 +13,6 @@ from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.durable import disk, journal
-from waltzctl.engine.durable.quarantine import interrupted, list_entries, undo
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
@@ -25,10 +24,13 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.repair.apply import apply, verify_again
-from waltzctl.engine.repair.plan import Repair, load_plan
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.segment import index_name
 
 
@@ -216,7 +218,7 @@ def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(scene: Scen
 
 
 def remade(repair: Repair, scene: Scene) -> Repair:
-    from waltzctl.engine.repair.plan import make
+    from waltzctl.engine.repair.planners import make
 
     return make(repair.plan.command, scene.root, repair.plan.arguments)
 

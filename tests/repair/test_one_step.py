@@ -16,7 +16,6 @@ from tests.repair.trees import recording
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
-from waltzctl.engine.durable.quarantine import apply_edits
 from waltzctl.engine.errors import BelowLowWaterMarkError
 from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
@@ -27,6 +26,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.view import read_control, view_partition
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position
@@ -61,6 +61,17 @@ def test_what_no_quorum_holds_is_cut_only_above_the_local_mark(tmp_path: Path, m
     if cut:
         step = repair.plan.steps[0]
         assert (step.from_transaction_id, step.to_transaction_id) == (HELD, HELD + 4)
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_single_transaction_that_no_quorum_holds_is_cut(tmp_path: Path, more: int) -> None:
+    nodes = make_cluster(tmp_path)
+    extend(nodes[0], more)
+    marks(nodes[0], local=HELD - 2)
+    repair = agreed(nodes)
+    assert repair is not None
+    (step,) = [one for one in repair.plan.steps if one.action == "cut-segment"]
+    assert (step.from_transaction_id, step.to_transaction_id, step.loses_data) == (HELD, HELD + more - 1, True)
 
 
 @pytest.mark.parametrize(("number", "replaced"), [(59, False), (60, False), (61, True)])

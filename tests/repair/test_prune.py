@@ -13,11 +13,12 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State
-from waltzctl.engine.durable.quarantine import list_entries, roll_back_interrupted, undo
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.store import list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 DAY = 86_400.0

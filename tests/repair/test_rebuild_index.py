@@ -12,11 +12,11 @@ from tests.builders import CREATED, segment_header
 from tests.golden import golden_directories, needs_golden
 from tests.repair.scenes import Scene, actions, codes, flip, recover, undecided
 from tests.repair.trees import contents, snapshot
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 GARBLES = ["delete", "garble", "cut", "extend", "zero", "empty"]

@@ -28,7 +28,8 @@ from waltzctl.engine.repair.salvage_attribution import (
     request_ids_agree,
 )
 from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_fragments
-from waltzctl.engine.repair.salvage_runs import FoundHeader, HeaderKind, Run, find_headers, find_runs
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, select
 from waltzctl.engine.scan.source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
@@ -145,6 +146,15 @@ def test_the_chain_with_the_most_records_is_taken_first() -> None:
     assert chains_of([header(1, 0, 0)], runs)[0] == [(1, [0, 2]), (None, [2, 5])]
     assert [len(one.runs) for one in find_chains([header(1, 0, 0)], runs, [10**4], True, Told())[0]] == [2, 2]
     assert [one.runs[1].start for one in find_chains([header(1, 0, 0)], runs, [10**4], True, Told())[0]] == [300, 900]
+
+
+def test_single_records_are_joined_as_well() -> None:
+    runs = [run(number, 1, 128 + 60 * number) for number in range(4)]
+    assert chains_of([], runs)[0] == [(None, [0, 1, 2, 3])]
+    assert chains_of([header(1, 0, 0)], runs)[0] == [(1, [0, 1, 2, 3])]
+    rivals = [run(0, 2, 128), run(0, 1, 300), run(1, 2, 400), run(2, 3, 600)]
+    assert chains_of([header(1, 0, 0)], rivals)[0][0] == (1, [0, 2])
+    assert sum(len(one[1]) for one in chains_of([header(1, 0, 0)], rivals)[0]) == 4
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])

@@ -15,7 +15,6 @@ from waltzctl.engine.columns.plan import PLAN
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, KeptMove, encode_entry
-from waltzctl.engine.durable.quarantine import list_entries, undo
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
@@ -27,12 +26,16 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.plan import Repair, load_plan
-from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.planners import load_plan
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.availability import Availability, read_availability, save_marks
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
 

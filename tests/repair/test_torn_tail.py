@@ -12,10 +12,11 @@ from tests.builders import build_directory, make_records
 from tests.storage.support import damage, data_path, opened
 from waltzctl.engine.durable import restore
 from waltzctl.engine.durable.manifest import MANIFEST, decode_entry
-from waltzctl.engine.durable.quarantine import list_entries, undo
 from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.engine.storage.partition_recovery import KNOWN_BEFORE_CUT
+from waltzctl.engine.storage.store import STATE_FILES, list_entries
 
 OPTIONS = StorageOptions()
 
@@ -79,7 +80,7 @@ def test_a_start_that_cannot_be_meant_is_refused(torn: Path, change: dict[str, o
 
     body["sha256"] = _digest(body)
     with pytest.raises(ValueError, match=r"start|begins behind|do not cover"):
-        decode_entry(json.dumps(body).encode(), entry.path)
+        decode_entry(json.dumps(body).encode(), entry.path, STATE_FILES)
 
 
 def test_a_short_log_is_known_as_a_whole(tmp_path: Path) -> None:

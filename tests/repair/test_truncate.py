@@ -22,10 +22,10 @@ from tests.repair.scenes import (
     same_bytes,
 )
 from tests.repair.trees import snapshot
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import encode_entries

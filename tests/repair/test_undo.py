@@ -13,15 +13,17 @@ from tests.durable.test_manifest import sealed
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
 from tests.repair.trees import contents, snapshot
 from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.edits import Overwrite
 from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
-from waltzctl.engine.durable.quarantine import Overwrite, apply_edits, list_entries, undo
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.store import STATE_FILES, apply_edits, list_entries
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
@@ -194,7 +196,7 @@ def forget_partitions(root: Path, undo_id: str) -> QuarantineEntry:
     (entry,) = [one for one in list_entries(root) if one.id == undo_id]
     bare = replace(entry, partitions=None)
     (entry.path / "manifest.json").write_bytes(encode_entry(bare))
-    assert read_entry(entry.path) == bare
+    assert read_entry(entry.path, STATE_FILES) == bare
     return bare
 
 
@@ -321,4 +323,4 @@ def test_a_manifest_with_impossible_partitions_is_refused(tmp_path: Path, change
     body = json.loads((path / "manifest.json").read_text())
     body["partitions"][0].update(change)
     with pytest.raises(ValueError, match=r"partitions|path"):
-        decode_entry(sealed(body), path)
+        decode_entry(sealed(body), path, STATE_FILES)

@@ -11,13 +11,13 @@ import pytest
 from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, record, segment
 from tests.repair.trees import snapshot
 from tests.trust.running import Said, called
-from waltzctl.engine.durable.quarantine import undo
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.engine.storage.segment_recovery import Place, examine_segment
 from waltzctl.engine.storage.view import view_storage

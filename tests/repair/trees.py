@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
-from waltzctl.engine.durable.quarantine import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
 
 Snapshot = dict[str, tuple[int, str, int]]
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Session]:
     """As the commands open it."""
-    from waltzctl.engine.spark.session import SparkOptions, open_session
+    from waltzctl.engine.spark.session import SparkOptions
+    from waltzctl.engine.spark.start import open_session
 
     with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
         yield session

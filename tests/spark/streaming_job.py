@@ -13,8 +13,9 @@ from pathlib import Path
 
 
 def main(job: Path) -> None:
-    from waltzctl.engine.spark.session import SparkOptions, open_session
+    from waltzctl.engine.spark.session import SparkOptions
     from waltzctl.engine.spark.source import WaltzDataSource
+    from waltzctl.engine.spark.start import open_session
 
     told = json.loads(job.read_text())
     with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:

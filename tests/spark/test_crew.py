@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from waltzctl.engine.crew import LocalCrew
 from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.spark.crew import PACKET, SparkCrew, pack
-from waltzctl.engine.spark.session import first_line
+from waltzctl.engine.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
     from waltzctl.engine.spark.session import Session

@@ -33,13 +33,13 @@ from tests.storage.support import (
     write_at,
 )
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.relocation import RETURNING
 from waltzctl.engine.errors import (
     ChecksumMismatchError,
     CorruptRecordError,
     DamageError,
     InvalidRequestError,
 )
-from waltzctl.engine.storage.assignment import RETURNING
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries

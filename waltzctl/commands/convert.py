@@ -85,8 +85,8 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
+    from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.convert import plan_convert
-    from waltzctl.engine.repair.plan import Arguments
     from waltzctl.formats.control import Layout
 
     wanted = Layout(layout.value)

@@ -69,7 +69,7 @@ def run(
     switches.check()
 
     from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 
     given = Arguments.of(partitions, everything=everything)

@@ -129,7 +129,8 @@ def run(
             "it repairs nothing; leave --from and --allow-data-loss out", param_hint="'--forget-losses'"
         )
 
-    from waltzctl.engine.repair.plan import Arguments, make
+    from waltzctl.engine.repair.arguments import Arguments
+    from waltzctl.engine.repair.planners import make
 
     given = Arguments.of(
         partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss, forget_losses=forget_losses

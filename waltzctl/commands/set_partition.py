@@ -105,8 +105,9 @@ def run(
     if nothing and plan is None:
         raise typer.BadParameter("nothing is to be set; name a session, a mark, or one of the switches")
 
-    from waltzctl.engine.repair.plan import Arguments, Repair
-    from waltzctl.engine.repair.set_partition import Setting, plan_set_partition
+    from waltzctl.engine.repair.arguments import Arguments, Setting
+    from waltzctl.engine.repair.plan import Repair
+    from waltzctl.engine.repair.set_partition import plan_set_partition
 
     setting = Setting(session_id, low_water_mark, local_low_water_mark, assigned, available)
     given = Arguments.of({partition}, allow_data_loss=allow_data_loss, settings=setting.chosen())

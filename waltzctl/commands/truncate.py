@@ -70,7 +70,7 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.truncate import plan_truncate
 
     given = Arguments.of({partition}, after=after, allow_data_loss=allow_data_loss)

@@ -115,8 +115,7 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from waltzctl.engine.durable.quarantine import list_entries
-    from waltzctl.engine.repair.since import concerned
+    from waltzctl.engine.storage.store import concerned, list_entries
     from waltzctl.engine.storage.view import TargetKind, resolve
 
     target = resolve(named)
@@ -195,9 +194,9 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
     from waltzctl.engine.durable.manifest import State
-    from waltzctl.engine.durable.quarantine import list_entries
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.repair.undoing import check_undo
+    from waltzctl.engine.storage.store import list_entries
 
     if entry.state is not State.APPLIED:
         return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried

@@ -191,7 +191,7 @@ NODE_METRIC = ObjectType(
 
 def node_plan_object(plan: NodePlan) -> Object:
     """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node that records come from."""
-    from waltzctl.engine.repair.plan import Arguments
+    from waltzctl.engine.repair.arguments import Arguments
 
     url = plan.address.url
     arguments = Arguments(

@@ -11,12 +11,11 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from waltzctl.engine.net.metrics import Counter, Gauge, Histogram, Meter, NamedMetric, Rates, Sample, Timer
+from waltzctl.engine.net.monitoring_options import GraphiteOptions
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
-from waltzctl.engine.node.options import GraphiteOptions
-from waltzctl.engine.node.readings import Gauge, NamedMetric, NodeReading
 
 TIMEOUT = 10.0
 """Seconds for one report to be sent."""
@@ -25,10 +24,10 @@ _MILLISECONDS = 1000.0
 _BLANKS = re.compile(r"\s+")
 
 
-def report_lines(reading: NodeReading, prefix: str, now: int) -> list[str]:
+def report_lines(metrics: Iterable[NamedMetric], prefix: str, now: int) -> list[str]:
     """What is sent, without line ends.  `now`: seconds since 1970-01-01 UTC."""
     lines = []
-    for one in sorted(reading.metrics(), key=lambda metric: metric.full_name):
+    for one in sorted(metrics, key=lambda metric: metric.full_name):
         for suffix, value in _values(one):
             name = ".".join(part for part in (prefix, one.full_name, suffix) if part)
             shown = f"{value:.2f}" if isinstance(value, float) else str(value)
@@ -82,7 +81,9 @@ def send(options: GraphiteOptions, lines: list[str]) -> None:
             sender.sendto(line.encode(), address)
 
 
-async def report_for_ever(options: GraphiteOptions, read: Callable[[], NodeReading], log: logging.Logger) -> None:
+async def report_for_ever(
+    options: GraphiteOptions, read: Callable[[], Iterable[NamedMetric]], log: logging.Logger
+) -> None:
     """Report every `GraphiteOptions.interval` seconds until cancelled.  A report that fails is said once, and when it is over."""
     failing = False
 

@@ -1,4 +1,4 @@
-"""What a node lets the peers of its HTTP port use, and when it calls itself unwell."""
+"""What a server lets the peers of its HTTP port use, and where it sends its metrics."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ class HttpLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthOptions:
-    """When a node is unwell.
+class GraphiteOptions:
+    """Where metrics are sent, in Graphite's plain text form.
 
-    `min_free_bytes`: what the disk must have left.  `deadline`: seconds that a look at the disk may take.  `max_stall`: seconds
-    that the queue of a partition may stand still.  `max_age`: seconds for which a look at the disk is believed, so that
-    health checks cannot load it.
+    `interval`: seconds; the release's key is called ``reportIntervalMs`` and is read as seconds nevertheless.
     """
 
-    min_free_bytes: int = 64 << 20
-    deadline: float = 5.0
-    max_stall: float = 30.0
-    max_age: float = 1.0
+    host: str
+    port: int = 2003
+    prefix: str = "waltz"
+    interval: float = 60.0
+    udp: bool = False
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
-        if self.min_free_bytes < 0 or self.max_age < 0:
-            raise InvalidRequestError(
-                "the bytes that must be free, and the age of a look at the disk, must not be negative"
-            )
-        if self.deadline <= 0 or self.max_stall <= 0:
-            raise InvalidRequestError("the deadline of the look at the disk and the longest wait must be more than 0")
+        if not self.host:
+            raise InvalidRequestError("storage.graphite.hostname is empty")
+        if not 0 < self.port < 65536:
+            raise InvalidRequestError(f"storage.graphite.port must be 1 to 65535, not {self.port}")
+        if self.interval <= 0:
+            raise InvalidRequestError("storage.graphite.reportIntervalMs must be more than nothing")

@@ -1,17 +1,15 @@
-"""A node's metrics as Prometheus reads them: text of the official client library, from a collector of our own.
+"""A node's metrics as families for Prometheus.
 
 Names begin with ``waltz_storage_``, units are base units, a partition's number is the label ``partition``.  Latencies are
-histograms with fixed buckets, which add up over nodes.  Nothing is registered with the library's global registry: two nodes
-in one process do not meet.
+histograms with fixed buckets, which add up over nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from prometheus_client import ProcessCollector
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,10 +17,14 @@ from prometheus_client.metrics_core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
-from waltzctl.engine.node.metrics import BUCKETS, REQUEST_COUNTERS, BucketCounts
+from waltzctl.engine.net.prometheus import add_buckets
+from waltzctl.engine.node.node_metrics import REQUEST_COUNTERS
 from waltzctl.engine.node.readings import NodeReading, PartitionReading
+
+if TYPE_CHECKING:
+    from waltzctl.engine.node.health import HealthReport
 
 _PREFIX = "waltz_storage"
 _GAUGES = (
@@ -44,17 +46,19 @@ class Surroundings:
     quarantined: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
 
+    @classmethod
+    def of(cls, report: HealthReport, connections: Sequence[tuple[str, int]]) -> Surroundings:
+        """As a look at the node's health found them."""
+        return cls(
+            healthy=report.healthy,
+            connections=connections,
+            free_bytes=report.disk.free_bytes,
+            quarantined=frozenset(one.partition for one in report.partitions if one.quarantined),
+            failed=frozenset(one.partition for one in report.partitions if one.failed),
+        )
 
-def exposition(reading: NodeReading, surroundings: Surroundings, accept: str) -> tuple[bytes, str]:
-    """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_NodeCollector(reading, surroundings))
-    ProcessCollector(registry=registry)
-    encoder, content_type = choose_encoder(accept)
-    return encoder(registry), content_type
 
-
-class _NodeCollector(Collector):
+class NodeCollector(Collector):
     """One reading as metric families."""
 
     def __init__(self, reading: NodeReading, surroundings: Surroundings) -> None:
@@ -124,45 +128,11 @@ def _counted(partitions: Sequence[PartitionReading]) -> Iterator[Metric]:
     requests = CounterMetricFamily(f"{_PREFIX}_requests", "Requests by kind", labels=["partition", "request"])
     for one in partitions:
         label = str(one.partition)
-        _add_buckets(latency, label, one.metrics.append_latency.buckets())
-        _add_buckets(flush, label, one.metrics.flush_latency.buckets())
+        add_buckets(latency, label, one.metrics.append_latency.buckets())
+        add_buckets(flush, label, one.metrics.flush_latency.buckets())
         grouped.add_metric([label], one.metrics.flush_requests.sum)
         requests.add_metric([label, "append"], one.metrics.append.count)
         for name in REQUEST_COUNTERS:
             kind = name.removesuffix("_request").replace("_", "-")
             requests.add_metric([label, kind], getattr(one.metrics, name).count)
     yield from (latency, flush, grouped, requests)
-
-
-def _add_buckets(family: HistogramMetricFamily, label: str, counts: BucketCounts) -> None:
-    bounds = [*(repr(bound) for bound in BUCKETS), "+Inf"]
-    family.add_metric([label], buckets=list(zip(bounds, counts.cumulative, strict=True)), sum_value=counts.sum)
-
-
-# --- content negotiation ----------------------------------------------------------------------------------------------
-
-_TEXT_TYPES = ("application/openmetrics-text", "text/plain", "text/*")
-_JSON_TYPES = ("application/json", "application/*", "*/*")
-
-
-def prefers_text(accept: str) -> bool:
-    """Whether an Accept header asks for Prometheus' text rather than for JSON.
-
-    JSON is what the release answers: it is for whoever says nothing, accepts everything, or likes both equally.
-    """
-    text = json = 0.0
-    for part in accept.lower().split(","):
-        media, *parameters = (piece.strip() for piece in part.split(";"))
-        quality = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.partition("=")
-            if name.strip() == "q":
-                try:
-                    quality = min(1.0, max(0.0, float(value)))
-                except ValueError:
-                    quality = 0.0
-        if media in _TEXT_TYPES:
-            text = max(text, quality)
-        elif media in _JSON_TYPES:
-            json = max(json, quality)
-    return text > json

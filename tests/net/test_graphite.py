@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from waltzctl.engine.node import graphite
-from waltzctl.engine.node.graphite import report_for_ever, report_lines, send
-from waltzctl.engine.node.metrics import PartitionGauges, PartitionMetrics
-from waltzctl.engine.node.options import GraphiteOptions
+from waltzctl.engine.net import graphite
+from waltzctl.engine.net.graphite import report_for_ever, report_lines, send
+from waltzctl.engine.net.monitoring_options import GraphiteOptions
+from waltzctl.engine.node.node_metrics import PartitionGauges, PartitionMetrics
 from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 NOW = 1_700_000_000
@@ -33,7 +33,7 @@ def reading() -> NodeReading:
 
 def values() -> dict[str, str]:
     found = {}
-    for line in report_lines(reading(), "waltz", NOW):
+    for line in report_lines(reading().metrics(), "waltz", NOW):
         name, value, seconds = line.split(" ")
         assert seconds == str(NOW)
         found[name] = value
@@ -61,8 +61,8 @@ def test_what_is_no_number_is_left_out() -> None:
 
 
 def test_a_prefix_can_hold_blanks_or_be_missing() -> None:
-    assert report_lines(reading(), "my  node", NOW)[0].startswith("my-node.waltz-storage.")
-    assert report_lines(reading(), "", NOW)[0].startswith("waltz-storage.")
+    assert report_lines(reading().metrics(), "my  node", NOW)[0].startswith("my-node.waltz-storage.")
+    assert report_lines(reading().metrics(), "", NOW)[0].startswith("waltz-storage.")
 
 
 def test_a_report_over_a_connection_is_lines() -> None:
@@ -109,7 +109,7 @@ def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptur
             writer.close()
 
         options = GraphiteOptions("127.0.0.1", port, interval=0.01)
-        reporting = asyncio.ensure_future(report_for_ever(options, reading, LOG))
+        reporting = asyncio.ensure_future(report_for_ever(options, lambda: reading().metrics(), LOG))
         while not caplog.records:
             await asyncio.sleep(0)
         receiver = await asyncio.start_server(take, "127.0.0.1", port)
@@ -151,6 +151,8 @@ def test_a_failure_is_said_once_and_so_is_its_end(
 
     monkeypatch.setattr(graphite, "send", sent)
     with caplog.at_level(logging.INFO, LOG.name), pytest.raises(asyncio.CancelledError):
-        asyncio.run(asyncio.wait_for(report_for_ever(GraphiteOptions("h", 1, interval=0), reading, LOG), 30))
+        asyncio.run(
+            asyncio.wait_for(report_for_ever(GraphiteOptions("h", 1, interval=0), lambda: reading().metrics(), LOG), 30)
+        )
     told = ["failed" if "could not" in line.message else "again" for line in caplog.records if line.name == LOG.name]
     assert " ".join(told) == said

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from aiohttp import web
+from prometheus_client.registry import Collector
 
 from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net.metrics import NamedMetric
+from waltzctl.engine.net.metrics_json import Json, compact, indented, report
+from waltzctl.engine.net.monitoring_options import HttpLimits
+from waltzctl.engine.net.prometheus import exposition, prefers_text
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.health import Health
-from waltzctl.engine.node.http_options import HttpLimits
-from waltzctl.engine.node.metrics_json import compact, indented, report
-from waltzctl.engine.node.prometheus import Surroundings, exposition, prefers_text
-from waltzctl.engine.node.readings import NodeReading
 
 SERVICE_NAME = "waltzctl"
 """What ``/buildinfo`` calls this program."""
@@ -29,23 +29,45 @@ _HEADERS = {"Cache-Control": "must-revalidate,no-cache,no-store", "Server": SERV
 _BACKLOG = 64
 
 
-class HttpPort:
+class HealthReport(Protocol):
+    """What a look at the server's health found."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+
+    def document(self) -> Mapping[str, Json]:
+        """What ``/health`` answers."""
+
+
+class Reading(Protocol):
+    """Metrics as they stood at one moment."""
+
+    def metrics(self) -> Iterable[NamedMetric]:
+        """All of them."""
+
+
+Report = TypeVar("Report", bound=HealthReport)
+Read = TypeVar("Read", bound=Reading)
+
+
+class HttpPort(Generic[Report, Read]):
     """The port.  Belongs to the event loop in which `start` was called.
 
-    `read` looks at the metrics and may block; `connections` names every port with its open connections and does not.
+    `look` looks at the server's health, `read` at its metrics, and may block; `collect` makes of both what Prometheus is shown.
     """
 
     def __init__(
         self,
-        health: Health,
+        look: Callable[[], Awaitable[Report]],
         *,
-        read: Callable[[], NodeReading],
-        connections: Callable[[], Sequence[tuple[str, int]]],
+        read: Callable[[], Read],
+        collect: Callable[[Read, Report], Collector],
         version: str,
         log: logging.Logger,
         limits: HttpLimits = HttpLimits(),  # noqa: B008  # frozen
     ) -> None:
-        self._health, self._connections, self._version = health, connections, version
+        self._look, self._collect, self._version = look, collect, version
         self._log, self._limits = log, limits
         self._reading = SingleFlight(read, name="the look at the metrics")
         self._server: asyncio.Server | None = None
@@ -120,7 +142,7 @@ class HttpPort:
         return _json(compact({"version": self._version, "service_name": SERVICE_NAME}) + "\n")
 
     async def _healthy(self, request: web.BaseRequest) -> web.Response:
-        found = await self._health.look()
+        found = await self._look()
         document = found.document()
         text = indented(document) if _pretty(request) else compact(document)
         return _json(text, status=200 if found.healthy else 500)
@@ -132,21 +154,11 @@ class HttpPort:
             return web.Response(status=503, text=f"{error}; /health tells more\n")
         accept = ", ".join(request.headers.getall("Accept", []))
         if prefers_text(accept):
-            body, content_type = exposition(reading, await self._around(), accept)
+            body, content_type = exposition(self._collect(reading, await self._look()), accept)
             return web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept"})
-        response = _json(report(reading, pretty=_pretty(request)))
+        response = _json(report(reading.metrics(), pretty=_pretty(request)))
         response.headers["Vary"] = "Accept"
         return response
-
-    async def _around(self) -> Surroundings:
-        found = await self._health.look()
-        return Surroundings(
-            healthy=found.healthy,
-            connections=self._connections(),
-            free_bytes=found.disk.free_bytes,
-            quarantined=frozenset(one.partition for one in found.partitions if one.quarantined),
-            failed=frozenset(one.partition for one in found.partitions if one.failed),
-        )
 
 
 def _json(text: str, status: int = 200) -> web.Response:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-_TELEGRAM = struct.Struct("!16sIQ")
+_MESSAGE = struct.Struct("!16sIQ")
 _EVERY = 0.2
 """Seconds between two datagrams of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where telegrams go; the token tells those of this job from any other."""
+    """Where messages go; the token tells those of this job from any other."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address:
 
 
 class Receiver:
-    """Takes telegrams and adds them up.  A context manager; not thread-safe."""
+    """Takes messages and adds them up.  A context manager; not thread-safe."""
 
     def __init__(self, master: str) -> None:
         """`master` as Spark names it: which of this machine's addresses its workers can reach."""
@@ -55,11 +55,11 @@ class Receiver:
         """Bytes that are done, of all packets, as far as it is known.  A packet that is begun again does not count twice."""
         while self.address is not None:
             try:
-                data = self._socket.recv(_TELEGRAM.size + 1)
+                data = self._socket.recv(_MESSAGE.size + 1)
             except OSError:
                 break
-            if len(data) == _TELEGRAM.size:
-                token, packet, amount = _TELEGRAM.unpack(data)
+            if len(data) == _MESSAGE.size:
+                token, packet, amount = _MESSAGE.unpack(data)
                 if secrets.compare_digest(token, self.address.token):
                     self._done[packet] = max(amount, self._done.get(packet, 0))
         return sum(self._done.values())
@@ -94,5 +94,5 @@ class Sender:
             return
         self._told = now
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-            telegram = _TELEGRAM.pack(self._address.token, self._packet, self._done)
-            line.sendto(telegram, (self._address.host, self._address.port))
+            message = _MESSAGE.pack(self._address.token, self._packet, self._done)
+            line.sendto(message, (self._address.host, self._address.port))

@@ -8,10 +8,9 @@ durations in seconds, no samples.  Both are laid out as the release lays them ou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from waltzctl.engine.node.metrics import Counter, Histogram, Meter, Rates, Sample, Timer
-from waltzctl.engine.node.readings import Gauge, Metric, NamedMetric, NodeReading
+from waltzctl.engine.net.metrics import Counter, Gauge, Histogram, Meter, Metric, NamedMetric, Rates, Sample, Timer
 
 REPORT_VERSION = "4.0.0"
 """Version of the report's form."""
@@ -29,9 +28,9 @@ _KINDS: tuple[tuple[str, type[Metric]], ...] = (
 _NANOSECONDS = 1e9
 
 
-def registry(reading: NodeReading) -> str:
+def registry(metrics: Iterable[NamedMetric]) -> str:
     """The admin protocol's metrics: the whole registry, indented."""
-    named = sorted(reading.metrics(), key=lambda one: one.full_name)
+    named = sorted(metrics, key=lambda one: one.full_name)
     rendered = {one.full_name: _registry_value(one.metric) for one in named}
     document: dict[str, Json] = {"metrics": rendered}
     document |= _by_kind(named, rendered)
@@ -39,9 +38,9 @@ def registry(reading: NodeReading) -> str:
     return indented(document)
 
 
-def report(reading: NodeReading, *, pretty: bool = False) -> str:
+def report(metrics: Iterable[NamedMetric], *, pretty: bool = False) -> str:
     """The HTTP port's metrics."""
-    named = sorted(reading.metrics(), key=lambda one: one.full_name)
+    named = sorted(metrics, key=lambda one: one.full_name)
     rendered = {one.full_name: _report_value(one.metric) for one in named}
     document: dict[str, Json] = {"version": REPORT_VERSION}
     document |= _by_kind(named, rendered)

@@ -1,4 +1,4 @@
-"""How far workers are: telegrams add up once, and nothing else that arrives counts."""
+"""How far workers are: messages add up once, and nothing else that arrives counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.test_crew import Heard
 from waltzctl.engine.spark.crew import SparkCrew
-from waltzctl.engine.spark.telegrams import Receiver, Sender
+from waltzctl.engine.spark.progress_messages import Receiver, Sender
 
 if TYPE_CHECKING:
     from waltzctl.engine.spark.session import Session
@@ -23,7 +23,7 @@ def wait_for(receiver: Receiver, amount: int) -> None:
         pass
 
 
-def test_telegrams_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
+def test_messages_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
     with Receiver("local[2]") as receiver:
         Sender(receiver.address, 0).advance(100)
         Sender(receiver.address, 1).advance(7)
@@ -34,7 +34,7 @@ def test_telegrams_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
         assert receiver.done() == 108
 
 
-def test_telegrams_of_another_job_and_nonsense_do_not_count() -> None:
+def test_messages_of_another_job_and_nonsense_do_not_count() -> None:
     with Receiver("local[2]") as receiver:
         address = receiver.address
         assert address is not None

@@ -1,0 +1,120 @@
+"""The planners by command, and plans that are made again from a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.repair.arguments import Arguments, Setting, arguments_of
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.plan import Repair, plan_roll_back
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.set_partition import plan_set_partition
+from waltzctl.engine.repair.truncate import plan_truncate
+
+Planner = Callable[[Path, Arguments], Repair | None]
+"""Makes the plan of one command; None for arguments that it cannot have been given."""
+_LIMIT = 64 << 20
+
+
+def _rebuild_index(path: Path, arguments: Arguments) -> Repair:
+    return plan_rebuild_index(path, partitions=arguments.partitions, everything=arguments.everything)
+
+
+def _truncate(path: Path, arguments: Arguments) -> Repair | None:
+    if arguments.partitions is None or arguments.after is None:
+        return None
+    (partition,) = arguments.partitions
+    return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=arguments.allow_data_loss)
+
+
+def _recover(path: Path, arguments: Arguments) -> Repair:
+    if arguments.forget_losses:
+        return plan_forget(path, partitions=arguments.partitions)
+    return plan_recover(
+        path,
+        partitions=arguments.partitions,
+        replicas=tuple(map(Path, arguments.replicas)),
+        allow_data_loss=arguments.allow_data_loss,
+        agreed=arguments.agreed,
+    )
+
+
+def _convert(path: Path, arguments: Arguments) -> Repair | None:
+    return None if arguments.layout is None else plan_convert(path, layout=arguments.layout)
+
+
+def _set_partition(path: Path, arguments: Arguments) -> Repair | None:
+    if arguments.partitions is None or not arguments.settings:
+        return None
+    (partition,) = arguments.partitions
+    setting = Setting.of(arguments.settings)
+    return plan_set_partition(path, partition=partition, setting=setting, allow_data_loss=arguments.allow_data_loss)
+
+
+PLANNERS: Mapping[str, Planner] = {
+    "rebuild-index": _rebuild_index,
+    "truncate": _truncate,
+    "recover": _recover,
+    "convert": _convert,
+    "set-partition": _set_partition,
+}
+
+
+def make(command: str, path: Path, arguments: Arguments) -> Repair:
+    """Run the planner of a command, after `plan_roll_back`.
+
+    Raises InvalidRequestError for an unknown command, and what the planner raises.
+    """
+    if (first := plan_roll_back(command, path, arguments)) is not None:
+        return first
+    planner = PLANNERS.get(command)
+    repair = None if planner is None else planner(path, arguments)
+    if repair is None:
+        raise InvalidRequestError(f"{command!r} is not a command that makes plans")
+    return repair
+
+
+def load_plan(file: Path) -> Repair:
+    """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
+
+    Raises InvalidRequestError for a file that is no plan, StalePlanError when it is not the one that would be carried out, and
+    what the planner raises.
+    """
+    try:
+        body = json.loads(disk.read_range(file, 0, _LIMIT))
+        if body["schema"] != PLAN.identity or body["type"] != PLAN.name:
+            raise ValueError(f"schema {body['schema']!r}")
+        wanted, command, path = (_text(body[key]) for key in ("hash", "command", "path"))
+        arguments, steps = arguments_of(body["arguments"]), body["steps"]
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"{file}: no such file") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"{file}: not a plan: {error}", advice="write one with --dry-run --format json"
+        ) from error
+    repair = make(command, Path(path), arguments)
+    if repair.plan.hash != wanted:
+        raise StalePlanError(
+            f"{file}: the files of {path} are no longer those that the plan was made for; nothing was modified",
+            advice="make the plan again with --dry-run",
+        )
+    if steps != PLAN.keys(repair.plan)["steps"]:
+        raise StalePlanError(
+            f"{file}: its steps are not those that would be done; nothing was modified",
+            advice="a plan is carried out as a whole: make one with --dry-run, and restrict it with the command's options",
+        )
+    return repair
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise TypeError("a text is missing")
+    return value

@@ -1,0 +1,160 @@
+"""Opening a Spark session for a command: embedded, on a standalone cluster or through Spark Connect.
+
+Opening one includes a handshake with the workers (`engine.spark.handshake`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError
+from waltzctl.engine.spark import shipping
+from waltzctl.engine.spark.handshake import check_workers
+from waltzctl.engine.spark.java import prepare_java
+from waltzctl.engine.spark.session import Session, SparkOptions
+from waltzctl.engine.spark.spark_errors import first_line, of_spark, said_at_start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PORTS = {"spark": 7077, "sc": 15002}
+_PATIENCE = 10.0
+"""Seconds that a master may take to answer a connection."""
+_QUIET_LOG = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
+"""
+
+
+def open_session(options: SparkOptions) -> Session:
+    """Start Spark, or connect to it, and look at its workers.
+
+    Raises UnavailableError when PySpark or Java is missing, ClusterError when the cluster cannot be reached or used,
+    MismatchError when its workers have another Python, InvalidRequestError for settings that cannot be meant.
+    """
+    try:
+        import pyspark  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise UnavailableError(
+            f"PySpark is not installed ({error})", advice="pip install 'waltzctl[spark]', or --engine local"
+        ) from error
+    _check_master(options.where)
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltzctl-spark-")))
+        try:
+            if options.connect:
+                builder: Any = SparkSession.builder.remote(options.where)
+            else:
+                prepare_java()
+                _prepare_environment(options)
+                builder = SparkSession.builder.master(options.where)
+            for key, value in _settings(options, directory):
+                builder = builder.config(key, value)
+            with _quiet_start():
+                spark = builder.appName("waltzctl").getOrCreate()
+            stack.callback(_stop, spark)
+            if not options.local:
+                _ship(spark, options, directory)
+            session = Session(spark, options, contextlib.ExitStack())
+            check_workers(session)
+        except Exception as error:
+            if not (isinstance(error, OSError) or of_spark(error)):
+                raise
+            raise ClusterError(
+                f"{options.where}: {first_line(error)}{said_at_start(error)}", advice="are master and settings right?"
+            ) from error
+        session._stack = stack.pop_all()
+        return session
+
+
+def _check_master(where: str) -> None:
+    """See whether anybody listens where a master should: Spark itself tries for many minutes.  Raises ClusterError."""
+    scheme, found, rest = where.partition("://")
+    if not found or scheme not in ("spark", "sc"):
+        return
+    refused = ""
+    for one in rest.partition("/")[0].split(","):  # a standalone cluster may have several masters
+        host, colon, port = one.rpartition(":")
+        address = (host.strip("[]"), int(port)) if colon and port.isdigit() else (one.strip("[]"), _PORTS[scheme])
+        try:
+            socket.create_connection(address, timeout=_PATIENCE).close()
+        except OSError as error:
+            refused = f"{address[0]}:{address[1]}: {error.strerror or error}"
+        else:
+            return
+    raise ClusterError(f"{where}: nobody answers: {refused}", advice="is the master right, and does it run?")
+
+
+def _prepare_environment(options: SparkOptions) -> None:
+    """What the Java process that is started here, and the workers that it starts, inherit."""
+    if options.local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        paths = [str(shipping.root()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _settings(options: SparkOptions, directory: Path) -> Iterator[tuple[str, str]]:
+    """Ours, and then those of the caller, which win."""
+    given = dict(options.conf)
+    for key in given:
+        if not key.startswith("spark."):
+            raise InvalidRequestError(f"{key}: Spark's settings begin with 'spark.'", advice="--conf spark.NAME=VALUE")
+    if not options.connect:
+        log = directory / "log4j2.properties"
+        log.write_text(_QUIET_LOG)
+        java_options = f"-Dlog4j2.configurationFile=file:{log}"
+        if also := given.pop("spark.driver.extraJavaOptions", None):
+            java_options += f" {also}"
+        yield "spark.driver.extraJavaOptions", java_options
+        yield "spark.ui.enabled", "false"
+        yield "spark.ui.showConsoleProgress", "false"
+    if options.local:
+        yield "spark.driver.host", "127.0.0.1"
+        yield "spark.driver.bindAddress", "127.0.0.1"
+    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "2147483647"  # 0, "no bound", ends Python data sources
+    yield from given.items()
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Keep what Java says on stderr while it starts; show it only when it does not start."""
+    with tempfile.TemporaryFile() as kept:
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException as error:
+            kept.seek(0)
+            error.add_note(kept.read(1 << 16).decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def _stop(spark: SparkSession) -> None:
+    with contextlib.suppress(Exception):  # whatever the cluster says to a good-bye changes nothing any more
+        spark.stop()
+
+
+def _ship(spark: SparkSession, options: SparkOptions, directory: Path) -> None:
+    archive = shipping.write_archive(directory / "waltzctl-code.zip")
+    if options.connect:
+        spark.addArtifacts(str(archive), pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(str(archive))

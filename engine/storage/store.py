@@ -1,0 +1,107 @@
+"""A storage directory as its quarantine sees it (`engine.durable.quarantine`): which of our own files change with the partitions,
+and how a repair left the partitions that it touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from waltzctl.engine.durable import disk, quarantine
+from waltzctl.engine.durable.edits import Edit
+from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionState, QuarantineEntry, partitions_of
+from waltzctl.engine.errors import NotWaltzError
+from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
+from waltzctl.engine.storage.availability import AVAILABILITY_FILE_NAME
+from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
+from waltzctl.formats.fence import FENCE_FILE_NAME
+
+
+def concerned(entry: QuarantineEntry) -> frozenset[int]:
+    """The partitions whose files, or whose infos in the control file, an entry touches.  Raises DiskReadError."""
+    if entry.partitions is not None:
+        return frozenset(state.partition for state in entry.partitions)
+    found = set(partitions_of(entry))
+    for file in entry.files:
+        control = read_control(entry.storage / CONTROL_FILE_NAME) if file.path == CONTROL_FILE_NAME else None
+        if control is not None:
+            found.update(_infos_touched(file, control))
+    return frozenset(found)
+
+
+def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
+    """The partitions whose infos an edit of the control file reaches; all, where it is replaced or its header changes."""
+    count, size = len(control.partitions), control.layout.info_schema.size
+    start = CONTROL_HEADER.size
+    spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]
+    for begin, end in spans:
+        if begin < start:
+            yield from range(count)
+        else:
+            yield from range((begin - start) // size, min(count, -(-(end - start) // size)))
+
+
+def partition_states(entry: QuarantineEntry) -> tuple[PartitionState, ...]:
+    """How the partitions that an entry touches are at present.  Raises DiskReadError."""
+    control = read_control(entry.storage / CONTROL_FILE_NAME)
+    return tuple(
+        PartitionState(number, marks_of(control, number), tuple(sorted(file_sizes(entry.storage, number).items())))
+        for number in sorted(concerned(entry))
+    )
+
+
+def marks_of(control: ControlFile | None, partition: int) -> Marks | None:
+    """Session and marks in force; None where there are none."""
+    if control is None or partition >= len(control.partitions):
+        return None
+    current = control.partitions[partition].current_struct
+    return None if current is None else current.marks
+
+
+def view_or_empty(storage: Path, partition: int) -> PartitionView:
+    """A partition's files; none where it has no directory."""
+    try:
+        return view_partition(storage / str(partition), partition)
+    except NotWaltzError:
+        return PartitionView(partition, storage / str(partition), ())
+
+
+def file_sizes(storage: Path, partition: int) -> dict[str, int]:
+    """Name and size of every data and index file of a partition."""
+    states = (
+        state
+        for one in view_or_empty(storage, partition).segments
+        for state in (one.data, one.index)
+        if state is not None
+    )
+    return {state.path.name: state.size for state in states}
+
+
+STATE_FILES = frozenset(
+    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}
+)
+"""What a repair may change of our own state: files that belong to the partitions, as the control file does."""
+STORE = quarantine.Store(STATE_FILES, partition_states)
+
+
+def list_entries(storage: Path) -> tuple[QuarantineEntry, ...]:
+    """See `engine.durable.quarantine.list_entries`."""
+    return quarantine.list_entries(storage, STORE)
+
+
+def interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
+    """See `engine.durable.quarantine.interrupted`."""
+    return quarantine.interrupted(storage, STORE)
+
+
+def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
+    """See `engine.durable.quarantine.roll_back_interrupted`."""
+    return quarantine.roll_back_interrupted(storage, STORE)
+
+
+def apply_edits(
+    storage: Path, edits: Sequence[Edit], *, command: str, arguments: Sequence[str], plan_hash: str
+) -> QuarantineEntry:
+    """See `engine.durable.quarantine.apply_edits`."""
+    return quarantine.apply_edits(storage, edits, STORE, command=command, arguments=arguments, plan_hash=plan_hash)
