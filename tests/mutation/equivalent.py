@@ -131,6 +131,20 @@ _DIFFER = (
 _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
 _REPAIR = (
+    Equivalent(
+        "engine/repair/reconcile.py",
+        "Reconciliation.outvote",
+        "stops = [*(part.first for part in parts[1:]), last + 1]",
+        "stops = [*(part.first for part in parts[1:]), last + 2]",
+        "the end of the range bounds the last segment already",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner._goes_on_behind",
+        "rest = None if following is None or part.original is None else by_ids(part.original, found, None)",
+        "rest = None if False or part.original is None else by_ids(part.original, found, None)",
+        "without a next segment nothing is made of what was read",
+    ),
     *(
         Equivalent(
             "engine/repair/salvage_fragments.py",

@@ -63,6 +63,17 @@ def test_what_no_quorum_holds_is_cut_only_above_the_local_mark(tmp_path: Path, m
         assert (step.from_transaction_id, step.to_transaction_id) == (HELD, HELD + 4)
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_single_transaction_that_no_quorum_holds_is_cut(tmp_path: Path, more: int) -> None:
+    nodes = make_cluster(tmp_path)
+    extend(nodes[0], more)
+    marks(nodes[0], local=HELD - 2)
+    repair = agreed(nodes)
+    assert repair is not None
+    (step,) = [one for one in repair.plan.steps if one.action == "cut-segment"]
+    assert (step.from_transaction_id, step.to_transaction_id, step.loses_data) == (HELD, HELD + more - 1, True)
+
+
 @pytest.mark.parametrize(("number", "replaced"), [(59, False), (60, False), (61, True)])
 def test_an_outvoted_record_is_replaced_only_above_the_local_mark(tmp_path: Path, number: int, replaced: bool) -> None:
     """The mark of every replica is 60."""
