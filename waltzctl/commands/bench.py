@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
     from waltzctl.engine.client.load_frames import Place
-    from waltzctl.engine.client.reach import Reach
 
 Result = TypeVar("Result")
 
@@ -205,7 +205,7 @@ def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(work)
 
 
-async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
+async def _look(reach: ConnectionFactory, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
     from waltzctl.engine.client.load import survey
 
     async with await reach.storage(node) as client:
@@ -214,7 +214,7 @@ async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple
 
 async def _load(
     console: Console,
-    reach: Reach,
+    reach: ConnectionFactory,
     node: Address,
     surveyed: Sequence[SurveyedPartition],
     options: LoadOptions,

@@ -45,10 +45,10 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = sorted(wanted_of(partition))
 
-    from waltzctl.engine.client.reach import Reach
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.objects.node import max_transaction_id_object
 
-    async def ask(reach: Reach, console: Console) -> None:
+    async def ask(reach: ConnectionFactory, console: Console) -> None:
         async with await reach.admin(target.admin) as admin, await reach.storage(target.data) as client:
             for number in wanted:
                 session = (await admin.session_info(number)).session_id

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from waltzctl.console import Console
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.plan import NodePlan
-    from waltzctl.engine.client.reach import Reach
     from waltzctl.repair_procedure import Switches
 
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ class NodeTarget:
         assert isinstance(target, cls)
         return target
 
-    def reach(self, console: Console) -> Reach:
+    def reach(self, console: Console) -> ConnectionFactory:
         """How nodes are reached."""
         return self.connecting.reach(console)
 
@@ -93,7 +93,7 @@ class NodeTarget:
             self.explain(error)
             raise
 
-    async def _ask(self, reach: Reach, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+    async def _ask(self, reach: ConnectionFactory, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
         async with await reach.admin(self.admin) as client:
             return await work(client)
 
