@@ -1,7 +1,8 @@
 """A stream of what is written to a storage directory, by a live node or in one go.
 
 Only whole, believable records count.  A torn tail is not there yet; damage in front of believable records is a row of its own,
-with the code of its finding, in the one batch that owns the first id that it cost.
+with the code of its finding, in the one batch that owns the first id that it cost.  So are transactions behind the last record
+that are proven to have been there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError, StalePlanError
-from waltzctl.engine.findings import Finding, loss_finding
+from waltzctl.engine.findings import Finding, Where, loss_finding
 from waltzctl.engine.inspect.header_checks import short_header
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
@@ -24,10 +25,12 @@ from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
+from waltzctl.engine.spark.stream_losses import LostRange, Promised
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.engine.storage import places
+from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import HEADER_SIZE
@@ -97,6 +100,10 @@ class DirectoryHistory:
         listed = {number: self._list(number) for number in sorted(found)}
         self._listed = {number: one for number, one in listed.items() if one is not None}
         self._places = {number: PartitionPlaces(one.view) for number, one in self._listed.items()}
+        for info in () if self._control is None else self._control.partitions:
+            number = info.partition
+            if number not in self._places and assigned_here(self._path, self._control, number, directory=False):
+                self._places[number] = PartitionPlaces(PartitionView(number, self._path / str(number), ()))
         return None if self._control is None else self._control.header.cluster_key
 
     def _list(self, number: int) -> _Listed | None:
@@ -130,12 +137,38 @@ class DirectoryHistory:
             if partitions is not None and number not in partitions:
                 continue
             last = self._patiently(number, lambda places: self._last(places, known))
+            lost = self._lost_up_to(number, last, known)
             if up_to == LOW_WATER_MARK:
                 mark = self._mark(number)
+                lost = min(lost, mark)
                 if mark < last.transaction_id:
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
-            found[number] = last
+            found[number] = Anchor(lost) if lost > last.transaction_id else last
         return found
+
+    def _promised(self, number: int) -> Promised:
+        """What is known of a partition beside its records, as it was listed last."""
+        listed, control = self._listed.get(number), self._control
+        known = control is not None and number < len(control.partitions)
+        current = control.partitions[number].current_struct if control is not None and known else None
+        mark, session = (None, None) if current is None else (current.local_low_water_mark, current.session_id)
+        nothing = PartitionView(number, self._path / str(number), ())
+        return Promised(nothing if listed is None else listed.view, listed is not None, mark, session)
+
+    def _lost_up_to(self, number: int, last: Anchor, known: Mapping[int, Anchor]) -> int:
+        """The last transaction that is proven to have been here, behind the last record; that record's id where there is none.
+
+        Asked a second time of files that are listed anew, as a truncation may have come between the listing and the reading.
+        """
+        if self._promised(number).proven.required - 1 <= last.transaction_id:
+            return last.transaction_id
+        self._control = read_control(self._path / CONTROL_FILE_NAME)
+        self._listed.pop(number, None)
+        if (listed := self._list(number)) is not None:
+            self._listed[number] = listed
+            self._places[number] = PartitionPlaces(listed.view)
+        again = self._patiently(number, lambda places: self._last(places, known))
+        return max(last.transaction_id, again.transaction_id, self._promised(number).proven.required - 1)
 
     def _last(self, places: PartitionPlaces, known: Mapping[int, Anchor]) -> Anchor:
         number, states = places.partition, places.last_states
@@ -166,8 +199,21 @@ class DirectoryHistory:
             return None
         return self._patiently(partition, lambda places: places.again(anchor))
 
-    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
-        """See `History.parts`."""
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange | LostRange]:
+        """See `History.parts`.  Behind the last record there may be ids that are lost, up to an `end` that names no record."""
+        if not end.identified:
+            last = self.at_or_before(partition, end.transaction_id, start)
+            if last.transaction_id > start.transaction_id:
+                yield from self._ranges(partition, start, last)
+            first = max(start.transaction_id, last.transaction_id) + 1
+            if first <= end.transaction_id:
+                where = Where(self._path, partition, self._path / str(partition))
+                yield self._promised(partition).lost(first, end.transaction_id + 1, where)
+        else:
+            yield from self._ranges(partition, start, end)
+
+    def _ranges(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
+        """What lies between two places, of which the second is a record."""
         control, mark = self._control, None
         if control is not None and partition < len(control.partitions):
             current = control.partitions[partition].current_struct
@@ -187,8 +233,11 @@ class DirectoryHistory:
         )
         yield from self._patiently(partition, lambda places: list(places.ranges(start, end, template)))
 
-    def read(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+    def read(self, part: SegmentRange | LostRange) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
+        if isinstance(part, LostRange):
+            yield self._rows.finding(part.finding, str(self._path))
+            return
         constants = Constants(part.node, part.partition, part.segment)
         for item in read_range(part, data=self._rows.data):
             if isinstance(item, Finding):

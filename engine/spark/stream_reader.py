@@ -134,7 +134,10 @@ class History(Protocol):
         """Look at what is there now; the calls below answer from that.  Returns the cluster's key where it is known."""
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
-        """The last transaction of each partition that may be read; `BEGINNING` where there is none."""
+        """The last transaction of each partition that may be read; `BEGINNING` where there is none.
+
+        An anchor without a record: everything behind the last record up to this id is lost, and can only be told.
+        """
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """The intact record of the highest id up to this one; `BEGINNING` when there is none."""
@@ -236,6 +239,9 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = self._history.place
         for number, anchor in only_wanted(begin, self._options.partitions).items():
             last = latest.get(number)
+            lost = last is not None and anchor.identified and not last.identified
+            if last is not None and lost:  # the records end in front of it
+                last = self._history.at_or_before(number, last.transaction_id, BEGINNING)
             behind = last is None or last.transaction_id < anchor.transaction_id
             if behind and anchor.identified and self._options.up_to != INTACT and last is not None:
                 self._confirm(number, anchor)  # the mark may be below what was read without one
@@ -244,7 +250,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:
                 if not last.is_record(anchor):
                     raise history_changed(place, number, anchor, last, None)
-                behind = True  # the same record, perhaps in another place: nothing is new
+                behind = not lost  # the same record, perhaps in another place: nothing is new
             if behind:
                 latest[number] = anchor
 
@@ -291,6 +297,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 nothing = middle
         wanted = min(reach + count - 1, last.transaction_id)
+        if wanted == last.transaction_id:
+            return last
         return self._history.at_or_before(partition, wanted, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -48,7 +48,7 @@ class RowMaker:
         return arrow_batch(batch, self._names, constants, self._arrow)
 
     def finding(self, finding: Finding, node: str) -> pa.RecordBatch:
-        """A row that tells of damage: only its place and its code."""
+        """A row that tells of damage: only its place, its code and what it cost."""
         return finding_batch([finding], self._names, node, self._arrow)
 
     def sent(self, records: Sequence[WireRecord], node: str, partition: int) -> pa.RecordBatch:
@@ -59,6 +59,7 @@ class RowMaker:
         given: dict[str, list[Any]] = {
             "node": [node] * len(rows),
             "finding": [None if one.data_ok else Code.DATA_CHECKSUM.value for one in records],
+            "missing": [None] * len(rows),
         }
         arrays = [
             pa.array(given[column.name] if column.given else list(map(column.of, rows)), field.type)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import build_directory
+from tests.builders import build_directory, make_records, write_segment
 from tests.memory import in_memory
 from tests.spark.reading import read
+from tests.spark.streaming import Query, ids
 from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.verify import verify
@@ -138,3 +140,42 @@ def test_stats_counts_what_is_missing(storage: Path, copy: Copy) -> None:
     assert ids == sorted(copy.ids)
     assert all(gap.cause in set(Code) for gap in report.gaps)
     assert told(report.findings) == told(verify([storage]))
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_a_stream_tells_each_loss_once(storage: Path, copy: Copy, limit: int | None) -> None:
+    query = Query(storage, **({} if limit is None else {"maxRecordsPerTrigger": str(limit)}))
+    rows = query.run()
+    lost = [row for row in rows if row["finding"]]
+    assert missing((row["transaction_id"], row["missing"]) for row in lost) == sorted(copy.ids)
+    known = {(one.code.value, one.partition, one.segment, one.transaction_id) for one in damage(verify([storage]))}
+    assert {(row["finding"], row["partition"], row["segment"], row["transaction_id"]) for row in lost} <= known
+    assert ids(rows) == sorted(set(range(LAST + 1)) - copy.ids)
+    assert ids(rows, 1) == list(range(LAST + 1))
+    query.restart()
+    assert query.step() is None
+
+
+def test_a_stream_goes_on_behind_a_loss_at_the_end(tmp_path: Path) -> None:
+    storage = COPIES["last"].make(tmp_path / "storage", Layout.RELEASED)
+    query = Query(storage)
+    query.run()
+    write_segment(storage / "0", make_records(5, first=LAST + 1))
+    assert ids(query.step() or []) == [LAST + 1, LAST + 2, LAST + 3, LAST + 4, LAST + 5]
+    assert query.step() is None
+
+
+def test_a_stream_that_read_what_is_lost_now_stops(tmp_path: Path) -> None:
+    storage = Copy(()).make(tmp_path / "storage", Layout.RELEASED)
+    query = Query(storage)
+    query.run()
+    for name in (segment_name(30), index_name(30)):
+        (storage / "0" / name).unlink()
+    with pytest.raises(StalePlanError, match="transaction 39 was read, and the partition ends at 29 now"):
+        query.step()
+
+
+def test_up_to_the_mark_a_loss_is_told_as_far_as_that(tmp_path: Path) -> None:
+    storage = COPIES["last data"].make(tmp_path / "storage", Layout.RELEASED)
+    lost = [row for row in Query(storage, upTo="low-water-mark").run() if row["finding"]]
+    assert missing((row["transaction_id"], row["missing"]) for row in lost) == list(range(30, LAST + 1))

@@ -329,7 +329,9 @@ def _damaged_anyhow(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
         for one in dumped
         if isinstance(one, Finding) and (one.transaction_id or 0) <= last
     ]
-    assert _one_kind(findings(query.rows)) == _one_kind(told)
+    behind = [one for one in findings(query.rows) if one[1] > last]
+    assert [one[1] for one in behind] in ([], [last + 1]), "what is missing at the end is one row"
+    assert _one_kind([one for one in findings(query.rows) if one[1] <= last]) == _one_kind(told)
 
 
 def _one_kind(told: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

@@ -1,0 +1,64 @@
+"""What a stream is told of transactions behind the last record that are proven to have been there: one row, once.
+
+The offset goes on behind them, to an anchor that names no record, so that no batch tells them again, and records that come later
+follow.  Everything here is a function of what was listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltzctl.engine.findings import Finding, Where, loss_finding
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss
+from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.view import PartitionView
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """A part of a batch of which nothing can be read: it is this row."""
+
+    finding: Finding
+
+    @property
+    def bytes(self) -> int:
+        """There is nothing to read."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What is known of a partition beside its records.  `there`: it has a directory.  `mark`: its local low-water mark."""
+
+    view: PartitionView
+    there: bool
+    mark: int | None
+    session: int | None
+
+    @property
+    def proven(self) -> Evidence:
+        """What its files and its mark prove."""
+        return evidence(self.view, self.mark)
+
+    def lost(self, first: int, stop: int, where: Where) -> LostRange:
+        """The row for the ids from `first` to `stop` - 1, which are not there and were."""
+        loss = self._loss(first, stop)
+        beyond = sum(high - low for low, high in loss.ids) - (stop - first)
+        return LostRange(loss_finding(loss, where, elsewhere=max(0, beyond)))
+
+    def _loss(self, first: int, stop: int) -> Loss:
+        proven, segments = self.proven, self.view.data_segments
+        segment = segments[-1].first_transaction_id if segments else None
+        if not self.there and first == 0:
+            return DirectoryGone(stop - 1, self.session)
+        if self.mark is None or self.mark < stop - 1:
+            index = next(
+                (one.index for one in self.view.segments if one.first_transaction_id == proven.index_without_data), None
+            )
+            if index is not None and proven.without_data >= stop and proven.index_without_data is not None:
+                entries = proven.without_data - proven.index_without_data
+                return DataGone(proven.index_without_data, entries, index.size, ((first, stop),))
+            if proven.files >= stop:
+                by_index = proven.with_data >= stop > proven.names and segment == proven.index_with_data
+                return BelowProof(first, stop, segment, by_index)
+        return BelowMark(first, stop - 1 if self.mark is None else max(self.mark, stop - 1), segment)
