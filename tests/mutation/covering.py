@@ -6,6 +6,7 @@ that a test starts are recorded under the name of the test as well, as far as th
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 import os
@@ -51,6 +52,8 @@ class Reach:
         lines that run as machine code, where nothing is recorded.
         """
         found = self.at(file, line, text)
+        if not found:  # a default is a part of its function, and of no line that runs
+            found = sorted({test for each in _body_behind(text, line) for test in self.at(file, each, text)})
         if found != [_IMPORT] and (found or file not in COMPILED):
             return sorted((test for test in found if test), key=self._took)
         near = {test for tests in self.lines[file].values() for test in tests if test}
@@ -97,6 +100,18 @@ class Reach:
             for file, lines in stored["lines"].items()
         }
         return cls(lines, stored["seconds"], stored["sources"])
+
+
+@lru_cache(maxsize=4)
+def _functions(text: str) -> list[tuple[int, int, int]]:
+    """Each function's first line, that of its first statement, and its last."""
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(one.lineno, one.body[0].lineno, one.end_lineno or one.lineno) for one in found]
+
+
+def _body_behind(text: str, line: int) -> range:
+    """The lines of the function in whose signature a line stands; none for any other line."""
+    return next((range(body, end + 1) for start, body, end in _functions(text) if start <= line < body), range(0))
 
 
 @lru_cache(maxsize=4)

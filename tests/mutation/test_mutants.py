@@ -75,6 +75,14 @@ def test_a_line_that_moved_is_found_again() -> None:
     assert reach.tests("a.py", 1, "a\nb\nc\n") == []
 
 
+def test_a_default_is_reached_by_the_tests_of_its_function() -> None:
+    text = "def f(\n    a=1,\n    b=2,\n):\n    c\n    d\ne\n"
+    reach = Reach({"a.py": {1: [""], 5: ["t::one"], 6: ["t::other"], 7: ["t::far"]}}, {}, {"a.py": text})
+    assert reach.tests("a.py", 3, text) == ["t::one", "t::other"]
+    assert reach.tests("a.py", 4, text) == ["t::one", "t::other"]
+    assert reach.tests("a.py", 7, text) == ["t::far"]
+
+
 def test_what_runs_at_import_or_compiled_is_reached_by_all_and_first_by_those_that_reach_the_file() -> None:
     lines = {"a.py": {1: [""], 2: ["t::near"], 3: ["", "t::near"]}, "engine/scan/native.py": {1: ["t::far"]}}
     reach = Reach(lines, {"t::far": 1.0, "t::near": 2.0}, {})

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,9 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.recover_partition import _behind
 from waltzctl.engine.repair.recover_parts import Part, offsets
+from waltzctl.engine.repair.recover_strays import _is_beginning_of
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.engine.repair.survey import Loss, Survey, begins_at, by_ids, by_places, check_jump, survey
 from waltzctl.engine.repair.witnesses import record_at
@@ -421,3 +424,24 @@ def test_a_torn_end_stays_behind_what_is_outvoted(tmp_path: Path) -> None:
     assert outvote(part, 10, 11)
     assert part.survey is not None
     assert [(one.first, one.stop) for one in part.survey.losses] == [(10, 11), (11, None)]
+
+
+@pytest.mark.parametrize(
+    ("stray", "beginning"),
+    [(b"abc", True), (b"abcdef", True), (b"abcdefg", False), (b"xbc", False), (b"abx", False), (b"", True)],
+)
+def test_a_stray_is_the_beginning_of_a_segment_from_its_first_byte_to_its_last(
+    tmp_path: Path, stray: bytes, beginning: bool
+) -> None:
+    for name, data in (("stray", stray), ("part", b"abcdef")):
+        (tmp_path / name).write_bytes(data)
+    data = FileState.of(tmp_path / "stray")
+    part = Part(0, tmp_path / "part", tmp_path / "index", FileState.of(tmp_path / "part"), None)
+    assert _is_beginning_of(SimpleNamespace(data=data), part) == beginning  # type: ignore[arg-type]
+    assert not _is_beginning_of(SimpleNamespace(data=data), dataclasses.replace(part, data=None))  # type: ignore[arg-type]
+
+
+def test_where_a_segment_ends_is_said_by_those_behind_it(tmp_path: Path) -> None:
+    nothing, unread = _behind([]), _behind([Part(5, tmp_path, tmp_path, None, None)])
+    assert (nothing.end, unread.end) == (True, False)
+    assert unread != _behind([part_of(tmp_path, file_of())])

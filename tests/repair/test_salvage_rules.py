@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
+from waltzctl.engine.repair.salvage import _Probes
 from waltzctl.engine.repair.salvage_attribution import (
     FAR,
     Attributed,
@@ -751,3 +752,18 @@ def test_every_pair_of_kinds_has_a_rank() -> None:
     ranks = [salvage_attribution.RANK[one] for one in Witness]
     assert all(a > b for a, b in itertools.pairwise(ranks))
     assert SegmentHeader.decode(raw_header()).partition == 3
+
+
+@pytest.mark.parametrize(
+    ("length", "number", "claim"),
+    [(0, 7, 42), (1, 7, 43), (256 << 20, 7, 42 + (256 << 20)), ((256 << 20) + 1, 7, None), (-1, 7, None), (0, 8, None)],
+)
+def test_where_a_damaged_record_claims_to_end(length: int, number: int, claim: int | None) -> None:
+    raw = b"--" + struct.pack(">q16siiI", 7, b"\1" * 16, 0, length, 5)
+    probes = _Probes([BytesSource(b"other"), BytesSource(raw)])  # type: ignore[list-item]
+    assert probes.claim(1, 2, number) == claim
+    assert probes.claim(1, 3, number) is None
+    record = Record.make(7, RequestId(1, 2, 3, 4), 0, b"abc").encode()
+    closing = _Probes([BytesSource(b"--" + record)])  # type: ignore[list-item]
+    assert closing.closes(0, 2, 7, 2 + len(record))
+    assert not closing.closes(0, 2, 7, 1 + len(record))
