@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
+from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.wire import admin as wire
 from waltzctl.formats.wire.frame import Magic

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.client.plan import Action, NodePlan, NodeStep
-from waltzctl.engine.client.readings import PartitionReading, read_partitions
 
 
 async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:

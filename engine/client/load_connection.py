@@ -12,10 +12,10 @@ from typing import cast
 
 import numpy as np
 
-from waltzctl.engine.client.failures import remote_error
 from waltzctl.engine.client.latency import LatencyHistogram
 from waltzctl.engine.client.load_frames import AppendFrames, Frames, Numbers, Place, ReadFrames
 from waltzctl.engine.client.load_options import LoadOptions
+from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, WaltzError
 from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic

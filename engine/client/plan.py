@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.readings import PartitionReading, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import ProtocolError, StalePlanError
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
+from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import storage as wire

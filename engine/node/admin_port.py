@@ -23,7 +23,7 @@ from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.formats.wire.admin import (
     ADMIN_VERSIONS,

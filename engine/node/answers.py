@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from waltzctl.engine.node.failures import denial_of, failure
+from waltzctl.engine.node.failure_responses import denial_of, failure
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.node.requests import AppendRun, Item, Sender
 from waltzctl.engine.scan.frames import Column

@@ -30,7 +30,7 @@ from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.node.commit import failure_frames
-from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.partition_requests import is_short
 from waltzctl.engine.node.partition_service import Admission, PartitionService

@@ -32,7 +32,7 @@ from enum import Enum, auto
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.node.disk_probe import DiskProbe
-from waltzctl.engine.node.failures import denial_of
+from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode

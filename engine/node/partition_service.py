@@ -25,7 +25,7 @@ from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
 from waltzctl.engine.node.commit import GroupCommit
-from waltzctl.engine.node.failures import denial_of
+from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.node_metrics import PartitionMetrics
 from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
 from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by

@@ -97,8 +97,7 @@ class Verdict:
 class _Testimony:
     """What the witnesses say: `proofs` that the records belong here, `against` that they do not.
 
-    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.  `reaching`: they
-    reach into the next segment.
+    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.
     """
 
     proofs: list[str]
@@ -106,7 +105,6 @@ class _Testimony:
     indexed: bool = False
     named: bool = False
     replicated: bool = False
-    reaching: bool = False
     records: int = 0
 
 
@@ -129,10 +127,9 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
     if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
         unproven.remove(Code.UNKNOWN_VERSION)
         reasons.append(_READS)
-    if Code.SEGMENT_NAME in wrong and first_record is None and said.reaching and Code.SEGMENT_NAME not in unproven:
-        unproven.append(
-            Code.SEGMENT_NAME
-        )  # renamed, and damaged where it begins: a replica has the records, not the name
+    named_wrongly = Code.SEGMENT_NAME in wrong and Code.SEGMENT_NAME not in unproven
+    if named_wrongly and first_record is None and _of_another_name(content, data.first_transaction_id, around, named):
+        unproven.append(Code.SEGMENT_NAME)  # renamed: a replica may have the records, which says nothing of the name
     placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
     supported = said.indexed or (said.named and placed == {Code.SEGMENT_PARTITION})
     if placed and not (said.replicated or (supported and not placed & set(unproven))):
@@ -146,6 +143,17 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
         right = index  # little of the header is left, its time is gone as well; both files were created together
         reasons.append("the creation time is the index header's")
     return Verdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
+
+
+def _of_another_name(content: Content, header_first: int, around: Surroundings, named: int) -> bool:
+    """Whether intact records behind a damaged first one do not lie between the file's name and that of the next data file."""
+    following = around.following(named)
+    for item in scan_records(content, first_transaction_id=min(header_first, named), max_record=MAX_DATA_LENGTH):
+        if not isinstance(item, Damage):
+            first = int(item.transaction_id[0])
+            if first < named or (following is not None and first + len(item) > following):
+                return True
+    return False
 
 
 def _behind_right_header(view: SegmentView, content: Content, around: Surroundings, header: SegmentHeader) -> Verdict:
@@ -216,7 +224,6 @@ def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tup
             hint.close()
     behind = around.following(named)
     if behind is not None and stop > behind:
-        said.reaching = True
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
     if said.records and not named_here and _named_beside(view, around):
         said.against.append(f"its request ids do not name partition {partition}")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from waltzctl.engine.amounts import parse_duration
 from waltzctl.engine.client.addresses import Address, parse_url
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeRecord, walk
-from waltzctl.engine.client.reach import Reach
-from waltzctl.engine.client.readings import PartitionReading, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
@@ -77,7 +77,7 @@ class NodeAccess:
     files: Mapping[str, str] = field(default_factory=dict)
     """The options about stores and certificates, by their lower-case names."""
 
-    def reach(self) -> Reach:
+    def reach(self) -> ConnectionFactory:
         """Raises InvalidRequestError, DiskReadError."""
         given = self.files
 
@@ -96,7 +96,7 @@ class NodeAccess:
             trust_store_type=given.get("truststoretype", DEFAULT_STORE_TYPE),
         )
         tls.check()
-        return Reach(tls, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
+        return ConnectionFactory(tls, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
 
 
 def _password(file: str | None) -> str | None:

@@ -15,7 +15,7 @@ from tests.client.nodes import admin_of, data_of, records
 from tests.node.running import LOOPS, run, running
 from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.tls import TlsOptions, client_context
@@ -204,7 +204,7 @@ def test_a_node_at_an_ipv6_address_is_reached(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, host="::1") as node:
             address = parse_address(f"[::1]:{node.addresses.admin_port}")
-            async with await Reach(plaintext=True).admin(address) as client:
+            async with await ConnectionFactory(plaintext=True).admin(address) as client:
                 assert await client.assigned_status() == ((0, True),)
                 assert str(client.address) == f"[::1]:{node.addresses.admin_port}"
 

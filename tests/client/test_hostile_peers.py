@@ -16,7 +16,7 @@ from tests.formats.settings import properties
 from tests.node.running import LOOPS, run
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.connection import MAX_BODY, WRITE_BUFFER
+from waltzctl.engine.client.client_connection import MAX_BODY, WRITE_BUFFER
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.request_id import RequestId

@@ -15,8 +15,10 @@ from waltzctl.engine.inspect import live
 from waltzctl.engine.inspect.limits import CutShort, Limits
 from waltzctl.engine.inspect.live import LOOKS, LOOKS_WHEN_HELD, QUIET, QUIET_WHEN_HELD, Watch, has_later_segment
 from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
 NOW = 2_000_000_000.0
@@ -464,3 +466,30 @@ def test_a_roll_over_makes_what_passes_a_finding(storage: Path, clock: Clock) ->
         assert check.look_behind()
         assert check.job.last
         assert not check.look_behind()
+
+
+@pytest.mark.parametrize(("change", "orphan"), [("nothing", True), ("index went", False), ("data came", False)])
+def test_an_index_alone_is_looked_at_again_before_it_is_named(storage: Path, change: str, orphan: bool) -> None:
+    seg(storage, 0, 0).unlink()
+    age(storage)
+    (scope,), limits = plan([storage], None), Limits()
+    (one,) = runs(scope, look_around(scope, None), limits, None)
+    list(one.begin())
+    if change == "index went":
+        idx(storage, 0, 0).unlink()
+    elif change == "data came":
+        seg(storage, 0, 0).write_bytes(b"")
+    assert [found.code.value for found in one.orphans(())] == ["index-orphan"] * orphan
+
+
+def test_names_that_went_or_are_new_are_not_strays(storage: Path) -> None:
+    old, new, gone = (storage / "0" / name for name in ("old", "new", "gone"))
+    for path in (old, new, gone):
+        path.write_bytes(b"")
+    age(storage)
+    (scope,), limits = plan([storage], None), Limits()
+    (one,) = runs(scope, look_around(scope, None), limits, None)
+    list(one.begin())
+    gone.unlink()
+    new.write_bytes(b"x")
+    assert [found.path for found in one.strays()] == [old]

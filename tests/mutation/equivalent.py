@@ -190,7 +190,17 @@ _REPAIR = (
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_REPAIR, *_SCAN, *_STORAGE)
+_INSPECT = (
+    Equivalent(
+        "engine/inspect/partial.py",
+        "PartialScan._last_proven",
+        "place = max(1, count + 1 - back)",
+        "place = max(1, count + 0 - back)",
+        "the entries above the first one that proves its record are searched all the same",
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (*_INSPECT, *_COMPARE, *_FORMATS, *_REPAIR, *_SCAN, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"

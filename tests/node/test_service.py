@@ -10,7 +10,7 @@ from tests.builders import build_directory
 from tests.node.service_support import CONCURRENT, STORAGE, Peer, Served, appended, created, record, serving
 from tests.storage.support import built, damage, data_path, offset_of
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotAssignedError
-from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout

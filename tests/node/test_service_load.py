@@ -24,7 +24,7 @@ from tests.node.service_support import (
 )
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.executor import Executor
-from waltzctl.engine.node.failures import failure_of
+from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import DeniedError

@@ -386,23 +386,28 @@ def test_what_was_appended_behind_a_copy_does_not_make_it_own(tmp_path: Path) ->
     assert strange(path) == [(1, 0)]
 
 
-@pytest.mark.parametrize("last", [19, 20], ids=["ends-in-front", "reaches-into-the-next"])
-def test_a_renamed_file_that_is_damaged_where_it_begins_is_not_taken_for_its_name(tmp_path: Path, last: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "holds", "own"), [(10, 10, True), (10, 30, False), (30, 30, True), (30, 10, False), (30, 20, False)]
+)
+def test_a_renamed_file_that_is_damaged_where_it_begins_is_not_taken_for_its_name(
+    tmp_path: Path, name: int, holds: int, *, own: bool
+) -> None:
     """A replica has the records that are left in it, which says nothing of the name: their ids do."""
     whole = records(1, 0, 40)
     shape = [whole[:10], whole[10:20], whole[20:30], whole[30:]]
     path = build_directory(tmp_path / "d", {1: shape}, num_partitions=3, local_low_water_mark=39)
     replica = build_directory(tmp_path / "replica", {1: shape}, num_partitions=3, local_low_water_mark=39)
-    renamed = path / "1" / segment_name(10)
-    if last == 20:  # what lies under the name of segment 10 are the records from 30 on
-        shutil.copy(path / "1" / segment_name(30), renamed)
-    else:  # only the header's first id is wrong
-        header = replace(SegmentHeader.decode(renamed.read_bytes()[:HEADER_SIZE]), first_transaction_id=30)
-        renamed.write_bytes(header.encode() + renamed.read_bytes()[HEADER_SIZE:])
-    flip(renamed, HEADER_SIZE + 30)
-    before = renamed.read_bytes()
-    repair = plan_recover(path, replicas=[replica])
-    assert [one.path for one in repair.plan.undecided] == ([renamed] if last == 20 else [])
-    apply(repair, arguments=["recover"])
-    assert (renamed.read_bytes() == before) == (last == 20)
-    assert damaged(path) == (last == 20)
+    file = path / "1" / segment_name(name)
+    body = (path / "1" / segment_name(holds)).read_bytes()[HEADER_SIZE:]
+    wrong = holds if holds != name else 40 - name  # where the records are its own, only the header's first id is wrong
+    header = replace(SegmentHeader.decode(file.read_bytes()[:HEADER_SIZE]), first_transaction_id=wrong)
+    file.write_bytes(header.encode() + body)
+    flip(file, HEADER_SIZE + 30)
+    before = file.read_bytes()
+    for replicas in ((), (replica,)):
+        repair = plan_recover(path, replicas=replicas)
+        apply(repair, arguments=["recover"])
+        if not own:
+            assert file in [one.path for one in repair.plan.undecided]
+            assert file.read_bytes() == before
+    assert damaged(path) != own

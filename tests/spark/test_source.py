@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 DEFAULT = [
     "node", "partition", "segment", "transaction_id", "offset", "size", "request_id", "header", "data_length",
-    "data_checksum", "record_checksum", "finding",
+    "data_checksum", "record_checksum", "finding", "missing",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from waltzctl.connecting import SECURITY, Connecting, address_of, with_connection
+from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from waltzctl.engine.client.addresses import Address
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
     from waltzctl.engine.client.load_frames import Place
-    from waltzctl.engine.client.reach import Reach
 
 Result = TypeVar("Result")
 
@@ -205,7 +205,7 @@ def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(work)
 
 
-async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
+async def _look(reach: ConnectionFactory, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
     from waltzctl.engine.client.load import survey
 
     async with await reach.storage(node) as client:
@@ -214,7 +214,7 @@ async def _look(reach: Reach, node: Address, partitions: Sequence[int]) -> tuple
 
 async def _load(
     console: Console,
-    reach: Reach,
+    reach: ConnectionFactory,
     node: Address,
     surveyed: Sequence[SurveyedPartition],
     options: LoadOptions,
@@ -251,7 +251,7 @@ def _agree(
 ) -> None:
     """Say what is about to be done, and ask where something could be harmed.  Raises RefusedError where nobody agreed."""
     from waltzctl.engine.errors import RefusedError
-    from waltzctl.repairing import confirm
+    from waltzctl.repair_procedure import confirm
 
     used = [found for found in surveyed if not found.is_fresh]
     newer = [found for found in used if options.session_of(found) != found.session_id]

@@ -20,7 +20,7 @@ from waltzctl.options import (
     YesOption,
     path_of,
 )
-from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
+from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
 MANUAL = Manual(
     name="convert",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.connecting import (
+from waltzctl.connection_options import (
     SECURITY,
     Connecting,
     nodes_of,
@@ -154,7 +154,7 @@ def run(
         if output_format is DumpFormat.HEXDUMP:
             raise typer.BadParameter("a node does not show its bytes", param_hint="'--format'")
 
-        from waltzctl.node_dumping import NodeDump, dump_node
+        from waltzctl.node_dump import NodeDump, dump_node
 
         return dump_node(
             NodeDump(
@@ -187,8 +187,8 @@ def run(
         if data not in (None, DataForm.NONE):
             raise typer.BadParameter("a table holds the bytes themselves; none leaves them out", param_hint="'--data'")
 
-        from waltzctl.exporting import Export
-        from waltzctl.exporting import export as export_table
+        from waltzctl.table_export import Export
+        from waltzctl.table_export import export as export_table
 
         return export_table(
             Export(
@@ -209,7 +209,7 @@ def run(
         if value is not None:
             raise typer.BadParameter("is for tables: add --export FORMAT -o DIR", param_hint=f"'--{option}'")
 
-    from waltzctl.dumping import Request, dump
+    from waltzctl.storage_dump import Request, dump
 
     request = Request(
         path=path_of(path, remote=True),

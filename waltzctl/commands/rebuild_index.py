@@ -23,7 +23,7 @@ from waltzctl.options import (
     path_of,
 )
 from waltzctl.render.progress import progress
-from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
+from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
 if TYPE_CHECKING:
     from waltzctl.engine.repair.plan import Repair

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.logs import LineStream
     from waltzctl.engine.node.configuration import Configuration
     from waltzctl.engine.node.node import Node
-    from waltzctl.serving import Shown
+    from waltzctl.node_process import Shown
 
 _HOW_TO_BEGIN = (
     "make one with waltzctl create-cluster; with ZooKeeper configured, an empty directory becomes a new node"
@@ -315,7 +315,7 @@ def _serve(
     from waltzctl.engine.errors import NotWaltzError
     from waltzctl.engine.net.logs import NodeLog, goes_to_journal
     from waltzctl.engine.net.notify import Notifier
-    from waltzctl.serving import Service, ready_file_at, serve
+    from waltzctl.node_process import Service, ready_file_at, serve
 
     configuration.node_options().check()
     file = ready_file_at(None if ready_file is None else Path(ready_file))
@@ -341,7 +341,7 @@ def _serve(
 
 def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown, LineStream]:
     """How the node shows itself, and the stream of its log, which must not tear a live table apart."""
-    from waltzctl.serving import Shown
+    from waltzctl.node_process import Shown
 
     table = live and console.format is Format.TABLE and on_terminal(console.stream) and not console.quiet
     if table:
@@ -374,8 +374,8 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown, L
     from rich.live import Live
     from rich.text import Text
 
+    from waltzctl.node_process import Shown
     from waltzctl.render.serving import AboveLive, live_table, screen
-    from waltzctl.serving import Shown
 
     drawn = rich.console.Console(file=console.stream, no_color=not wants_colour(console.stream), highlight=False)
     view = stack.enter_context(Live(console=drawn, auto_refresh=False, redirect_stdout=False, redirect_stderr=False))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.connecting import (
+from waltzctl.connection_options import (
     SECURITY,
     Connecting,
     nodes_of,
@@ -109,7 +109,7 @@ def run(
             ):
                 found = storage_status(path_of(path, remote=True), partitions, crew)
         else:
-            from waltzctl.node_verifying import status_of_node
+            from waltzctl.node_inspection import status_of_node
 
             found = status_of_node(nodes[0], connection.reach(console), partitions)
         console.emit(STORAGE_STATUS.shown(found))

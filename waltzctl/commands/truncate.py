@@ -21,7 +21,7 @@ from waltzctl.options import (
     path_of,
     transaction_of,
 )
-from waltzctl.repairing import SAFETY, STATUSES, Switches, repair_with
+from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
 MANUAL = Manual(
     name="truncate",

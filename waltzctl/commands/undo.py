@@ -124,7 +124,7 @@ def run(
             f"{named}: a {target.kind}, not a storage directory or a partition's directory in one"
         )
     if prune:
-        from waltzctl.pruning import prune_quarantine
+        from waltzctl.quarantine_pruning import prune_quarantine
 
         if target.kind is not TargetKind.STORAGE:
             raise InvalidRequestError(f"{named}: a {target.kind}; --prune works on a whole storage directory")
@@ -222,7 +222,7 @@ def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.objects.repair import UNDO_ENTRY
-    from waltzctl.repairing import verified
+    from waltzctl.repair_procedure import verified
 
     _outlook(entry, allow_data_loss=allow_data_loss)
     console.emit(UNDO_ENTRY.shown(entry), flush=True)

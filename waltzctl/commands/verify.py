@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl import __version__
-from waltzctl.connecting import (
+from waltzctl.connection_options import (
     SECURITY,
     Connecting,
     nodes_of,
@@ -300,7 +300,7 @@ def _verify_nodes(
     from waltzctl.engine.client.inspect import NodeVerifyOptions
     from waltzctl.engine.inspect.outcome import VerifySummary
     from waltzctl.interrupt import showing
-    from waltzctl.node_verifying import verify_nodes
+    from waltzctl.node_inspection import verify_nodes
 
     report = _Report(console, from_outside=True)
 

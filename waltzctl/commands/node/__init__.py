@@ -21,7 +21,7 @@ from waltzctl.commands.node import (
     validate,
 )
 from waltzctl.commands.node.target import STATUSES, NodeTarget
-from waltzctl.connecting import SECURITY, Connecting, address_of, with_connection
+from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.manual import Example, Manual, Section
 
 ACTIONS: tuple[ModuleType, ...] = (

@@ -42,7 +42,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from waltzctl.engine.client.readings import read_partitions
+    from waltzctl.engine.client.partition_readings import read_partitions
     from waltzctl.objects.node import NODE_PARTITION
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:

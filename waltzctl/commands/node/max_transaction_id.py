@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.commands.node.target import LOOKING, NodeTarget, WantedPartitions, wanted_of
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -45,10 +45,10 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = sorted(wanted_of(partition))
 
-    from waltzctl.engine.client.reach import Reach
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.objects.node import max_transaction_id_object
 
-    async def ask(reach: Reach, console: Console) -> None:
+    async def ask(reach: ConnectionFactory, console: Console) -> None:
         async with await reach.admin(target.admin) as admin, await reach.storage(target.data) as client:
             for number in wanted:
                 session = (await admin.session_info(number)).session_id

@@ -42,7 +42,7 @@ def run(
     target = NodeTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from waltzctl.engine.client.readings import parse_metrics
+    from waltzctl.engine.client.partition_readings import parse_metrics
     from waltzctl.objects.node import NODE_METRIC
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:

@@ -49,7 +49,7 @@ def run(
         raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
     chosen = None if output_format is None else DumpFormat(Format(output_format).value)
 
-    from waltzctl.node_dumping import NodeDump, dump_node
+    from waltzctl.node_dump import NodeDump, dump_node
 
     return dump_node(
         NodeDump(

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.changing import NODE_SAFETY
 from waltzctl.commands.node.target import NodeTarget
-from waltzctl.connecting import address_of
+from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual, Section
+from waltzctl.node_change import NODE_SAFETY
 from waltzctl.options import (
     DryRunOption,
     FormatOption,
@@ -22,7 +22,7 @@ from waltzctl.options import (
     YesOption,
     parsed,
 )
-from waltzctl.repairing import Switches
+from waltzctl.repair_procedure import Switches
 from waltzctl.values import parse_size
 
 MANUAL = Manual(
@@ -104,9 +104,9 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
-    from waltzctl.copying import recover_partition
     from waltzctl.engine.client.copying import Comparison, CopyOptions
     from waltzctl.engine.client.reading import DEFAULT_BYTES
+    from waltzctl.partition_copy import recover_partition
 
     options = CopyOptions(
         partition,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from waltzctl.changing import Changed, change
-from waltzctl.connecting import Connecting, run_async
+from waltzctl.connection_options import Connecting, run_async
 from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.exit_status import ExitStatus
+from waltzctl.node_change import Changed, change
 from waltzctl.options import partitions_of
 from waltzctl.values import format_ranges
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from waltzctl.console import Console
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.plan import NodePlan
-    from waltzctl.engine.client.reach import Reach
-    from waltzctl.repairing import Switches
+    from waltzctl.repair_procedure import Switches
 
 Result = TypeVar("Result")
 
@@ -70,7 +70,7 @@ class NodeTarget:
         assert isinstance(target, cls)
         return target
 
-    def reach(self, console: Console) -> Reach:
+    def reach(self, console: Console) -> ConnectionFactory:
         """How nodes are reached."""
         return self.connecting.reach(console)
 
@@ -93,7 +93,7 @@ class NodeTarget:
             self.explain(error)
             raise
 
-    async def _ask(self, reach: Reach, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+    async def _ask(self, reach: ConnectionFactory, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
         async with await reach.admin(self.admin) as client:
             return await work(client)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.commands.node.target import NodeTarget
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -62,11 +62,11 @@ def run(
         )
 
     from waltzctl.engine.client.addresses import Address
-    from waltzctl.engine.client.reach import Reach
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.errors import WaltzError
     from waltzctl.objects.node import node_port_object
 
-    async def attempt(reach: Reach, port: str, address: Address) -> WaltzError | None:
+    async def attempt(reach: ConnectionFactory, port: str, address: Address) -> WaltzError | None:
         connect = reach.storage if port == "data" else reach.admin
         try:
             client = await connect(address, cluster_key=cluster_key, num_partitions=partitions)

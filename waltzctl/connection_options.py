@@ -16,7 +16,7 @@ from waltzctl.values import parse_duration
 if TYPE_CHECKING:
     from waltzctl.console import Console
     from waltzctl.engine.client.addresses import Address
-    from waltzctl.engine.client.reach import Reach
+    from waltzctl.engine.client.connection_factory import ConnectionFactory
 
 Result = TypeVar("Result")
 
@@ -87,12 +87,12 @@ class Connecting:
             "--" + field.name.replace("_", "-") for field in fields(self) if getattr(self, field.name) != field.default
         )
 
-    def reach(self, console: Console | None = None) -> Reach:
+    def reach(self, console: Console | None = None) -> ConnectionFactory:
         """How nodes are reached with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
         seconds = parsed("--timeout", self.timeout, parse_duration)
 
-        from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
-        from waltzctl.engine.client.reach import Reach
+        from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
+        from waltzctl.engine.client.connection_factory import ConnectionFactory
         from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
 
         tls = TlsOptions(
@@ -112,7 +112,7 @@ class Connecting:
                 raise typer.BadParameter("there are no certificates with --plaintext", param_hint=f"'{other[0]}'")
         else:
             tls.check()
-        return Reach(
+        return ConnectionFactory(
             tls,
             plaintext=self.plaintext,
             insecure=self.insecure,

@@ -1,4 +1,4 @@
-"""The way every change of a node goes: plan, show, confirm, apply, report; as `waltzctl.repairing` does it for files."""
+"""The way every change of a node goes: plan, show, confirm, apply, report; as `waltzctl.repair_procedure` does it for files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Section
-from waltzctl.repairing import Switches, confirm, show_to_person
+from waltzctl.repair_procedure import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.tls import TlsOptions
@@ -24,7 +24,7 @@ def _say_nothing(text: str) -> None:
     pass
 
 
-class Reach:
+class ConnectionFactory:
     """Opens connections to nodes.  `on_note` is told, once for each host, what was taken on trust."""
 
     def __init__(

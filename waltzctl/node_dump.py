@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from waltzctl.connecting import Connecting, run_async
+from waltzctl.connection_options import Connecting, run_async
 from waltzctl.console import Console, on_terminal
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeRecord, read_records
-from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.columns.finding import FINDING
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import Tally
@@ -98,7 +98,7 @@ def _raw(request: NodeDump, stream: BinaryIO, tally: Tally) -> int:
     return count
 
 
-async def _read(request: NodeDump, reach: Reach, show: Callable[[NodeRecord | Finding], None]) -> int:
+async def _read(request: NodeDump, reach: ConnectionFactory, show: Callable[[NodeRecord | Finding], None]) -> int:
     """Show everything; how many records there were."""
     count = 0
     async with await reach.admin(request.address) as client:

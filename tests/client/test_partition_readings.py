@@ -15,7 +15,7 @@ from tests.client.nodes import admin_of
 from tests.formats.settings import properties
 from tests.golden import GOLDEN, needs_golden
 from tests.node.running import run, running
-from waltzctl.engine.client.readings import PartitionReading, need_assigned, parse_metrics, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, parse_metrics, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError
 
 NAME = "waltz-storage.partition-7.session-id"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
-from waltzctl.engine.client.failures import code_of, remote_error
+from waltzctl.engine.client.remote_failures import code_of, remote_error
 from waltzctl.formats.wire.failure import Failure, FailureCode, StackElement
 
 

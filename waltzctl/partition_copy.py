@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 
-from waltzctl.changing import Changed, change
 from waltzctl.console import Console
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
 from waltzctl.engine.client.plan import NodePlan
-from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
+from waltzctl.node_change import Changed, change
 from waltzctl.outcome import say
 from waltzctl.render.progress import progress
-from waltzctl.repairing import Switches
+from waltzctl.repair_procedure import Switches
 from waltzctl.values import counted, human_bytes
 
 
 def recover_partition(
     console: Console,
     switches: Switches,
-    reach: Reach,
+    reach: ConnectionFactory,
     destination: Address,
     data: Address,
     source: Address,

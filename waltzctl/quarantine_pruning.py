@@ -12,7 +12,7 @@ from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.objects.repair import result_object
-from waltzctl.repairing import confirm, show_to_person
+from waltzctl.repair_procedure import confirm, show_to_person
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tests.builders import build_directory
 from tests.net.certificates import PASSWORD, Authority
 from tests.node.running import run, running
 from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.reach import Reach
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError
 from waltzctl.engine.net.tls import TlsOptions
 
@@ -19,15 +19,15 @@ HERE = Address("127.0.0.1", 55281)
 
 
 def test_plain_text_stays_on_the_loopback() -> None:
-    assert Reach(plaintext=True).context(HERE) is None
+    assert ConnectionFactory(plaintext=True).context(HERE) is None
     with pytest.raises(RefusedError, match="loopback"):
-        Reach(plaintext=True).context(FAR)
-    assert Reach(plaintext=True, insecure=True).context(FAR) is None
+        ConnectionFactory(plaintext=True).context(FAR)
+    assert ConnectionFactory(plaintext=True, insecure=True).context(FAR) is None
 
 
 def test_any_certificate_is_believed_on_the_loopback_only_and_said_once() -> None:
     notes: list[str] = []
-    reach = Reach(on_note=notes.append)
+    reach = ConnectionFactory(on_note=notes.append)
     here, far = reach.context(HERE), reach.context(FAR)
     assert here is not None
     assert far is not None
@@ -36,7 +36,7 @@ def test_any_certificate_is_believed_on_the_loopback_only_and_said_once() -> Non
     reach.context(HERE)
     assert len(notes) == 1
     assert "127.0.0.1" in notes[0]
-    careless = Reach(insecure=True, on_note=notes.append).context(FAR)
+    careless = ConnectionFactory(insecure=True, on_note=notes.append).context(FAR)
     assert careless is not None
     assert careless.verify_mode.name == "CERT_NONE"
     assert "192.0.2.1" in notes[-1]
@@ -56,13 +56,16 @@ def test_a_trust_store_decides_also_on_the_loopback_and_names_are_checked(tmp_pa
         async with running(tmp_path / "storage", plaintext=False, tls=own) as node:
             address = Address("127.0.0.1", node.addresses.admin_port)
             named = Address("localhost", node.addresses.admin_port)
-            for reach, where in ((Reach(trusted), named), (Reach(trusted, insecure=True), address)):
+            for reach, where in (
+                (ConnectionFactory(trusted), named),
+                (ConnectionFactory(trusted, insecure=True), address),
+            ):
                 async with await reach.admin(where) as client:
                     assert await client.assigned_status() == ((0, True),)
             for reach, where in (
-                (Reach(trusted), address),
-                (Reach(stranger), named),
-                (Reach(stranger, insecure=True), named),
+                (ConnectionFactory(trusted), address),
+                (ConnectionFactory(stranger), named),
+                (ConnectionFactory(stranger, insecure=True), named),
             ):
                 with pytest.raises(PeerUnreachableError, match="not accepted"):
                     await reach.admin(where)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 
-from waltzctl.connecting import run_async
+from waltzctl.connection_options import run_async
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
-from waltzctl.engine.client.reach import Reach
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.outcome import VerifySummary
 from waltzctl.engine.inspect.status import StorageStatus
@@ -18,7 +18,7 @@ from waltzctl.engine.progress import Progress
 
 def verify_nodes(
     addresses: Sequence[Address],
-    reach: Reach,
+    reach: ConnectionFactory,
     options: NodeVerifyOptions,
     progress: Progress,
     show: Callable[[Finding | VerifySummary], None],
@@ -32,7 +32,7 @@ def verify_nodes(
 
 async def _verify(
     addresses: Sequence[Address],
-    reach: Reach,
+    reach: ConnectionFactory,
     options: NodeVerifyOptions,
     progress: Progress,
     show: Callable[[Finding | VerifySummary], None],
@@ -51,11 +51,11 @@ async def _verify(
     show(work.summary())
 
 
-def status_of_node(address: Address, reach: Reach, partitions: Collection[int] | None) -> StorageStatus:
+def status_of_node(address: Address, reach: ConnectionFactory, partitions: Collection[int] | None) -> StorageStatus:
     """What a node tells of itself.  Raises what the connection raises."""
     return run_async(_status(address, reach, partitions))
 
 
-async def _status(address: Address, reach: Reach, partitions: Collection[int] | None) -> StorageStatus:
+async def _status(address: Address, reach: ConnectionFactory, partitions: Collection[int] | None) -> StorageStatus:
     async with await reach.admin(address) as client:
         return await node_status(client, partitions)
