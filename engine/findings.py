@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from waltzctl.engine.catalogue import CATALOGUE, Code, Kind, Severity
 from waltzctl.engine.losses import (
@@ -23,9 +24,10 @@ from waltzctl.engine.losses import (
     Loss,
     NoSegment,
     Overlap,
+    ShortHeader,
     count,
 )
-from waltzctl.formats.segment import index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, index_name, segment_name
 
 __all__ = [
     "CATALOGUE",
@@ -34,11 +36,14 @@ __all__ = [
     "Kind",
     "Ran",
     "Severity",
+    "Tail",
     "Where",
+    "damage_finding",
     "left_by",
     "loss_finding",
     "make_finding",
     "remedy_for",
+    "tail_finding",
     "worst",
 ]
 
@@ -170,11 +175,14 @@ def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
         severity = Severity.DAMAGE if loss.lost else Severity.REPAIRABLE
     elif isinstance(loss, NoSegment):
         severity = Severity.NOTE if loss.began is None else Severity.DAMAGE
+    elif isinstance(loss, ShortHeader):
+        severity = Severity.REPAIRABLE if loss.harmless else Severity.DAMAGE
     if segment is not None and (isinstance(loss, DataGone) or (isinstance(loss, BelowProof) and loss.by_index)):
         path = path / index_name(segment)
     elif segment is not None and not isinstance(loss, BelowProof):
         path = path / segment_name(segment)
-    first = loss.begins if isinstance(loss, Overlap) else loss.ids[0][0] if loss.ids else segment
+    short = isinstance(loss, ShortHeader)
+    first = loss.begins if isinstance(loss, Overlap) else loss.ids[0][0] if loss.ids else None if short else segment
     return make_finding(
         _CODES[type(loss)],
         path,
@@ -184,7 +192,8 @@ def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
         partition=where.partition,
         segment=segment,
         transaction_id=first,
-        length=loss.size if isinstance(loss, DataGone) else None,
+        offset=0 if short else None,
+        length=loss.size if isinstance(loss, (DataGone, ShortHeader)) else None,
         missing=count(loss.ids) - elsewhere if loss.ids else None,
     )
 
@@ -198,6 +207,7 @@ _CODES: dict[type[Loss], Code] = {
     GivenUp: Code.LOSS_ACCEPTED,
     DirectoryGone: Code.PARTITION_DIRECTORY_MISSING,
     NoSegment: Code.PARTITION_EMPTY,
+    ShortHeader: Code.SEGMENT_HEADER_SHORT,
 }
 
 
@@ -231,9 +241,19 @@ def _sentence(loss: Loss, where: Where) -> str:
             return f"{given} given up on {loss.time} ({loss.reason}); {_still(loss)}"
         case DirectoryGone():
             return f"partition {where.partition} belongs to this node, but its directory does not exist{_known(loss)}"
+        case ShortHeader():
+            return f"the file has {loss.size} bytes, a header has {HEADER_SIZE}; {_held(loss)}"
         case NoSegment():
             began = f", though session {loss.began} began in it"
             return f"there is no segment{': it never held anything' if loss.began is None else began}"
+
+
+def _held(loss: ShortHeader) -> str:
+    if loss.harmless:
+        return "nothing was ever written to it"
+    if loss.entries:
+        return f"its index has {loss.entries} entries, so that records were in it"
+    return "it is not the last segment, so that records were in it"
 
 
 def _still(loss: GivenUp) -> str:
@@ -265,3 +285,128 @@ def _known(loss: DirectoryGone) -> str:
 def _many(ids: Ids, one: str = "is", many: str = "are") -> str:
     first, stop = ids
     return f"transaction {first} {one}" if stop - first == 1 else f"transactions {first} to {stop - 1} {many}"
+
+
+# ---- records that cannot be believed -------------------------------------------------------------------------------------
+
+
+class Unreadable(Protocol):
+    """A place in a data file where the expected record is not: what a scan says of it (`engine.scan.columns.Damage`)."""
+
+    @property
+    def cause(self) -> str: ...
+    @property
+    def transaction_id(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def next_transaction_id(self) -> int | None: ...
+    @property
+    def found_transaction_id(self) -> int | None: ...
+    @property
+    def found_length(self) -> int | None: ...
+    @property
+    def stored_checksum(self) -> int | None: ...
+    @property
+    def computed_checksum(self) -> int | None: ...
+    @property
+    def proof(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a torn tail stands.
+
+    `last`: in the last segment.  `mark`: the local low-water mark, None where nothing tells it; `durable_to`: the last
+    transaction that is proven to have been durable.  `following`: the id with which the next segment begins, None where
+    that is not known.
+    """
+
+    last: bool
+    mark: int | None
+    durable_to: int = -1
+    following: int | None = None
+
+    def harmless(self, expected: int) -> bool:
+        """Whether a crash leaves that of a write that nobody was told had succeeded; `expected` is the id that was torn."""
+        return self.last and self.mark is not None and expected > max(self.mark, self.durable_to)
+
+    def why(self, expected: int) -> str:
+        """What makes it harmless or not, as a part of a sentence."""
+        if not self.last:
+            return "in a segment that is not the last"
+        if self.mark is None:
+            return "the local low-water mark is not known"
+        if expected <= self.mark:
+            return f"at or below the local low-water mark {self.mark}"
+        if expected <= self.durable_to:
+            return f"but transactions up to {self.durable_to} were durable here"
+        return f"above the local low-water mark {self.mark}"
+
+
+def damage_finding(damage: Unreadable, where: Where, segment: int, path: Path) -> Finding:
+    """Damage in front of valid records of a segment, whose data file is `path`."""
+    expected, following = damage.transaction_id, damage.next_transaction_id
+    if damage.cause == Code.RECORD_ORDER:
+        message = f"transaction {expected} is expected, but {damage.found_transaction_id} stands there; {_next(damage)}"
+    else:
+        message = f"transaction {expected}: {_stands(damage)}; {_next(damage)}; {damage.length} bytes unreadable"
+    return make_finding(
+        Code(str(damage.cause)),
+        path,
+        message,
+        storage_directory=where.storage,
+        partition=where.partition,
+        segment=segment,
+        transaction_id=expected,
+        offset=damage.offset,
+        length=damage.length,
+        missing=None if following is None else max(0, following - expected),
+    )
+
+
+def tail_finding(damage: Unreadable, tail: Tail, where: Where, segment: int, path: Path) -> Finding:
+    """A torn tail of a segment, whose data file is `path`."""
+    expected, harmless = damage.transaction_id, tail.harmless(damage.transaction_id)
+    stands = _stands(damage)
+    if damage.stored_checksum is None and damage.found_length is not None and damage.found_length >= 0:
+        stands = (
+            f"its data length {damage.found_length} makes a record of {damage.found_length + RECORD_OVERHEAD} bytes"
+        )
+    missing = None if harmless or (tail.last and tail.mark is None) else 1  # one at least
+    if missing is not None and tail.following is not None:
+        missing = max(1, tail.following - expected)
+    left = f"{damage.length} bytes are left, {tail.why(expected)}"
+    return make_finding(
+        Code.TORN_TAIL,
+        path,
+        f"transaction {expected}: {stands}; nothing valid follows; {left}",
+        severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
+        storage_directory=where.storage,
+        partition=where.partition,
+        segment=segment,
+        transaction_id=expected,
+        offset=damage.offset,
+        length=damage.length,
+        missing=missing,
+    )
+
+
+def _next(damage: Unreadable) -> str:
+    if damage.next_transaction_id is None:
+        return "nothing valid follows" if damage.proof == "end" else "what follows was not examined"
+    return f"next valid record at offset {damage.end} (transaction {damage.next_transaction_id})"
+
+
+def _stands(damage: Unreadable) -> str:
+    if damage.stored_checksum is not None and damage.stored_checksum != damage.computed_checksum:
+        return f"checksum stored {damage.stored_checksum:08x}, computed {damage.computed_checksum:08x}"
+    if damage.found_length is None:
+        return "not even a record's header is whole"
+    if damage.found_transaction_id != damage.transaction_id and damage.stored_checksum is not None:
+        return f"transaction {damage.found_transaction_id} stands there"
+    return f"its data length is {damage.found_length}"

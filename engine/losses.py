@@ -141,7 +141,30 @@ class NoSegment:
         return ()
 
 
-Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment
+@dataclass(frozen=True, slots=True)
+class ShortHeader:
+    """A data file of `size` bytes, fewer than its header has; its index has `entries` entries.
+
+    `last`: no segment is behind it.
+    """
+
+    segment: int
+    size: int
+    entries: int
+    last: bool
+
+    @property
+    def harmless(self) -> bool:
+        """Whether nothing was ever in it: a crash during roll-over leaves that."""
+        return self.last and self.entries == 0
+
+    @property
+    def ids(self) -> tuple[Ids, ...]:
+        """Of what was in it a gap tells, or the end of the log."""
+        return ()
+
+
+Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment | ShortHeader
 """Something that is not as it was in a partition as a whole."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.findings import Code, Finding, loss_finding
 from waltzctl.engine.inspect.control_checks import first_nonzero
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.losses import ShortHeader
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.scan.source import ByteSource
@@ -44,21 +45,7 @@ def check_headers(
 
 def short_header(job: SegmentJob, size: int, entries: int) -> Finding:
     """A data file of `size` bytes, fewer than a header has; its index has `entries` entries."""
-    harmless = job.last and entries == 0
-    why = (
-        "nothing was ever written to it"
-        if harmless
-        else f"its index has {entries} entries, so that records were in it"
-        if entries
-        else "it is not the last segment, so that records were in it"
-    )
-    return job.finding(
-        Code.SEGMENT_HEADER_SHORT,
-        f"the file has {size} bytes, a header has {HEADER_SIZE}; {why}",
-        severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
-        offset=0,
-        length=size,
-    )
+    return loss_finding(ShortHeader(job.first, size, entries, job.last), job.where)
 
 
 def _own(job: SegmentJob, header: SegmentHeader, *, index: bool) -> Iterator[Finding]:

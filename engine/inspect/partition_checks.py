@@ -8,8 +8,8 @@ from pathlib import Path
 
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.inspect.segment_job import SegmentReport
-from waltzctl.engine.log.assess import IndexExcess, Joint, joints, losses
-from waltzctl.engine.losses import DataGone, DirectoryGone, GivenUp, Loss, NoSegment, count
+from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
+from waltzctl.engine.losses import DirectoryGone, GivenUp, Loss, NoSegment, count
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.accepted_losses import Range, still_lost, without
 from waltzctl.engine.storage.evidence import Evidence
@@ -124,11 +124,7 @@ def orphan_finding(
     `elsewhere`: ids that another finding counts as missing.
     """
     assert segment.index is not None
-    first, entries = segment.first_transaction_id, segment.entries
-    whole = first, first + entries
-    lost = tuple(without(whole, held)) if entries else ()
-    unlike = entries > 0 and not lost and not alike()
-    gone = DataGone(first, entries, segment.index.size, (whole,) if unlike else lost, unlike)
+    gone = data_gone(segment.first_transaction_id, segment.entries, segment.index.size, held, alike)
     return loss_finding(gone, context.where, elsewhere=_counted(gone.ids, elsewhere))
 
 

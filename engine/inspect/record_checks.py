@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.findings import Code, Finding, Tail
 from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -254,72 +255,15 @@ def prove(source: ByteSource, index: IndexReader, transaction_id: int, stop: int
     return found if isinstance(found, RecordView) else None
 
 
-def _next(damage: Damage) -> str:
-    if damage.next_transaction_id is None:
-        return "nothing valid follows" if damage.proof == "end" else "what follows was not examined"
-    return f"next valid record at offset {damage.end} (transaction {damage.next_transaction_id})"
-
-
-def _stands(damage: Damage) -> str:
-    if damage.stored_checksum is not None and damage.stored_checksum != damage.computed_checksum:
-        return f"checksum stored {damage.stored_checksum:08x}, computed {damage.computed_checksum:08x}"
-    if damage.found_length is None:
-        return "not even a record's header is whole"
-    if damage.found_transaction_id != damage.transaction_id and damage.stored_checksum is not None:
-        return f"transaction {damage.found_transaction_id} stands there"
-    return f"its data length is {damage.found_length}"
-
-
 def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
     """A finding for damage in front of valid records."""
-    expected = damage.transaction_id
-    if damage.cause is DamageCause.RECORD_ORDER:
-        message = f"transaction {expected} is expected, but {damage.found_transaction_id} stands there; {_next(damage)}"
-    else:
-        message = f"transaction {expected}: {_stands(damage)}; {_next(damage)}; {damage.length} bytes unreadable"
-    following = damage.next_transaction_id
-    return job.finding(
-        Code(damage.cause.value),
-        message,
-        transaction_id=expected,
-        offset=damage.offset,
-        length=damage.length,
-        missing=None if following is None else max(0, following - expected),
-    )
+    return findings.damage_finding(damage, job.where, job.first, job.data_path)
 
 
 def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
     """A finding for a torn tail, with the severity that its place gives it."""
-    mark, expected = job.local_low_water_mark, damage.transaction_id
-    harmless = job.last and mark is not None and expected > max(mark, job.durable_to)
-    if harmless:
-        why = f"above the local low-water mark {mark}"
-    elif not job.last:
-        why = "in a segment that is not the last"
-    elif mark is None:
-        why = "the local low-water mark is not known"
-    elif expected > mark:
-        why = f"but transactions up to {job.durable_to} were durable here"
-    else:
-        why = f"at or below the local low-water mark {mark}"
-    stands = _stands(damage)
-    if damage.stored_checksum is None and damage.found_length is not None and damage.found_length >= 0:
-        stands = (
-            f"its data length {damage.found_length} makes a record of {damage.found_length + RECORD_OVERHEAD} bytes"
-        )
-    message = f"transaction {expected}: {stands}; nothing valid follows; {damage.length} bytes are left, {why}"
-    missing = None if harmless or (job.last and mark is None) else 1  # one at least
-    if missing is not None and job.following is not None:
-        missing = max(1, job.following - expected)
-    return job.finding(
-        Code.TORN_TAIL,
-        message,
-        severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
-        transaction_id=expected,
-        offset=damage.offset,
-        length=damage.length,
-        missing=missing,
-    )
+    tail = Tail(job.last, job.local_low_water_mark, job.durable_to, job.following)
+    return findings.tail_finding(damage, tail, job.where, job.first, job.data_path)
 
 
 def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:

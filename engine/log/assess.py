@@ -6,10 +6,11 @@ depth, says of each what it holds (`Stretch`), and asks here; so no two of them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Overlap
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
+from waltzctl.engine.storage.accepted_losses import without
 from waltzctl.engine.storage.evidence import Evidence
 
 
@@ -84,6 +85,17 @@ def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
 def begun(segment: int, begins: int) -> Stretch:
     """A segment of which only the beginning was looked at."""
     return Stretch(segment, begins, None, begins - 1, known=False)
+
+
+def data_gone(segment: int, entries: int, size: int, held: Sequence[Ids], alike: Callable[[], bool]) -> DataGone:
+    """An index of `entries` entries and `size` bytes without a data file; `held` are the ids in other segments.
+
+    `alike`: whether these are as the index lists them; only asked where all are held.
+    """
+    whole = segment, segment + entries
+    lost = tuple(without(whole, held)) if entries else ()
+    unlike = entries > 0 and not lost and not alike()
+    return DataGone(segment, entries, size, (whole,) if unlike else lost, unlike)
 
 
 def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Iterator[BelowMark | BelowProof]:

@@ -34,7 +34,8 @@ from waltzctl.engine.errors import (
     RefusedError,
     WaltzError,
 )
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability import Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -388,16 +389,9 @@ class StorageDirectory:
         directory = self.path / str(number)
         findings = list(self._control.findings(number, self.path))
         if not directory.is_dir():
-            findings.append(
-                make_finding(
-                    Code.PARTITION_DIRECTORY_MISSING,
-                    directory,
-                    f"partition {number} belongs to this node, and its directory does not exist",
-                    storage_directory=self.path,
-                    partition=number,
-                )
-            )
-            return _Examined(findings)
+            known = self._control.info(number).current_struct
+            gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
+            return _Examined([*findings, loss_finding(gone, Where(self.path, number, directory))])
         place = Place(self.path, number, self.cluster_key, self._options.max_data_length)
         current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
         try:

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, end, joints
+from waltzctl.engine.losses import NoSegment, ShortHeader
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
@@ -89,6 +91,7 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     view = view_partition(directory, place.partition)
     proven = evidence(view, local_low_water_mark)
     findings: list[Finding] = []
+    where = Where(place.storage, place.partition, directory)
 
     def note(code: Code, path: Path, message: str, **where: int | Severity | None) -> None:
         found = make_finding(code, path, message, storage_directory=place.storage, partition=place.partition, **where)  # type: ignore[arg-type]
@@ -111,12 +114,7 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     for number, segment in enumerate(present):
         if _is_short(segment):
             sound = False
-            note(
-                Code.SEGMENT_HEADER_SHORT,
-                segment.data_path,
-                "the data file is shorter than its header",
-                segment=segment.first_transaction_id,
-            )
+            findings.append(loss_finding(_short_header(segment, last=False), where))
             states.append(SegmentState(segment, None, trusted=False))
             continue
         behind = present[number + 1] if number + 1 < len(present) else short
@@ -125,23 +123,21 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
             place,
             next_first=behind.first_transaction_id if behind else None,
             durable_to=proven.required - 1,
+            mark=local_low_water_mark,
         )
         findings.extend(state.findings)
         states.append(state)
         sound = sound and state.trusted
-    followed = [state.view for state in states] + ([short] if short else [])
-    sound = _check_joints(states, followed, note) and sound
+    stretches = [state.stretch or _short_stretch(state.view) for state in states]
     if short is not None:
-        held = short.entries
-        sound = sound and not held
-        why = f"its index has {held} entries, so that records were in it" if held else "it holds no record"
-        note(
-            Code.SEGMENT_HEADER_SHORT,
-            short.data_path,
-            f"the data file is shorter than its header; {why}",
-            segment=short.first_transaction_id,
-            severity=Severity.REPAIRABLE if sound else Severity.DAMAGE,
-        )
+        stretches.append(_short_stretch(short))
+    joined = [one for one in joints(stretches, 0) if not isinstance(one, IndexExcess)]
+    findings += [loss_finding(one, where) for one in joined]
+    sound = sound and not joined
+    if short is not None:
+        empty = _short_header(short, last=True)
+        findings.append(loss_finding(empty, where))
+        sound = sound and empty.harmless
     if hiding := _hidden_in_strays(view, states, place):
         sound = False
         for stray, ids in hiding:
@@ -152,50 +148,22 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
                 transaction_id=ids[0][0],
             )
     examination = Examination(directory, place, view, tuple(states), short, tuple(findings), not sound, proven)
-    lost = (segment for segment in view.segments if segment.data is None and segment.data_path not in view.special)
-    for orphan in lost:
-        first = orphan.first_transaction_id
-        covered = _covered(examination.extents, first, first + orphan.entries)
-        if covered and orphan.entries:
-            covered = stand_elsewhere(orphan, view.data_segments)
-        sound = sound and covered
-        note(
-            Code.INDEX_ORPHAN,
-            orphan.index_path,
-            "an index without a data file"
-            + ("" if covered else f": transactions {first} to {first + orphan.entries - 1} were in it"),
-            segment=first,
-            transaction_id=first,
-            severity=Severity.REPAIRABLE if covered else Severity.DAMAGE,
-        )
-    last = examination.contiguous_next - 1
+    held = [(one.first_transaction_id, one.next_transaction_id) for one in examination.extents]
+    for orphan in view.segments:
+        if orphan.data is not None or orphan.index is None or orphan.data_path in view.special:
+            continue
+        alike = partial(stand_elsewhere, orphan, view.data_segments)
+        gone = data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
+        findings.append(loss_finding(gone, where))
+        sound = sound and not gone.lost
     if not view.segments and session_id >= 0 and local_low_water_mark < 0:
-        note(
-            Code.PARTITION_EMPTY,
-            directory,
-            f"session {session_id} began here, so that the partition had a segment then; now there is no file",
-            severity=Severity.DAMAGE,
-        )
+        findings.append(loss_finding(NoSegment(session_id), where))
         sound = False
-    if last < local_low_water_mark:
-        note(
-            Code.ACKNOWLEDGED_MISSING,
-            directory,
-            f"the last transaction that can be relied on is {last}, and everything up to {local_low_water_mark} was"
-            " known to be durable here",
-            transaction_id=last + 1,
-        )
-        sound = False
-    reached = max((extent.next_transaction_id for extent in examination.extents), default=0)
-    unreadable = any(state.extent is None for state in states)  # of which nobody can say where it ends
-    if not unreadable and max(reached, proven.mark) < max(proven.names, proven.with_data):
-        note(
-            Code.DURABLE_MISSING,
-            directory,
-            f"the last transaction is {reached - 1}, and {proven.said_by()}: everything in front of that was durable here",
-            transaction_id=reached,
-        )
-        sound = False
+    missing = tuple(end(stretches, proven, local_low_water_mark))
+    findings += [loss_finding(one, where) for one in missing]
+    # what is proven and not there in one row from 0 on keeps the log closed, whatever it was that told of it
+    proven_here = max(local_low_water_mark + 1, proven.names, proven.with_data)
+    sound = sound and not missing and examination.contiguous_next >= proven_here
     return replace(examination, findings=tuple(findings), quarantined=not sound)
 
 
@@ -216,60 +184,19 @@ def _hidden_in_strays(
     return [(path, ids) for path, ids in found if ids]
 
 
-def _covered(extents: Sequence[SegmentExtent], first: int, stop: int) -> bool:
-    """Whether every transaction from `first` to `stop` - 1 can be read."""
-    for extent in extents:
-        for run in extent.runs:
-            if run.first_transaction_id <= first:
-                first = max(first, run.next_transaction_id)
-    return first >= stop
-
-
 def _is_short(segment: SegmentView) -> bool:
     return segment.data is not None and segment.data.size < HEADER_SIZE
 
 
-def _check_joints(states: Sequence[SegmentState], views: Sequence[SegmentView], note: Callable[..., None]) -> bool:
-    """Whether the partition begins at transaction 0 and every segment where the one before it ends.
+def _short_header(segment: SegmentView, *, last: bool) -> ShortHeader:
+    assert segment.data is not None
+    return ShortHeader(segment.first_transaction_id, segment.data.size, segment.entries, last)
 
-    Waltz never drops the beginning of a log, so a first segment that begins later means that one is gone.
-    """
-    joined = True
-    if views and views[0].first_transaction_id != 0:
-        joined = False
-        first = views[0].first_transaction_id
-        note(
-            Code.SEGMENT_GAP,
-            views[0].data_path,
-            f"transactions 0 to {first - 1} are missing: the first segment begins at {first}",
-            segment=first,
-            transaction_id=0,
-        )
-    for number, (_, behind) in enumerate(pairwise(views)):
-        extent = states[number].extent
-        if extent is None:
-            continue
-        following, begins = extent.next_transaction_id, behind.first_transaction_id
-        if following < begins:
-            joined = False
-            if states[number].trusted:  # otherwise the damage at its end says the same
-                note(
-                    Code.SEGMENT_GAP,
-                    behind.data_path,
-                    f"transactions {following} to {begins - 1} are missing in front of it",
-                    segment=begins,
-                    transaction_id=following,
-                )
-        elif following > begins:
-            joined = False
-            note(
-                Code.SEGMENT_OVERLAP,
-                behind.data_path,
-                f"it begins at transaction {begins}, and the segment in front of it ends with {following - 1}",
-                segment=begins,
-                transaction_id=begins,
-            )
-    return joined
+
+def _short_stretch(segment: SegmentView) -> Stretch:
+    """A segment whose data file ends inside its header."""
+    first = segment.first_transaction_id
+    return Stretch(first, first, None, first - 1 + segment.entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ import numpy as np
 
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Tail, Where, damage_finding, make_finding, tail_finding
+from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import FileSource, read_bytes
@@ -64,7 +65,8 @@ class SegmentState:
     `extent` is None when nothing of it can be read.  `trusted` is False for what stands in the way of writing: damage that
     is no torn tail.  `cut_at` is the offset behind which a torn tail has to go; `index_from` the first id whose index entry
     is wrong or missing (or where entries have to be cut off), None when the index is right or has to be written anew as a
-    whole (`rebuild_index`); `scanned_from` is the id and offset where the scan began.
+    whole (`rebuild_index`); `scanned_from` is the id and offset where the scan began.  `stretch`: what its neighbours have to
+    know of it, None for a data file that ends inside its header.
     """
 
     view: SegmentView
@@ -75,6 +77,7 @@ class SegmentState:
     index_from: int | None = None
     rebuild_index: bool = False
     scanned_from: tuple[int, int] | None = None
+    stretch: Stretch | None = None
 
 
 class _Notes:
@@ -122,11 +125,14 @@ def _header_faults(header: SegmentHeader, place: Place, first: int) -> Iterator[
         yield Code.SEGMENT_NAME, f"its header says that it begins at transaction {header.first_transaction_id}"
 
 
-def examine_segment(view: SegmentView, place: Place, *, next_first: int | None, durable_to: int) -> SegmentState:
+def examine_segment(
+    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int = -1
+) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
     `next_first` is the first id of the segment behind it, None for the last one.  `durable_to`: everything up to this
-    transaction is proven to have been durable, so that no crash tears it.  Raises DiskReadError, FileNotFoundError.
+    transaction is proven to have been durable, so that no crash tears it; `mark`: the local low-water mark, which may be what
+    proves that.  Raises DiskReadError, FileNotFoundError.
     """
     notes = _Notes(place, view)
     first = view.first_transaction_id
@@ -140,7 +146,7 @@ def examine_segment(view: SegmentView, place: Place, *, next_first: int | None, 
         for code, message in faults:
             notes.add(code, view.data_path, message, offset=0, length=HEADER_SIZE)
         if not index_fits:
-            return SegmentState(view, None, tuple(notes.found), trusted=False)
+            return SegmentState(view, None, tuple(notes.found), trusted=False, stretch=begun(first, first))
     if header.reserved.count(0) != len(header.reserved):
         notes.add(Code.RESERVED_NOT_ZERO, view.data_path, "reserved bytes of the header are not zero")
     if not index_fits:
@@ -153,16 +159,17 @@ def examine_segment(view: SegmentView, place: Place, *, next_first: int | None, 
     with FileSource(view.data_path) as data:
         if not faults and (why := stranger(view, data, place.partition, place.cluster_key)) is not None:
             notes.add(Code.SEGMENT_PARTITION, view.data_path, f"its header is right, but {why}", offset=HEADER_SIZE)
-            return SegmentState(view, None, tuple(notes.found), trusted=False)
+            return SegmentState(view, None, tuple(notes.found), trusted=False, stretch=begun(first, first))
         index = FileSource(view.index_path) if index_fits else None
         try:
-            examination = _Examination(view, place, notes, data, index, next_first, durable_to)
+            tail = Tail(next_first is None, mark, durable_to, next_first)
+            examination = _Examination(view, place, notes, data, index, next_first, tail)
             state = examination.run()
         finally:
             if index is not None:
                 index.close()
     if faults:
-        return SegmentState(view, state.extent, state.findings, trusted=False)
+        return SegmentState(view, state.extent, state.findings, trusted=False, stretch=state.stretch)
     return state
 
 
@@ -177,11 +184,13 @@ class _Examination:
         data: FileSource,
         index: FileSource | None,
         next_first: int | None,
-        durable_to: int,
+        tail: Tail,
     ) -> None:
         self.view, self.place, self.notes = view, place, notes
         self.data, self.index = data, index
-        self.next_first, self.durable_to = next_first, durable_to
+        self.next_first, self.tail = next_first, tail
+        self.where = Where(place.storage, place.partition, view.data_path.parent)
+        self.torn = self.open_end = False
         self.first = view.first_transaction_id
         self.size = data.size()
         self.index_size = index.size() if index is not None else 0
@@ -284,36 +293,22 @@ class _Examination:
             damage.cause is DamageCause.TORN_TAIL
             and damage.proof == "end"
             and damage.end == self.size
-            and self.next_first is None
-            and damage.transaction_id > self.durable_to
+            and self.tail.harmless(damage.transaction_id)
         )
         if harmless:
-            self.notes.add(
-                Code.TORN_TAIL,
-                self.view.data_path,
-                f"{damage.length} bytes behind transaction {damage.transaction_id - 1} are no complete record",
-                severity=Severity.REPAIRABLE,
-                transaction_id=damage.transaction_id,
-                offset=damage.offset,
-                length=damage.length,
-            )
+            self._tell_tail(damage)
         return harmless
 
+    def _tell_tail(self, damage: Damage) -> None:
+        self.torn = True
+        self.notes.found.append(tail_finding(damage, self.tail, self.where, self.first, self.view.data_path))
+
     def _note_damage(self, damage: Damage) -> None:
-        words = {
-            DamageCause.RECORD_CHECKSUM: "its checksum is wrong",
-            DamageCause.RECORD_LENGTH: f"its length {damage.found_length} cannot be believed",
-            DamageCause.RECORD_ORDER: f"transaction {damage.found_transaction_id} stands in its place",
-            DamageCause.TORN_TAIL: "no complete record, and nothing valid follows",
-        }
-        self.notes.add(
-            Code(damage.cause.value),
-            self.view.data_path,
-            f"transaction {damage.transaction_id}: {words[damage.cause]}",
-            transaction_id=damage.transaction_id,
-            offset=damage.offset,
-            length=damage.length,
-        )
+        if damage.cause is DamageCause.TORN_TAIL:
+            self._tell_tail(damage)
+        else:
+            self.open_end = damage.next_transaction_id is None
+            self.notes.found.append(damage_finding(damage, self.where, self.first, self.view.data_path))
 
     def _note_data(self, run: RecordRun) -> None:
         if not run.data_damaged:
@@ -376,6 +371,23 @@ class _Examination:
             None if rebuild else index_from,
             rebuild,
             scanned_from,
+            self._stretch(extent),
+        )
+
+    def _stretch(self, extent: SegmentExtent) -> Stretch:
+        """What its neighbours have to know of it; the record that a torn tail was to be counts as here."""
+        following = extent.next_transaction_id
+        listed = None if self.index is None else self.first + max(0, (self.index_size - HEADER_SIZE) // ENTRY_SIZE)
+        accounted = following - 1 + self.torn
+        return Stretch(
+            self.first,
+            self.first,
+            None if self.torn or self.open_end else following,
+            accounted,
+            self.open_end,
+            listed,
+            listed is not None and listed > accounted + 1,
+            self.torn,
         )
 
     def _note_index(self, extent: SegmentExtent, index_from: int) -> None:

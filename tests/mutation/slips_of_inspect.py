@@ -9,6 +9,7 @@ _PARTITION = "engine/inspect/partition_checks.py"
 _SEGMENT = "engine/inspect/segment_checks.py"
 _INDEX = "engine/inspect/index_checks.py"
 _RECORDS = "engine/inspect/record_checks.py"
+_TOLD = "engine/findings.py"
 _RELEASED = "engine/inspect/released_start.py"
 _VOUCHING = "engine/inspect/vouching.py"
 _STEP = ("tests/inspect/test_one_step.py",)
@@ -44,9 +45,9 @@ INSPECT: tuple[Slip, ...] = (
         "verify is clean with one durable transaction lost above the mark",
     ),
     Slip(
-        _PARTITION,
+        _LOG,
         "lost = tuple(without(whole, held))",
-        "lost = tuple(without((first, first + entries - 1), held))",
+        "lost = tuple(without((segment, segment + entries - 1), held))",
         _STEP,
         "an index that alone proves one transaction is called repairable",
     ),
@@ -156,16 +157,16 @@ INSPECT: tuple[Slip, ...] = (
         "damage beyond the list is not counted",
     ),
     Slip(
-        _RECORDS,
-        "expected > max(mark, job.durable_to)",
-        "expected >= max(mark, job.durable_to)",
+        _TOLD,
+        "expected > max(self.mark, self.durable_to)",
+        "expected >= max(self.mark, self.durable_to)",
         _STEP,
         "a torn acknowledged record is called repairable",
     ),
     Slip(
-        _RECORDS,
-        "expected > max(mark, job.durable_to)",
-        "expected > mark",
+        _TOLD,
+        "expected > max(self.mark, self.durable_to)",
+        "expected > self.mark",
         _STEP,
         "a torn record that was durable is called repairable",
     ),
@@ -177,9 +178,9 @@ INSPECT: tuple[Slip, ...] = (
         "one record whose data is wrong is clean",
     ),
     Slip(
-        "engine/inspect/header_checks.py",
-        "harmless = job.last and entries == 0",
-        "harmless = job.last and entries <= 1",
+        "engine/losses.py",
+        "return self.last and self.entries == 0",
+        "return self.last and self.entries <= 1",
         _STEP,
         "a data file whose only record is gone is called repairable",
     ),

@@ -7,6 +7,8 @@ from tests.mutation.trial import Slip
 _PARTITION = "engine/storage/partition.py"
 _LOG = "engine/storage/partition_log.py"
 _SEGMENT = "engine/storage/segment_recovery.py"
+_TOLD = "engine/findings.py"
+_JUDGED = "engine/log/assess.py"
 _OPENING = "engine/storage/partition_recovery.py"
 _CONTROL = "engine/storage/control_file.py"
 _EVIDENCE = "engine/storage/evidence.py"
@@ -132,16 +134,16 @@ STORAGE: tuple[Slip, ...] = (
         "a sealed segment whose first entry is wrong opens without a finding",
     ),
     Slip(
-        _SEGMENT,
-        "and damage.transaction_id > self.durable_to",
-        "and damage.transaction_id >= self.durable_to",
+        _TOLD,
+        "expected > max(self.mark, self.durable_to)",
+        "expected >= self.durable_to",
         _OPENS,
         "a torn record that was acknowledged is cut at opening",
     ),
     Slip(
-        _SEGMENT,
-        "            and self.next_first is None\n",
-        "",
+        _TOLD,
+        "return self.last and self.mark is not None and",
+        "return self.mark is not None and",
         _OPENS,
         "the end of a sealed segment is cut at opening",
     ),
@@ -153,44 +155,37 @@ STORAGE: tuple[Slip, ...] = (
         "an index that lacks one entry is called by another name",
     ),
     Slip(
-        _OPENING,
-        "    if last < local_low_water_mark:\n",
-        "    if last < local_low_water_mark - 1:\n",
+        _JUDGED,
+        "if mark is not None and last < mark:",
+        "if mark is not None and last + 1 < mark:",
         _OPENS,
         "a partition that lost one acknowledged transaction opens for writing",
     ),
     Slip(
-        _OPENING,
-        "if views and views[0].first_transaction_id != 0:",
-        "if views and views[0].first_transaction_id > 1:",
-        _OPENS,
-        "a log that lost its first transaction opens for writing",
-    ),
-    Slip(
-        _OPENING,
-        "        if following < begins:\n",
-        "        if following < begins - 1:\n",
+        _JUDGED,
+        "gap = expected is not None and one.begins > expected",
+        "gap = expected is not None and one.begins - 1 > expected",
         _OPENS,
         "a gap of one transaction between segments is not seen",
     ),
     Slip(
-        _OPENING,
-        "        elif following > begins:\n",
-        "        elif following > begins + 1:\n",
+        _JUDGED,
+        "elif expected is not None and one.begins < expected:",
+        "elif expected is not None and one.begins + 1 < expected:",
         _OPENS,
         "a transaction that stands in two segments is not seen",
     ),
     Slip(
-        _OPENING,
-        "    return first >= stop\n",
-        "    return first >= stop - 1\n",
+        _JUDGED,
+        "whole = segment, segment + entries\n",
+        "whole = segment, segment + entries - 1\n",
         _OPENS,
         "an index that proves one lost transaction is thrown away",
     ),
     Slip(
-        _OPENING,
-        "covered = _covered(examination.extents, first, first + orphan.entries)",
-        "covered = _covered(examination.extents, first, first + orphan.entries + 1)",
+        _JUDGED,
+        "whole = segment, segment + entries\n",
+        "whole = segment, segment + entries + 1\n",
         _OPENS,
         "an index that a truncation left quarantines the partition",
     ),
@@ -203,7 +198,7 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _OPENING,
-        "        sound = sound and not held\n",
+        "        sound = sound and empty.harmless\n",
         "",
         _OPENS,
         "a data file whose records are gone is removed with the index that lists them",
@@ -216,9 +211,9 @@ STORAGE: tuple[Slip, ...] = (
         "an empty segment is taken for one that never got its header",
     ),
     Slip(
-        _OPENING,
-        "max(reached, proven.mark) < max(proven.names, proven.with_data)",
-        "max(reached, proven.mark) < max(proven.names, proven.with_data) - 1",
+        _JUDGED,
+        "if max(proven.names, by_index) > following:",
+        "if max(proven.names, by_index) - 1 > following:",
         _OPENS,
         "one durable transaction above the mark is lost in silence",
     ),

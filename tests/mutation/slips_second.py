@@ -98,7 +98,7 @@ SECOND: tuple[Slip, ...] = (
     Slip(
         "engine/storage/segment_recovery.py",
         """    if faults:
-        return SegmentState(view, state.extent, state.findings, trusted=False)
+        return SegmentState(view, state.extent, state.findings, trusted=False, stretch=state.stretch)
 """,
         "",
         ("tests/storage/test_edges.py",),
@@ -106,7 +106,7 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition_recovery.py",
-        "sound = sound and not held",
+        "sound = sound and empty.harmless",
         "sound = sound",
         ("tests/storage/test_opening_one_step.py",),
         "a data file that lost its records is replaced by an empty one",

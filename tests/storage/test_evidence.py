@@ -180,7 +180,7 @@ def test_a_torn_end_in_front_of_a_checkpoint_is_no_crash(tmp_path: Path, torn: i
         with opened(tmp_path) as storage:
             assert storage.partition(0).next_transaction_id == 1000
     else:
-        assert_quarantined_and_kept(tmp_path, before, "torn-tail", "durable-missing")
+        assert_quarantined_and_kept(tmp_path, before, "torn-tail")
 
 
 @LAYOUTS

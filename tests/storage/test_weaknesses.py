@@ -132,7 +132,7 @@ def test_w3_a_torn_tail_at_or_below_the_mark_is_no_torn_tail(tmp_path: Path, lay
     before = digest(tmp_path)
     theirs = release_model.open_segment(data_path(tmp_path).read_bytes(), index_path(tmp_path).read_bytes(), 9)
     assert theirs.fatal == "record corrupted", "the released node never starts again"
-    assert_quarantined_and_kept(tmp_path, before, "torn-tail", "acknowledged-missing")
+    assert_quarantined_and_kept(tmp_path, before, "torn-tail")
 
 
 @LAYOUTS
