@@ -132,6 +132,20 @@ _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
 _REPAIR = (
     Equivalent(
+        "engine/repair/salvage.py",
+        "_Probes._probe",
+        "self._probes.clear()  # sources are asked about one after the other",
+        "pass  # sources are asked about one after the other",
+        "what is kept for longer gives the same answers",
+    ),
+    Equivalent(
+        "engine/repair/salvage_attribution.py",
+        "_Joiner.best",
+        "if at is None or weights[at] < 0:",
+        "if False or weights[at] < 0:",
+        "there is a run, and so the place of one",
+    ),
+    Equivalent(
         "engine/repair/reconcile.py",
         "Reconciliation.outvote",
         "stops = [*(part.first for part in parts[1:]), last + 1]",

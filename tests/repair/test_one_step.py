@@ -16,7 +16,7 @@ from tests.repair.trees import recording
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
-from waltzctl.engine.errors import BelowLowWaterMarkError
+from waltzctl.engine.errors import BelowLowWaterMarkError, RefusedError
 from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content
@@ -135,6 +135,19 @@ def test_a_truncation_needs_leave_below_the_mark_and_not_at_it(
     repair = plan_truncate(scene.root, partition=0, after=after, allow_data_loss=True)
     assert ("lower-local-low-water-mark" in actions(repair)) == refused
     assert (repair.plan.steps[0].from_transaction_id, repair.plan.steps[0].to_transaction_id) == (after + 1, COUNT - 1)
+
+
+@pytest.mark.parametrize(
+    ("after", "refused"), [(COUNT - 2, False), (COUNT - 1, False), (COUNT, True), (COUNT + 1, True)]
+)
+def test_a_truncation_behind_the_end_is_refused_and_one_at_it_does_nothing(
+    one: Scene, after: int, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(RefusedError, match=f"ends at transaction {COUNT - 1}, before {after}"):
+            plan_truncate(one.root, partition=0, after=after)
+    else:
+        assert bool(plan_truncate(one.root, partition=0, after=after).plan.steps) == (after < COUNT - 1)
 
 
 @pytest.mark.parametrize(("after", "mark"), [(MARK - 1, MARK - 1), (MARK, MARK), (MARK + 1, MARK), (-1, -1)])
