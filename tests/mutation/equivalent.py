@@ -189,6 +189,13 @@ _REPAIR = (
         _DIFFER[1],
     ),
     Equivalent(
+        "engine/repair/salvage_selection.py",
+        "_Selector._differing",
+        _DIFFER[0],
+        _DIFFER[0].replace("b - b[0])", "b + b[0])"),
+        _DIFFER[1],
+    ),
+    Equivalent(
         "engine/repair/salvage_attribution.py",
         "_Joiner.best",
         _BEST,

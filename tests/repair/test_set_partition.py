@@ -122,6 +122,28 @@ def test_the_plan_says_what_it_does_step_by_step(storage: Path) -> None:
     assert "session 3 becomes 7" in repair.plan.steps[0].reason
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "loses"),
+    [
+        ("local_low_water_mark", MARK + 1, False),
+        ("local_low_water_mark", LAST, False),
+        ("local_low_water_mark", LAST + 1, True),
+        ("local_low_water_mark", MARK - 1, True),
+        ("low_water_mark", MARK + 1, False),
+        ("low_water_mark", LAST + 1, False),
+        ("low_water_mark", MARK - 1, True),
+        ("session_id", SESSION + 1, False),
+        ("session_id", SESSION - 1, True),
+    ],
+)
+def test_a_step_says_whether_something_is_lost_by_it(storage: Path, field: str, value: int, loses: bool) -> None:
+    """A mark that falls, one of the partition's own above its last transaction, a session that falls."""
+    steps = [one for one in plan(storage, loss=True, **{field: value}).plan.steps if one.action.startswith("set-")]
+    assert [one.loses_data for one in steps] == [loses]
+    if not loses:
+        assert [one.loses_data for one in plan(storage, **{field: value}).plan.steps] == [False]
+
+
 # --- what falls ----------------------------------------------------------------------------------------------------------
 
 
