@@ -219,7 +219,7 @@ class Resynchroniser:
             if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):
-                return Resumption(place, head.transaction_id, head.transaction_id, "checksum")
+                return Resumption(place, following(expected), head.transaction_id, "checksum")  # one record lay there
             chain_end, last_id, reached = self.follow(head, stop)
             reached = reached and (known is None or last_id + 1 == known.transaction_id)
             chain = _Chain(head, chain_end, last_id, reached, place == end and head.transaction_id == expected + 1)

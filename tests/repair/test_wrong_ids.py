@@ -307,3 +307,21 @@ def test_ids_are_right_that_the_next_segment_begins_with_as_well(tmp_path: Path,
     assert set(stored(storage)) == {record(0, number).encode() for number in range(LAST + 1) if number not in lost}
     (loss,) = read_ledger(storage).losses
     assert (loss.first, loss.last) == (10, 10)
+
+
+@pytest.mark.parametrize("wrong", [106, 7, 8, 5, 4])
+def test_a_wrong_id_behind_a_damaged_record_takes_no_intact_one_with_it(tmp_path: Path, wrong: int) -> None:
+    """Checksums prove that one damaged record lies in front of it: so its id is wrong, and those behind it are right."""
+    lying, sound = 5, write(tmp_path / "replica", clean())
+    files = altered({lying + 1: wrong})
+    name = f"0/{segment_name(0)}"
+    data = bytearray(files[name])
+    at = 128 + sum(record(0, number).size for number in range(lying))
+    data[at + 28] ^= 0x80  # the length of record 5 is negative
+    files[name] = bytes(data)
+    path = write(tmp_path / "d", files)
+    apply(plan_recover(path, allow_data_loss=True), arguments=["recover"])
+    assert WHOLE - set(stored(path)) == {record(0, lying).encode(), record(0, lying + 1).encode()}
+    other = write(tmp_path / "other", files)
+    assert apply(plan_recover(other, replicas=[sound]), arguments=["recover"]).exit_status_name == "clean"
+    assert set(stored(other)) == WHOLE

@@ -28,7 +28,6 @@ TRIES = 60
 
 _OPEN_TOGETHER = (
     {"index too long", "last data file gone, its index not"},  # entries of records that no replica can have
-    {"overlap, other bytes", "middle segment gone"},  # a record that was never there is now the only one under its id
 )
 
 
