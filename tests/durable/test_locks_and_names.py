@@ -163,6 +163,17 @@ def test_nobody_holds_what_cannot_be_asked(storage: Path, what: str) -> None:
             DirectoryLock.acquire(storage, storage / "control")
 
 
+@pytest.mark.parametrize(("told", "answer"), [(-1, "recorded"), (0, "recorded"), (1, 1), (4711, 4711)])
+def test_a_process_that_the_kernel_cannot_name_is_the_recorded_one(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, told: int, answer: int | str
+) -> None:
+    """It says -1 for a lock of an open file, and 0 for a process of another container."""
+    record(storage, f"{os.getpid()}\n")
+    flock = disk._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 128, told)
+    monkeypatch.setattr(fcntl, "fcntl", lambda *_: flock)
+    assert lock_holder(storage, storage / "control") == (os.getpid() if answer == "recorded" else answer)
+
+
 def test_where_the_system_knows_no_such_question_nobody_holds(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise OSError(errno.EINVAL, "made up")
