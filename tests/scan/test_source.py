@@ -1,0 +1,120 @@
+"""Where bytes come from: short reads, holes, and whether only zeros are left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan import source as sources
+from waltzctl.engine.scan.source import ByteSource, BytesSource, FileSource, only_zeros, read_bytes
+
+
+@pytest.fixture(params=["memory", "file"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], ByteSource]:
+    def make(data: bytes) -> ByteSource:
+        if request.param == "memory":
+            return BytesSource(data)
+        path = tmp_path / "x"
+        path.write_bytes(data)
+        source = FileSource(path)
+        request.addfinalizer(source.close)
+        return source
+
+    return make
+
+
+@pytest.mark.parametrize("look", [1, 3, 10, 1000])
+@pytest.mark.parametrize(
+    ("data", "offset", "most", "zeros"),
+    [
+        (bytes(20), 0, 20, True),
+        (bytes(20), 0, 1000, True),
+        (bytes(20), 20, 0, True),
+        (bytes(20), 25, 5, True),
+        (bytes(19) + b"x", 0, 1000, False),
+        (bytes(19) + b"x", 20, 1000, True),
+        (b"x" + bytes(19), 0, 1000, False),
+        (b"x" + bytes(19), 1, 1000, True),
+        (bytes(10) + b"x" + bytes(9), 5, 1000, False),
+        (bytes(10) + b"x" + bytes(9), 11, 1000, True),
+        (b"", 0, 10, True),
+    ],
+)
+def test_whether_only_zeros_are_left(
+    opened: Callable[[bytes], ByteSource], data: bytes, offset: int, most: int, zeros: bool, look: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sources, "_LOOK", look)
+    assert only_zeros(opened(data), offset, most) == zeros
+
+
+@pytest.mark.parametrize(("most", "zeros"), [(0, False), (1, False), (10, False), (11, True), (20, True)])
+def test_no_more_is_read_than_allowed(
+    opened: Callable[[bytes], ByteSource], most: int, zeros: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pieces of ten bytes, the second of which is begun while anything is left."""
+    monkeypatch.setattr(sources, "_LOOK", 10)
+    assert only_zeros(opened(bytes(20)), 0, most) == zeros
+
+
+def test_a_source_that_ends_sooner_than_it_says_ends_there() -> None:
+    class Shorter(BytesSource):
+        def size(self) -> int:
+            return 100
+
+    assert only_zeros(Shorter(bytes(20)), 0, 1000)
+
+
+def test_holes_cost_nothing_and_end_with_the_file(disk_path: Path) -> None:
+    path = disk_path / "x"
+    with open(path, "wb") as file:
+        file.truncate(64 << 20)
+    with FileSource(path) as source:
+        assert only_zeros(source, 0, 4 << 20)
+        assert source.next_data(5) in (5, 64 << 20)
+        assert source.next_data(65 << 20) == 65 << 20
+    with open(path, "r+b") as file:
+        file.seek(32 << 20)
+        file.write(b"x")
+    with FileSource(path) as source:
+        assert not only_zeros(source, 0, 64 << 20)
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"), [(errno.ENXIO, 20), (errno.EINVAL, 3), (errno.ENOTSUP, 3), (errno.EIO, None)]
+)
+def test_where_the_next_byte_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: int | None
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(20))
+
+    def fail(*_: object) -> int:
+        raise OSError(number, "made up")
+
+    monkeypatch.setattr(os, "lseek", fail)
+    with FileSource(path) as source:
+        if answer is None:
+            with pytest.raises(DiskReadError):
+                source.next_data(3)
+        else:
+            assert source.next_data(3) == answer
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_short_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(50)))
+    real = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda descriptor, buffers, offset, flags: real(descriptor, [buffers[0][:step]], offset, flags)
+    )
+    with FileSource(path) as source:
+        assert source.size() == 50
+        for offset, length in ((0, 50), (0, 60), (10, 7), (49, 5), (50, 1), (60, 4), (3, 0)):
+            assert bytes(read_bytes(source, offset, length)) == bytes(range(50))[offset : offset + length]
