@@ -19,10 +19,12 @@ from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
 from waltzctl.engine.repair.witnesses import Witnesses, record_at
+from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.order import ORDER_WINDOW
+from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.storage.evidence import Evidence
 from waltzctl.engine.storage.view import FileState
-from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -408,17 +410,46 @@ class LossPlanner:
         )  # fmt: skip
 
     def _whole_tail(self, part: Part, tail: Loss) -> Proven | None:
-        """The last record or records from a replica, when they were written here in full and only their bits changed."""
+        """The last record or records from a replica, when they were written here and only their bits changed.
+
+        In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
+        replica's begins, and is cut like any torn end where it is not.
+        """
         neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
         if not self.replicas or neighbours.before is None:
             return None
+        length, whole = tail.end - tail.offset, None
         for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
             found = self._prove(tail.first, tail.first + count, neighbours)
-            if isinstance(found, Refusal) or len(found) > tail.end - tail.offset:
-                break
-            if len(found) == tail.end - tail.offset:
+            if isinstance(found, Refusal):
+                return None
+            if len(found) < length:
+                whole = found
+            elif len(found) == length or (whole is not None and self._begins_alike(part, tail, found, len(whole))):
                 return found
+            else:
+                return whole if whole is not None and self._stands_alike(part, tail, whole) else None
         return None
+
+    @staticmethod
+    def _begins_alike(part: Part, tail: Loss, found: Proven, start: int) -> bool:
+        """Whether an end, from `start` bytes behind its beginning on, holds the bytes that a replica's records have there."""
+        assert part.original is not None
+        theirs = Content("", tuple(run.span for run in found.runs))
+        length = tail.end - tail.offset - start
+        return theirs.read(start, length) == part.original.read(tail.offset + start, length)
+
+    def _stands_alike(self, part: Part, tail: Loss, whole: Proven) -> bool:
+        """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
+        offset = tail.offset
+        assert part.original is not None
+        while offset < tail.offset + len(whole):
+            record = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+            if not isinstance(record, RecordView):
+                return False
+            offset = record.end
+        behind = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+        return offset == tail.offset + len(whole) and not isinstance(behind, RecordView)
 
     def cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut what stands behind the last record that is in its place."""

@@ -147,15 +147,19 @@ def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | Non
 def by_places(found: Survey) -> Survey | None:
     """The survey if ids are wrong up to the end, where otherwise some are missing in front, or one stands there twice.
 
-    None where they are in order.
+    The last record may be torn.  None where they are in order.
     """
-    loss = found.losses[-1] if found.losses else None
+    torn = found.tail
+    inner = found.losses if torn is None else found.losses[:-1]
+    loss = inner[-1] if inner else None
     if loss is None or loss.stop is None or not loss.out_of_order or (loss.length and loss.stop != loss.first):
         return None
-    tail = replace(loss, end=found.end, stop=None)
+    if torn is not None and (torn.kept or torn.doubtful or torn.out_of_order):
+        return None
+    tail = replace(loss, end=found.end if torn is None else torn.end, stop=None)
     return replace(
         found, next_id=loss.first, end=loss.offset, records=found.records - (found.next_id - loss.stop), last=loss.before,
-        losses=(*found.losses[:-1], tail),
+        losses=(*inner[:-1], tail),
     )  # fmt: skip
 
 

@@ -580,3 +580,22 @@ def test_wrong_ids_up_to_the_end_come_back_beyond_the_mark_as_well(tmp_path: Pat
     (path / "0" / index_name(0)).unlink()
     _, result = recovered(path, replica)
     assert (data.read_bytes() == own, result.exit_status_name) == (True, "clean")
+
+
+@pytest.mark.parametrize(("left", "alike"), [(1, True), (37, True), (37, False), (39, True), (40, True)])
+def test_wrong_ids_in_front_of_a_torn_end_come_back_with_it(tmp_path: Path, left: int, *, alike: bool) -> None:
+    """What is left of the last record comes back where it is how the replica's begins, else it is cut as any torn end."""
+    right = make_records(10, seed=6)
+    replica = build_directory(tmp_path / "replica", {0: [right]}, local_low_water_mark=4)
+    path = tmp_path / "d"
+    shutil.copytree(replica, path)
+    data = path / "0" / segment_name(0)
+    own = data.read_bytes()
+    wrong = [Record.make(one.transaction_id + 100, one.request_id, one.header, one.data) for one in right[6:9]]
+    torn = bytearray(body(right[9:])[:left])
+    if not alike:
+        torn[20] ^= 1
+    data.write_bytes(own[: len(own) - len(body(right[6:]))] + body(wrong) + bytes(torn))
+    (path / "0" / index_name(0)).unlink()
+    _, result = recovered(path, replica)
+    assert (data.read_bytes(), result.exit_status_name) == (own if alike else own[: -len(body(right[9:]))], "clean")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.trust.injuries_repairs import provable
-from tests.trust.reader import Intact, Reading, ranges, read_directory
+from tests.trust.reader import Intact, Member, Reading, ranges, read_directory
 from tests.trust.running import Said
 from tests.trust.scene import Scene, Tree, read_tree
 from waltzctl.app import COMMANDS, manual_of
@@ -70,7 +70,7 @@ class Before:
                 if before.transaction_id >= after.transaction_id
                 for record in (before, after)
             }
-            found |= {(one.partition, one.transaction_id) for one in crowded(member.records)}
+            found |= {(one.partition, one.transaction_id) for one in (*crowded(member.records), *behind_twins(member))}
         return found
 
     def floor(self, partition: int) -> int:
@@ -125,6 +125,18 @@ def crowded(records: Sequence[Intact]) -> Iterator[Intact]:
             if one.transaction_id <= before.transaction_id + 1:
                 yield from row
             row = []
+
+
+def behind_twins(member: Member) -> Sequence[Intact]:
+    """Records behind the last two of one id, where they end the file: that id is one's own, or those of all behind it are wrong."""
+    for place in range(len(member.records) - 1, 0, -1):
+        if member.records[place].transaction_id == member.records[place - 1].transaction_id:
+            return (
+                member.records[place:]
+                if member.records[-1].offset + len(member.records[-1].data) == member.size
+                else ()
+            )
+    return ()
 
 
 def stood_there(scene: Scene, reading: Reading, one: tuple[int, int, bytes]) -> bool:
