@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import make_records
+from tests.scan.oracle import segment_of
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan import source as sources
 from waltzctl.engine.scan.source import ByteSource, BytesSource, FileSource, only_zeros, read_bytes
@@ -118,3 +120,17 @@ def test_short_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
         assert source.size() == 50
         for offset, length in ((0, 50), (0, 60), (10, 7), (49, 5), (50, 1), (60, 4), (3, 0)):
             assert bytes(read_bytes(source, offset, length)) == bytes(range(50))[offset : offset + length]
+
+
+@pytest.mark.parametrize("low", [0, 1, 2, 4, 5])
+@pytest.mark.parametrize("high", [0, 1, 3, 4, 5, 6])
+def test_rows_of_a_batch_are_those_asked_for(low: int, high: int) -> None:
+    made = segment_of(make_records(5, size=9))
+    (batch,) = scan_records(BytesSource(made.data), first_transaction_id=0, data=True)
+    assert isinstance(batch, RecordBatch)
+    rows = batch.rows(low, high)
+    assert rows.transaction_id.tolist() == list(range(5))[low:high]
+    assert [bytes(rows.record_bytes(place)) for place in range(len(rows))] == [
+        record.encode() for record in made.records[low:high]
+    ]
+    assert batch.first(high).transaction_id.tolist() == list(range(5))[:high]
