@@ -128,7 +128,7 @@ def crowded(records: Sequence[Intact]) -> Iterator[Intact]:
 
 
 def behind_twins(member: Member) -> Sequence[Intact]:
-    """Records behind the last two of one id, where they end the file: that id is one's own, or those of all behind it are wrong."""
+    """Records behind the last two of one id, up to the end of the file: one of the two is too many, or these ids are wrong."""
     for place in range(len(member.records) - 1, 0, -1):
         if member.records[place].transaction_id == member.records[place - 1].transaction_id:
             return (

@@ -12,9 +12,9 @@ import pytest
 from tests.golden import golden_directories, needs_golden
 from tests.trust import layout, reader
 from tests.trust.damage import draw
-from tests.trust.judging import crowded
+from tests.trust.judging import behind_twins, crowded
 from tests.trust.layout import DOCUMENTED, RELEASED, Pair, Transaction
-from tests.trust.reader import Intact, entries_in, ranges, read_directory, record_at, records_in
+from tests.trust.reader import Intact, Member, entries_in, ranges, read_directory, record_at, records_in
 from tests.trust.scene import Tree, plant
 
 KEY = bytes(range(16))
@@ -255,3 +255,19 @@ def test_a_record_out_of_order_or_beyond_the_next_file_proves_nothing(
 def test_zeros_at_the_end_of_an_index_are_no_entries(count: int, zeros: int, expected: int) -> None:
     index = bytes(128) + b"".join(struct.pack(">q", 128 + 256 * place) for place in range(count)) + bytes(zeros)
     assert entries_in(index) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "size", "expected"),
+    [
+        ((5, 6, 7), 30, ()),
+        ((5, 6, 6), 30, (6,)),
+        ((5, 6, 6, 7), 40, (6, 7)),
+        ((5, 6, 6, 7), 41, ()),
+        ((5, 5, 6, 6), 40, (6,)),
+    ],
+)
+def test_records_behind_two_of_one_id_end_the_file(ids: tuple[int, ...], size: int, expected: tuple[int, ...]) -> None:
+    records = tuple(Intact(number, 0, bytes(10), "f", 10 * place, joined=True) for place, number in enumerate(ids))
+    member = Member("f", 0, ".seg", size, None, records, size)
+    assert tuple(one.transaction_id for one in behind_twins(member)) == expected
