@@ -131,6 +131,7 @@ def test_rows_of_a_batch_are_those_asked_for(low: int, high: int) -> None:
     (batch,) = scan_records(BytesSource(made.data), first_transaction_id=0, data=True)
     assert isinstance(batch, RecordBatch)
     rows = batch.rows(low, high)
+    assert rows.size.tolist() == [record.size for record in made.records[low:high]]
     assert rows.transaction_id.tolist() == list(range(5))[low:high]
     assert [bytes(rows.record_bytes(place)) for place in range(len(rows))] == [
         record.encode() for record in made.records[low:high]
