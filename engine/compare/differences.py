@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 _OF_A_RECORD = tuple(
     one for one in RECORD.columns
-    if Stands.VIEW in one.stands and one.name not in ("partition", "transaction_id", "finding")
+    if Stands.VIEW in one.stands and not one.given and one.name not in ("partition", "transaction_id")
 )  # fmt: skip
-"""Columns that are those of the Spark data source."""
+"""Columns that are those of the Spark data source; what a view says beside the record is not of the record."""
 
 
 def load_arrow() -> Any:
