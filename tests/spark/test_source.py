@@ -67,7 +67,7 @@ def test_data_comes_when_it_is_named_or_asked_for(spark: SparkSession, storage: 
     expected = {(row["partition"], row["transaction_id"]): row["data"] for row in dumped(storage)}
     named = spark.read.format("waltz").schema("data binary, transaction_id long, partition int").load(str(storage))
     assert {(row.partition, row.transaction_id): bytes(row.data) for row in named.collect()} == expected
-    assert waltz(spark, storage, data="true").columns == [*DEFAULT[:-1], "data", "finding"]
+    assert waltz(spark, storage, data="true").columns == [*DEFAULT[:-2], "data", *DEFAULT[-2:]]
 
 
 def test_columns_can_be_named_in_any_order(spark: SparkSession, storage: Path) -> None:
