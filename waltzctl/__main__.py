@@ -6,8 +6,10 @@ command that uses it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Sequence
 
 
@@ -38,5 +40,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(ExitStatus.INTERRUPTED)
 
 
+def process() -> None:
+    """The whole life of a process: `main`, and an end that does what the interpreter's does, but for taking modules apart.
+
+    That is a sixth of a short command's time, and the system takes the memory back anyway.  Who traces or profiles the process,
+    or runs it in Python's development mode, gets the interpreter's own end.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        status = 0 if end.code is None else end.code
+        if not isinstance(status, int) or sys.getprofile() or sys.gettrace() or sys.flags.dev_mode:
+            raise
+    else:
+        return
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, KeyboardInterrupt):
+        sys.exit(status)
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
-    main()
+    process()

@@ -61,3 +61,30 @@ def test_what_is_read_here_imports_nothing_of_spark(command: str, expected: int)
     assert [
         name for name in modules if name.split(".")[0] == "pyspark" or name.startswith("waltzctl.engine.spark")
     ] == []
+
+
+ENDS = """
+import atexit, sys, threading, time
+from waltzctl.__main__ import process
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+sys.argv = ["waltzctl", *sys.argv[1:]]
+process()
+print("never")
+"""
+
+
+@pytest.mark.parametrize("mode", [(), ("-X", "dev")], ids=["as-it-is", "development-mode"])
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("nonsense", 2)])
+def test_a_process_ends_as_the_interpreter_would_end_it(mode: tuple[str, ...], word: str, status: int) -> None:
+    done = subprocess.run([sys.executable, *mode, "-c", ENDS, word], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[-2:]) == (status, ["a thread", "at exit"])
+    assert len(lines) == (3 if word == "--version" else 2)
+
+
+def test_who_profiles_the_process_is_not_cut_off() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cProfile", "-m", "waltzctl", "--version"], capture_output=True, text=True, check=True
+    )
+    assert "function calls" in done.stdout
