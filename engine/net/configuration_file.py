@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.small_file import read_small_file
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 16
@@ -55,15 +56,7 @@ def read_entries(path: Path) -> tuple[FileEntry, ...]:
 
 
 def _read(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SIZE + 1)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise InvalidRequestError(f"{path}: cannot read the configuration: {error.strerror}") from None
-    except OSError as error:
-        raise DiskReadError(path, None, error, doing="read the configuration") from error
-    if len(data) > MAX_SIZE:
-        raise InvalidRequestError(f"{path}: more than {MAX_SIZE} bytes; this is no configuration file")
+    data = read_small_file(path, MAX_SIZE, contents="the configuration", kind="configuration file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.small_file import read_small_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -117,15 +118,7 @@ def read_certificate_and_key(certificate: Path, key: Path | None, password: str 
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_STORE_SIZE + 1)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise InvalidRequestError(f"{path}: cannot read certificates or keys: {error.strerror}") from None
-    except OSError as error:
-        raise DiskReadError(path, None, error, doing="read certificates or keys") from error
-    if len(data) > MAX_STORE_SIZE:
-        raise InvalidRequestError(f"{path}: more than {MAX_STORE_SIZE} bytes; this is no key store")
+    data = read_small_file(path, MAX_STORE_SIZE, contents="certificates or keys", kind="key store")
     if not data:
         raise InvalidRequestError(f"{path}: the file is empty")
     return data

@@ -18,13 +18,11 @@ from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
-from waltzctl.engine.repair.witnesses import Witnesses, record_at
-from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
 from waltzctl.engine.scan.order import ORDER_WINDOW
-from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.storage.evidence import Evidence
 from waltzctl.engine.storage.view import FileState
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -441,15 +439,9 @@ class LossPlanner:
 
     def _stands_alike(self, part: Part, tail: Loss, whole: Proven) -> bool:
         """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
-        offset = tail.offset
         assert part.original is not None
-        while offset < tail.offset + len(whole):
-            record = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
-            if not isinstance(record, RecordView):
-                return False
-            offset = record.end
-        behind = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
-        return offset == tail.offset + len(whole) and not isinstance(behind, RecordView)
+        ends = [one.end for one in records_in_a_row(part.original, tail.offset, tail.end)]
+        return ends[-1:] == [tail.offset + len(whole)]
 
     def cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut what stands behind the last record that is in its place."""

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Replica, find_proven
 from waltzctl.engine.repair.survey import Loss
-from waltzctl.engine.repair.witnesses import record_at
+from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.columns import RecordView
-from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import MAX_DATA_LENGTH, Record
+from waltzctl.formats.segment import Record
 
 MOST_COMPARED = 10_000
 """Records in one place that are compared one by one; of more nothing is told."""
@@ -111,14 +111,9 @@ class Rivals:
         """The records that stand out of order in a place where no id is missing; None where there is anything else."""
         if not loss.out_of_order or not loss.length or loss.stop not in (loss.first, None) or part.original is None:
             return None
-        found: list[RecordView] = []
-        offset = loss.offset
-        while offset < loss.end:
-            record = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
-            if not isinstance(record, RecordView) or record.end > loss.end or len(found) == MOST_COMPARED:
-                return None
-            found.append(record)
-            offset = record.end
+        found = list(islice(records_in_a_row(part.original, loss.offset, loss.end), MOST_COMPARED))
+        if not found or found[-1].end != loss.end:
+            return None
         return [self._pair(record) for record in found]
 
     def _pair(self, extra: RecordView) -> _Pair:

@@ -6,9 +6,10 @@ damaged nor outvoted is the witness, under its own id.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.recover_parts import Ground, Part
 from waltzctl.engine.repair.replicas import Neighbours, Witness
 from waltzctl.engine.repair.survey import Loss, Survey
@@ -120,3 +121,17 @@ def record_at(part: Part, offset: int | None) -> bytes | None:
         return None
     found = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
     return bytes(found.record) if isinstance(found, RecordView) else None
+
+
+def records_in_a_row(content: Content, start: int, stop: int) -> Iterator[RecordView]:
+    """Intact records, whatever their ids, that follow one another from `start` and end at `stop` or in front of it.
+
+    Raises DiskReadError.
+    """
+    offset = start
+    while offset < stop:
+        record = read_record_at(content, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+        if not isinstance(record, RecordView) or record.end > stop:
+            return
+        yield record
+        offset = record.end

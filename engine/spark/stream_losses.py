@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.findings import Finding, Where, loss_finding
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss, count
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.view import PartitionView
 
@@ -43,7 +43,7 @@ class Promised:
     def lost(self, first: int, stop: int, where: Where) -> LostRange:
         """The row for the ids from `first` to `stop` - 1, which are not there and were."""
         loss = self._loss(first, stop)
-        beyond = sum(high - low for low, high in loss.ids) - (stop - first)
+        beyond = count(loss.ids) - (stop - first)
         return LostRange(loss_finding(loss, where, elsewhere=max(0, beyond)))
 
     def _loss(self, first: int, stop: int) -> Loss:
