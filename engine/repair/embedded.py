@@ -7,26 +7,47 @@ first.  The index knows better: its entry for that id lies *inside* the damaged 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from waltzctl.engine.repair.recover_parts import Part
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.survey import Loss, Survey, open_hint
-from waltzctl.engine.scan.source import read_bytes
+from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
 
 
-def may_be_data(part: Part, loss: Loss) -> bool:
-    """Whether the index has the record that was found behind a damaged place in the middle of it.  Raises DiskReadError."""
+class EmbeddedRecordError(DamageError):
+    """An index has the record that was found behind damage inside of it.  `code` says how the damage shows."""
+
+    def __init__(self, message: str, code: Code) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def entry_inside(index: ByteSource, begins: int, transaction_id: int, offset: int, end: int) -> int | None:
+    """The index entry of a transaction, if it is behind byte `offset` and in front of byte `end` of the data file.
+
+    `begins`: the id of the first entry.  None where the entry is elsewhere or not there.  Raises DiskReadError.
+    """
+    raw = read_bytes(index, entry_position(transaction_id, begins), ENTRY_SIZE)
+    if len(raw) < ENTRY_SIZE:
+        return None
+    (entry,) = INDEX_ENTRY.struct.unpack(raw)
+    return int(entry) if offset < entry < end else None
+
+
+def may_be_data(index: Path, begins: int, loss: Loss) -> bool:
+    """Whether the index of the segment that begins with id `begins` has the record behind a damaged place inside it.
+
+    Raises DiskReadError.
+    """
     if loss.stop is None or loss.out_of_order or loss.record_ok or loss.unread or loss.stop - loss.first < 1:
         return False
-    hint = open_hint(part.index_path)
+    hint = open_hint(index)
     if hint is None:
         return False
     with hint:
-        raw = read_bytes(hint, entry_position(loss.stop, part.first), ENTRY_SIZE)
-    if len(raw) < ENTRY_SIZE:
-        return False
-    (entry,) = INDEX_ENTRY.struct.unpack(raw)
-    return bool(loss.offset < entry < loss.end)
+        return entry_inside(hint, begins, loss.stop, loss.offset, loss.end) is not None
 
 
 def taken_in(found: Survey, place: int) -> Survey | None:

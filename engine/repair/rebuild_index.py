@@ -12,7 +12,8 @@ What an index holds:
 - For ids that are skipped between two intact records: the offset of the record behind them, which has another id.
 
 The index of a partition's last segment may prove that its data file has lost records (`engine.storage.evidence`).  It is the only
-one that knows, so it is left as it is, for recover.
+one that knows, so it is left as it is, for recover.  So is an index whose entry for the first record behind damage lies inside
+the damage: what stands there may be the data of a record that is lost (`engine.repair.embedded`), and only this entry tells.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from waltzctl.engine.findings import Code, Finding, Ran, make_finding
 from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
@@ -69,7 +71,8 @@ class IndexPlan:
     """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
 
     `hint` is the present index, for the scanner and for entries inside damaged spans; `ceiling` the id with which the next
-    segment begins.  `keeps_end`: what the present index knows of a lost end stays.
+    segment begins.  `keeps_end`: what the present index knows of a lost end stays.  `doubts`: a record that the present index
+    has inside the damage in front of it is not taken for one.
     """
 
     path: Path
@@ -79,11 +82,13 @@ class IndexPlan:
     hint: Path | None
     ceiling: int | None = None
     keeps_end: bool = False
+    doubts: bool = False
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes of the index.
 
-        Raises DiskReadError, DamageError when a part of the data was given up unread, or its end is out of order.
+        Raises DiskReadError, DamageError when a part of the data was given up unread, or its end is out of order,
+        EmbeddedRecordError.
         """
         yield self.header
         source = None if self.hint is None else open_hint(self.hint)
@@ -94,7 +99,7 @@ class IndexPlan:
                 source.close()
 
     def _entries(self, hint: ByteSource | None) -> Iterator[bytes]:
-        following, span = self.begins, None
+        following, span, damaged_from = self.begins, None, 0
         name, size = self.content.name, self.content.size()
         for item in summarise_records(
             self.content,
@@ -106,11 +111,15 @@ class IndexPlan:
             if isinstance(item, Damage):
                 if item.proof == "budget":
                     raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
+                if span is None or span.end != item.offset:
+                    damaged_from = item.offset
                 span = item
                 continue
             lost = item.first_transaction_id - following
             if lost and span is not None:
                 check_jump(name, following, item.first_transaction_id, size)
+                if self.doubts and span.cause is not DamageCause.RECORD_ORDER and hint is not None:
+                    self._check_embedded(hint, item.first_transaction_id, damaged_from, span)
                 yield from self._lost(span, following, lost, hint)
             yield item.offset.astype(INDEX_ENTRY.dtype[0]).tobytes()
             following, span = item.first_transaction_id + len(item), None
@@ -120,6 +129,16 @@ class IndexPlan:
             raise DamageError(
                 f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
                 " present index may tell which they are, so it stays"
+            )
+
+    def _check_embedded(self, hint: ByteSource, transaction_id: int, damaged_from: int, span: Damage) -> None:
+        entry = entry_inside(hint, self.begins, transaction_id, damaged_from, span.end)
+        if entry is not None:
+            raise EmbeddedRecordError(
+                f"{self.content.name}: the index has transaction {transaction_id} at byte {entry}, inside the damage at"
+                f" {damaged_from} to {span.end}: the record that bears this id behind the damage may be a lost one's data, and"
+                " only this index tells, so it stays until a replica decides",
+                Code(span.cause),
             )
 
     def _lost_end(self, hint: ByteSource, following: int, span: Damage | None) -> Iterator[bytes]:
@@ -303,7 +322,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         behind = (one.first_transaction_id for one in task.segments if one.data is not None)
         following = min((one for one in behind if one > name), default=None)
         path = segment.index_path
-        wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True)
+        wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True, doubts=True)
         why = wanted.differs(segment.index)
         if why is not None and task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
             said = (
@@ -313,6 +332,8 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
             return _SegmentPlan(partition, undecided=_finding(task, Code.DURABLE_MISSING, said))
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
+    except EmbeddedRecordError as error:
+        return _SegmentPlan(partition, undecided=_finding(task, error.code, str(error)))
     except DamageError as error:
         return _SegmentPlan(partition, undecided=_finding(task, Code.RECORD_ORDER, str(error)))
     if why is None and task.everything:

@@ -101,7 +101,7 @@ class LossPlanner:
         place = 0
         while place < len(found.losses):
             loss = found.losses[place]
-            if may_be_data(part, loss):
+            if may_be_data(part.index_path, part.first, loss):
                 assert loss.stop is not None
                 whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
                 if whole is not None and any(one.record(self.ground.partition, loss.stop) for one in self.replicas):

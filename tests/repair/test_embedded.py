@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fixtures.building import SEGMENTS, Files, clean, index, name, overwrite, put_segment, record, segment
 from tests.repair.scenes import actions, undecided
 from tests.repair.test_rivals import recovered
 from tests.repair.test_wrong_ids import stored, write
 from tests.repair.trees import snapshot
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, entry_position
 
 INNER = Record.make(5, RequestId(8, 1, 0, 5), 0, b"a record within a record")
 
@@ -50,3 +53,32 @@ def test_it_is_not_taken_for_a_transaction(tmp_path: Path) -> None:
     assert result.status == "clean"
     assert records[5].encode() in stored(storage)
     assert INNER.encode() not in stored(storage)
+
+
+def test_its_entry_is_not_written_over(tmp_path: Path) -> None:
+    """The index is all that tells until a replica has decided; what else it lacks is rebuilt then."""
+    files, records = crafted()
+    replica = write(tmp_path / "replica", files)
+    storage = write(tmp_path / "d", damaged(dict(files), records))
+    before = snapshot(storage)
+    repair = plan_rebuild_index(storage)
+    assert (actions(repair), undecided(repair)) == ([], ["record-length"])
+    assert "only this index tells" in repair.plan.undecided[0].message
+    rebuilt = plan_rebuild_index(storage, everything=True, partitions=[0]).plan.steps
+    assert [Path(one.path).name for one in rebuilt] == [Path(index(other)).name for other in (6, 16)]
+    assert snapshot(storage) == before
+    _, result = recovered(storage, replica)
+    assert result.status == "clean"
+    assert actions(plan_rebuild_index(storage)) == []
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0, False), (1, True)])
+def test_an_entry_at_the_edge_of_the_damage_is_not_inside_it(tmp_path: Path, step: int, kept: bool) -> None:
+    """At its first byte the lost record begins: an entry there is wrong, not telling."""
+    files, records = crafted()
+    offset = HEADER_SIZE + sum(one.size for one in records[:4])
+    overwrite(files, index(0), entry_position(5, 0), encode_entries([offset + step]))
+    storage = write(tmp_path / "d", damaged(files, records))
+    repair = plan_rebuild_index(storage)
+    assert (actions(repair) == []) == kept
+    assert (undecided(repair) != []) == kept

@@ -293,7 +293,7 @@ def test_the_index_has_a_record_inside_a_damaged_place(tmp_path: Path, entry: in
     part = part_of(tmp_path, file_of(broken=[4, 5]), index=index)
     assert part.survey is not None
     (place,) = part.survey.losses
-    assert may_be_data(part, place) == inside
+    assert may_be_data(part.index_path, part.first, place) == inside
     for changed in (
         {"stop": None},
         {"cause": Code.RECORD_ORDER},
@@ -301,14 +301,14 @@ def test_the_index_has_a_record_inside_a_damaged_place(tmp_path: Path, entry: in
         {"unread": True},
         {"first": 6},
     ):
-        assert not may_be_data(part, dataclasses.replace(place, **changed))  # type: ignore[arg-type]
-    assert may_be_data(part, dataclasses.replace(place, first=5)) == inside
+        assert not may_be_data(part.index_path, part.first, dataclasses.replace(place, **changed))  # type: ignore[arg-type]
+    assert may_be_data(part.index_path, part.first, dataclasses.replace(place, first=5)) == inside
     os.truncate(part.index_path, HEADER_SIZE + 8 * 7 - 1)
-    assert not may_be_data(part, place)
+    assert not may_be_data(part.index_path, part.first, place)
     os.truncate(part.index_path, HEADER_SIZE + 8 * 6)
-    assert not may_be_data(part, place)
+    assert not may_be_data(part.index_path, part.first, place)
     part.index_path.unlink()
-    assert not may_be_data(part, place)
+    assert not may_be_data(part.index_path, part.first, place)
 
 
 # --- places and cuts --------------------------------------------------------------------------------------------------------
