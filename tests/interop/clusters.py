@@ -135,7 +135,7 @@ class Cluster:
             self.tools.zookeeper("add-storage-node", "-s", node.address, "-a", node.admin_port, "-g", group)
             if assigned:
                 self.tools.zookeeper("assign-partition", "-s", node.address, "-p", self.ranges)
-        self._servers: list[ReleasedServer] = []
+        self.servers: list[ReleasedServer] = []
 
     @property
     def ranges(self) -> str:
@@ -152,14 +152,14 @@ class Cluster:
     def start_server(self) -> ReleasedServer:
         """Start a released server."""
         server = ReleasedServer(self.stage, self.java, self._config)
-        self._servers.append(server)
+        self.servers.append(server)
         return server
 
     def stop_servers(self) -> None:
         """End the servers, so that nothing is written any more."""
-        for server in self._servers:
+        for server in self.servers:
             server.running.stop()
-        self._servers.clear()
+        self.servers.clear()
 
     def client(self, node: StorageNode) -> ReleasedClient:
         """Released clients of both ports of a node."""

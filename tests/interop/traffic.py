@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 
 from tests.interop.clusters import Cluster
-from tests.interop.processes import Running, wait_until
+from tests.interop.processes import GivenUpError, Running, wait_until
 
 _made = itertools.count()
 
@@ -58,6 +58,20 @@ class Traffic:
         assert self.errors == []
 
 
+def _wait_for_the_end(cluster: Cluster, client: Running, reader: threading.Thread, lines: list[list[str]]) -> None:
+    """Until the client has said everything: patience is for the next line, as what there is to read grows with every run."""
+    while reader.is_alive():
+        said = len(lines)
+        try:
+            wait_until(
+                lambda said=said: len(lines) > said or not reader.is_alive(),  # type: ignore[misc]
+                f"a client that reads from the start goes on behind {lines[-1:]}, its line {said}",
+            )
+        except GivenUpError as error:
+            logs = [running.tail() for running in (client, *(server.running for server in cluster.servers))]
+            raise GivenUpError("\n".join([str(error), *logs])) from None
+
+
 def read_everything(cluster: Cluster) -> list[list[str]]:
     """The texts of every partition's transactions, from the first one on, as a released client reads them."""
     running = _start(cluster, "read")
@@ -65,12 +79,13 @@ def read_everything(cluster: Cluster) -> list[list[str]]:
 
     def read() -> None:
         assert running.process.stdout is not None
-        lines.extend(line.decode().split() for line in running.process.stdout)
+        for line in running.process.stdout:
+            lines.append(line.decode().split())  # noqa: PERF401 - counted while they come
 
     reader = threading.Thread(target=read, name="reading")
     reader.start()
     try:
-        wait_until(lambda: not reader.is_alive(), "a client has read everything from the start")
+        _wait_for_the_end(cluster, running, reader, lines)
     finally:
         running.kill()
         reader.join()
