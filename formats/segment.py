@@ -17,6 +17,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from construct import Bytes, GreedyRange, Int32sb, Int32ub, Int64sb, Struct, this
 
@@ -24,6 +25,10 @@ from waltzctl.formats.adapters import Uuid
 from waltzctl.formats.checksums import Buffer, crc32
 from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
 from waltzctl.formats.schema import compile_schema
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FORMAT_VERSION = 0
 """The only version of segment and index headers that exists."""
@@ -197,6 +202,18 @@ def encode_records(records: Iterable[Record]) -> tuple[bytes, list[int]]:
 def encode_entries(offsets: Sequence[int]) -> bytes:
     """Index entries, 8 bytes each, for byte offsets in the data file."""
     return struct.pack(f">{len(offsets)}{INDEX_ENTRY.fields[0].code}", *offsets)
+
+
+def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
+    """As `encode_entries`, of an array."""
+    return offsets.astype(INDEX_ENTRY.dtype[0]).tobytes()
+
+
+def decode_entries(raw: Buffer) -> npt.NDArray[np.int64]:
+    """Byte offsets in the data file, of the whole index entries in `raw`; an odd rest is left out."""
+    import numpy as np
+
+    return np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).astype(np.int64)
 
 
 def entry_position(transaction_id: int, first_transaction_id: int) -> int:

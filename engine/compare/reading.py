@@ -16,9 +16,9 @@ from pathlib import Path
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.header_checks import check_headers, short_header
-from waltzctl.engine.inspect.index_checks import IndexReader
-from waltzctl.engine.inspect.record_checks import damage_finding, prove, tail_finding
+from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.index import IndexReader, prove_at_or_before
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.resync import out_of_reach
@@ -317,16 +317,8 @@ class _Scanned:
 
     def place(self, low: int) -> tuple[int, int]:
         """Offset and id of a record at or in front of `low`: one that the index proves, or the first of the segment."""
-        back = 0
-        reader = self.reader
-        if reader is not None:
-            low = min(low, reader.begins + reader.count())
-        while reader is not None and low - back > self.segment.first:
-            found = prove(self.source, reader, low - back, self.size)
-            if found is not None:
-                return found.offset, found.transaction_id
-            back = back * 2 + 1
-        return HEADER_SIZE, self.segment.first
+        found = prove_at_or_before(self.source, self.reader, low, self.size, above=self.segment.first)
+        return (HEADER_SIZE, self.segment.first) if found is None else (found.offset, found.transaction_id)
 
     def scan(self, at: int, number: int) -> Iterator[RecordBatch | Damage]:
         """Records with their bytes from an offset on."""

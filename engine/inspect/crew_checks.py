@@ -20,6 +20,7 @@ from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART
+from waltzctl.engine.log.parts import Part
 from waltzctl.engine.storage.view import FileState
 
 SHARES = 4
@@ -38,15 +39,6 @@ class Terms:
         """For one task."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         return Limits(max_duration=left, limit_rate=self.rate, exclusive=self.options.exclusive)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes ``[start, stop)`` of a segment; the record at `start` has the id `first`."""
-
-    start: int
-    stop: int
-    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +164,7 @@ def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Limi
         with SegmentCheck(job, limits) as opened:
             if opened.short or opened.reader is None:
                 return []
-            return [Part(scan.start, stop, scan.first_id) for scan, stop in opened.parts(part_size)]
+            return opened.parts(part_size)
     except (FilesChangedError, DiskReadError):
         return []  # as a whole, where that becomes a finding
 

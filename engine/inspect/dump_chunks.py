@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.record_checks import prove
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.log.index import Place, prove, prove_at_or_before
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
@@ -18,14 +18,6 @@ CHUNK = 1 << 20
 """Bytes that are read at once when going backwards."""
 
 Item = RecordBatch | Damage
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record begins, and its id."""
-
-    offset: int
-    transaction_id: int
 
 
 class SegmentReader(SegmentCheck):
@@ -114,31 +106,18 @@ class SegmentReader(SegmentCheck):
 
     def at_or_before(self, first: int | None) -> Place:
         """The place of the record `first` if the index proves it, else of one before it that it proves."""
-        back = 0
-        while first is not None and self.reader is not None and first - back > self.begins:
-            found = prove(self.data, self.reader, first - back, self.size)
-            if found is not None:
-                return Place(found.offset, found.transaction_id)
-            back = back * 2 + 1
-        return Place(HEADER_SIZE, self.begins)
+        return self._proven(self.begins if first is None else first, self.size)
+
+    def _proven(self, wanted: int, stop: int) -> Place:
+        found = prove_at_or_before(self.data, self.reader, wanted, stop, above=self.begins)
+        return Place(HEADER_SIZE, self.begins) if found is None else Place(found.offset, found.transaction_id)
 
     def _chunk_before(self, stop: int) -> Place:
         """A proven place about CHUNK bytes before `stop`; the segment's beginning where there is none."""
         reader, wanted = self.reader, stop - CHUNK
         if reader is None or wanted <= HEADER_SIZE:
             return Place(HEADER_SIZE, self.begins)
-        low, high = self.begins, self.begins + reader.count()
-        while low < high:  # the last entry at or before the offset that is wanted
-            middle = (low + high) // 2
-            entry = reader.entry(middle)
-            low, high = (middle + 1, high) if entry is not None and entry <= wanted else (low, middle)
-        back = 1
-        while low - back > self.begins:
-            found = prove(self.data, reader, low - back, stop)
-            if found is not None and found.offset < stop:
-                return Place(found.offset, found.transaction_id)
-            back *= 2
-        return Place(HEADER_SIZE, self.begins)
+        return self._proven(reader.first_from(wanted + 1) - 1, stop)
 
     def _subdivide(self, start: Place, stop: int) -> list[tuple[Place, int]]:
         """Places between `start` and `stop` where pieces begin, each with its end; found by a scan where they are far apart."""

@@ -6,22 +6,16 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.index import IndexReader, Offsets
 from waltzctl.engine.scan.columns import Damage
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, entry_position
 
 CHUNK = 16384
 """Entries that are looked at together."""
-
-_FARTHEST = 1 << 48
-"""Entries behind which no file reaches; damaged ids may lead there."""
-
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -54,43 +48,6 @@ class WrongEntries:
             self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         else:
             self.add(other.first, other.stored, other.actual, other.count, last=other.last)
-
-
-class IndexReader:
-    """The entries of an index file, read by transaction id.  `begins` is the id of the first entry."""
-
-    def __init__(self, source: ByteSource, begins: int) -> None:
-        self.source = source
-        self.begins = begins
-
-    def count(self) -> int:
-        """Whole entries there are now.  Raises DiskReadError."""
-        return max(0, (self.source.size() - HEADER_SIZE) // ENTRY_SIZE)
-
-    def excess(self) -> int:
-        """Bytes behind the last whole entry."""
-        return max(0, self.source.size() - HEADER_SIZE) % ENTRY_SIZE
-
-    def entries(self, transaction_id: int, count: int) -> Offsets:
-        """Up to `count` entries from that of `transaction_id` on; fewer where the index ends.  Raises DiskReadError."""
-        if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:
-            return np.empty(0, np.int64)
-        raw = read_bytes(self.source, entry_position(transaction_id, self.begins), count * ENTRY_SIZE)
-        return np.frombuffer(raw, ">i8", len(raw) // ENTRY_SIZE).astype(np.int64)
-
-    def read_into(self, transaction_id: int, buffer: memoryview) -> int:
-        """Fill `buffer` with entries as stored, big-endian, from that of `transaction_id` on; the number of bytes read.
-
-        Raises DiskReadError.
-        """
-        if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:
-            return 0
-        return self.source.read_into(entry_position(transaction_id, self.begins), buffer)
-
-    def entry(self, transaction_id: int) -> int | None:
-        """One entry; None beyond the end."""
-        found = self.entries(transaction_id, 1)
-        return int(found[0]) if len(found) else None
 
 
 class IndexComparison:

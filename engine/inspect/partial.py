@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from waltzctl.engine.inspect.index_checks import IndexReader, WrongEntries, check_rising
-from waltzctl.engine.inspect.record_checks import MOST_HELD, RangeScan, prove
+from waltzctl.engine.inspect.index_checks import WrongEntries, check_rising
+from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.sampling import choose_blocks
+from waltzctl.engine.log.index import MOST_HELD, last_proven, prove_at_or_before
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.scanner import read_record_at
@@ -67,13 +68,10 @@ class PartialScan:
     def _start_at(self, first: int) -> RangeScan:
         """A scan that begins at `first`, or before it where the index does not prove that place."""
         scan = self._scan
-        back = 0
-        while scan.index is not None and first - back > scan.begins:
-            found = prove(scan.source, scan.index, first - back, self._size)
-            if found is not None:
-                return self._range(found.transaction_id, found.offset)
-            back = back * 2 + 1
-        return self._range(scan.begins, HEADER_SIZE)
+        found = prove_at_or_before(scan.source, scan.index, first, self._size, above=scan.begins)
+        if found is None:
+            return self._range(scan.begins, HEADER_SIZE)
+        return self._range(found.transaction_id, found.offset)
 
     def _rising(self) -> WrongEntries | None:
         """The entries of the index that cannot be right whatever the data says."""
@@ -88,7 +86,7 @@ class PartialScan:
         """Bring the scan to the end of the file from the last record that the index proves."""
         scan, index = self._scan, self._scan.index
         if index is not None:
-            found = self._last_proven(index)
+            found = last_proven(scan.source, index, self._size)
             if found is not None:
                 scan.jump(found.transaction_id, found.end)
         for reach in (TAIL, SEARCH):
@@ -105,31 +103,6 @@ class PartialScan:
                 scan.unread_tail = True
                 return
         scan.extend_tail(self._size, empty=only_zeros(scan.source, stop, ZEROS))
-
-    def _last_proven(self, index: IndexReader) -> RecordView | None:
-        """The last record that the index proves.
-
-        Found from the end in growing steps, then between the last two: an index that is too long by any number of entries, or
-        whose last records are gone, costs a few reads.
-        """
-        count = high = index.count()
-        low, best, back = 0, None, 1
-        while high > 0:
-            place = max(1, count + 1 - back)
-            found = prove(self._scan.source, index, index.begins + place - 1, self._size)
-            if found is not None:
-                low, best = place, found
-                break
-            high = place - 1
-            back *= 2
-        while low < high:  # entries above `high` prove nothing
-            place = (low + high + 1) // 2
-            found = prove(self._scan.source, index, index.begins + place - 1, self._size)
-            if found is None:
-                high = place - 1
-            else:
-                low, best = place, found
-        return best
 
     def _claimed_end(self, tail: Damage) -> int:
         """Where the record that is expected at a tail would end by its own length; 0 where it cannot be that record."""

@@ -9,9 +9,10 @@ import numpy as np
 from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Tail
-from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
+from waltzctl.engine.inspect.index_checks import IndexComparison
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.index import MOST_HELD, IndexReader, prove
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.scan.source import ByteSource
@@ -22,8 +23,6 @@ MAX_LISTED = 10_000
 """Damaged places of a segment that are named one by one."""
 _READ_ERRORS = 100
 """Places that the system cannot read after which a file is given up."""
-MOST_HELD = 64 << 20
-"""Bytes of data of a record that is read as a whole, to prove a place or for a message; larger ones are checked in pieces."""
 _UNREADABLE = 4096
 """Bytes behind an unreadable place that are not tried."""
 
@@ -168,12 +167,7 @@ class RangeScan:
         if self.index is None:
             return None
         try:
-            low, high = self.next_id, self.index.begins + self.index.count()
-            while low < high:  # the first entry at or behind `offset`
-                middle = (low + high) // 2
-                entry = self.index.entry(middle)
-                low, high = (middle + 1, high) if entry is not None and entry < offset else (low, middle)
-            return prove(self.source, self.index, low, stop)
+            return prove(self.source, self.index, self.index.first_from(offset, self.next_id), stop)
         except DiskReadError:
             return None
 
@@ -241,18 +235,6 @@ class RangeScan:
         if self.comparison is not None and self.comparison.wrong.count:
             found.add(("index", self.comparison.wrong.stored, self.comparison.wrong.first))
         return frozenset(found)
-
-
-def prove(source: ByteSource, index: IndexReader, transaction_id: int, stop: int) -> RecordView | None:
-    """The record that the index gives for an id, if it is really there: id and checksum agree.
-
-    None also for a record of more than MOST_HELD bytes.  Raises DiskReadError.
-    """
-    entry = index.entry(transaction_id)
-    if entry is None or not 0 <= entry < stop:
-        return None
-    found = read_record_at(source, entry, expected_id=transaction_id, limit=stop, max_record=MOST_HELD)
-    return found if isinstance(found, RecordView) else None
 
 
 def damage_finding(job: SegmentJob, damage: Damage) -> Finding:

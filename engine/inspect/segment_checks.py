@@ -12,14 +12,15 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.header_checks import check_headers, short_header
-from waltzctl.engine.inspect.index_checks import IndexReader, wrong_finding
+from waltzctl.engine.inspect.index_checks import wrong_finding
 from waltzctl.engine.inspect.limits import CutShort, Limits
 from waltzctl.engine.inspect.live import Watch, has_later_segment, states
 from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partial import PartialScan
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
-from waltzctl.engine.inspect.sampling import split
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.parts import Part, cut_segment
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.engine.scan.source import ByteSource
@@ -213,12 +214,9 @@ class SegmentCheck:
             ceiling=self.job.following,
         )
 
-    def parts(self, part: int) -> list[tuple[RangeScan, int]]:
-        """Scans that can run side by side, each with the offset where it ends.  Raises DiskReadError."""
-        return [
-            (self.range_scan(one.start, one.first), one.stop)
-            for one in split(self.data, self.reader, self.begins, self.size, part)
-        ]
+    def parts(self, part: int) -> list[Part]:
+        """Parts of about `part` bytes that can be scanned side by side.  Raises DiskReadError."""
+        return cut_segment(self.data, self.reader, self.begins, self.size, part)
 
     def finish_parts(self, scans: Iterable[tuple[RangeScan, int]]) -> SegmentReport:
         """Join scans of parts; from the first one on that does not join its successor, read on from there as a whole.

@@ -37,7 +37,8 @@ class SplitSegment:
             parts = [] if check.short else check.parts(PART)
         except DiskReadError:
             parts = []  # the index cannot be read: as a whole, where that becomes a finding
-        self._parts = [(scan, stop, pool.submit(_advance, scan, stop)) for scan, stop in parts]
+        scans = [(check.range_scan(part.start, part.first), part.stop) for part in parts]
+        self._parts = [(scan, stop, pool.submit(_advance, scan, stop)) for scan, stop in scans]
 
     def result(self) -> SegmentReport:
         """The report, once every part is read."""

@@ -45,9 +45,9 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    INDEX_ENTRY,
     MAX_DATA_LENGTH,
     SegmentHeader,
+    decode_entries,
     entry_position,
 )
 
@@ -259,7 +259,7 @@ def _compare(
         named_here += int(np.count_nonzero(item.request_id_low >> 32 == partition))
         if hint is not None and first >= named:
             raw = read_bytes(hint, entry_position(first, named), len(item) * ENTRY_SIZE)
-            stored = np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE)
+            stored = decode_entries(raw)
             equal = stored == item.offset[: len(stored)]
             skipped = int(first == named and len(equal) > 0 and bool(equal[0]))  # every index begins alike
             agree += int(np.count_nonzero(equal)) - skipped

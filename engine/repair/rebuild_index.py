@@ -28,7 +28,8 @@ from waltzctl.engine.crew import Crew, LocalCrew
 from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
-from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader
+from waltzctl.engine.inspect.index_checks import IndexComparison
+from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
@@ -54,11 +55,12 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    INDEX_ENTRY,
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     SegmentHeader,
+    decode_entries,
     encode_entries,
+    encode_offsets,
     entry_position,
 )
 
@@ -121,7 +123,7 @@ class IndexPlan:
                 if self.doubts and span.cause is not DamageCause.RECORD_ORDER and hint is not None:
                     self._check_embedded(hint, item.first_transaction_id, damaged_from, span)
                 yield from self._lost(span, following, lost, hint)
-            yield item.offset.astype(INDEX_ENTRY.dtype[0]).tobytes()
+            yield encode_offsets(item.offset)
             following, span = item.first_transaction_id + len(item), None
         if self.keeps_end and hint is not None:
             yield from self._lost_end(hint, following, span)
@@ -160,7 +162,7 @@ class IndexPlan:
             known: list[int] = []
             if hint is not None and inside:
                 raw = read_bytes(hint, entry_position(first + at, self.begins), wanted * ENTRY_SIZE)
-                known = np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).tolist()
+                known = decode_entries(raw).tolist()
             entries = []
             for place in range(wanted):
                 entry = span.offset
@@ -180,10 +182,8 @@ class IndexPlan:
             if position == 0 and found != part:
                 header = "the index header is wrong" if len(found) == len(part) else "the index header is short"
             if position and found != part[: len(found)]:
-                whole = len(found) // ENTRY_SIZE
-                differ = np.frombuffer(found, INDEX_ENTRY.dtype[0], whole) != np.frombuffer(
-                    part, INDEX_ENTRY.dtype[0], whole
-                )
+                stored = decode_entries(found)
+                differ = stored != decode_entries(part)[: len(stored)]
                 if first is None and differ.any():
                     first = self.begins + (position - HEADER_SIZE) // ENTRY_SIZE + int(np.argmax(differ))
                 wrong += int(differ.sum())

@@ -35,8 +35,8 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    INDEX_ENTRY,
     SegmentHeader,
+    encode_offsets,
     index_name,
     segment_name,
 )
@@ -95,9 +95,7 @@ class _SegmentWriter:
         """Copy a piece behind what is there.  Raises DiskReadError, DiskWriteError, DamageError."""
         offsets = piece.offsets()
         entries = offsets[:-1] - offsets[0] + self.size
-        self._index.write_at(
-            HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, entries.astype(INDEX_ENTRY.dtype[0]).tobytes()
-        )
+        self._index.write_at(HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, encode_offsets(entries))
         position, stop = int(offsets[0]), int(offsets[-1])
         buffer = memoryview(bytearray(min(BLOCK, stop - position)))
         while position < stop:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, decode_entries
 
 LEAST_ENTRIES = 32
 """Entries in a row that make an index.  A record's request id, header, length and checksums cannot rise as long."""
@@ -23,7 +23,7 @@ def inside_index(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     inside = np.zeros(len(window), np.bool_)
     for phase in range(ENTRY_SIZE):
         whole = window[phase : phase + (len(window) - phase) // ENTRY_SIZE * ENTRY_SIZE]
-        entries = whole.view(">i8").astype(np.int64)
+        entries = decode_entries(whole.data)
         if len(entries) < LEAST_ENTRIES:
             continue
         before = entries[:-1]

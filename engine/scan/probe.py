@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -247,18 +248,18 @@ class Candidates:
                 break
             mask &= window[place : place + count] == low[place]
         places = np.flatnonzero(mask)
-        ids = _at_every_byte(window, ">i8", 0)[places].astype(np.int64)
+        ids = _at_every_byte(window, RECORD_HEADER.dtype["transaction_id"], 0)[places].astype(np.int64)
         keep = (ids >= self._lowest) & (ids <= highest)
         places, ids = places[keep], ids[keep]
         if self._origin is not None:
             keep = ids - self._lowest <= self._highest - self._lowest + (at + places - self._origin) // OVERHEAD
             places, ids = places[keep], ids[keep]
-        lengths = _at_every_byte(window, ">i4", LENGTH_AT)[places].astype(np.int64)
+        lengths = _at_every_byte(window, RECORD_HEADER.dtype["data_length"], LENGTH_AT)[places].astype(np.int64)
         keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)
         places = places[keep]
         blank = np.ones(len(places), np.bool_)
         for word in range(0, OVERHEAD, 8):
-            blank &= _at_every_byte(window, "<i8", word)[places] == 0
+            blank &= _at_every_byte(window, np.dtype(np.int64), word)[places] == 0
         places = places[~blank]
         if self._origin is None and len(places) > count // CROWD:
             inside = inside_index(window)
@@ -270,7 +271,6 @@ class Candidates:
 LENGTH_AT = RECORD_HEADER.offset_of("data_length")
 
 
-def _at_every_byte(window: npt.NDArray[np.uint8], code: str, offset: int) -> npt.NDArray[np.generic]:
-    """The values of type `code` that begin at each byte of `window` from `offset` on."""
-    dtype = np.dtype(code)
+def _at_every_byte(window: npt.NDArray[np.uint8], dtype: np.dtype[Any], offset: int) -> npt.NDArray[np.generic]:
+    """The values of type `dtype` that begin at each byte of `window` from `offset` on."""
     return np.ndarray((len(window) - offset - dtype.itemsize + 1,), dtype, window, offset, (1,))

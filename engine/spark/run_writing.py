@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from waltzctl.engine.durable import disk
@@ -29,10 +28,10 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    INDEX_ENTRY,
     RECORD_HEADER,
     RECORD_OVERHEAD,
     SegmentHeader,
+    encode_entries,
     index_name,
     segment_name,
 )
@@ -94,7 +93,7 @@ class _Run:
     def flush(self, *, sync: bool = False) -> None:
         with disk.WritableFile.open(self.data_path) as data, disk.WritableFile.open(self.index_path) as index:
             if self.waiting:
-                entries = np.array(self.offsets, INDEX_ENTRY.dtype[0]).tobytes()
+                entries = encode_entries(self.offsets)
                 done = self.following - len(self.offsets) - self.first
                 data.write_at(self.written, b"".join(self.waiting))
                 index.write_at(HEADER_SIZE + ENTRY_SIZE * done, entries)

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.dump_chunks import Item, Place, SegmentReader
-from waltzctl.engine.inspect.record_checks import prove
+from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
+from waltzctl.engine.log.index import Place, prove
+from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun
 from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
 from waltzctl.engine.scan.resync import LOOKAHEAD
@@ -116,8 +117,8 @@ def _by_index(reader: SegmentReader, part: Part) -> Range | None:
     high = end if part.last is None else max(low, min(part.last + 1, end))
 
     def bound(number: int) -> Place | None:
-        wanted = low + (high - low) * number // part.count
-        return _proven(reader, wanted, part.job.bytes) if low < wanted < high else None
+        wanted = share(low, high, number, part.count)
+        return None if wanted is None else _proven(reader, wanted, part.job.bytes)
 
     begin = reader.at_or_before(part.first) if part.number == 0 else bound(part.number)
     if begin is None:

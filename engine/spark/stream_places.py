@@ -13,12 +13,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.record_checks import prove
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.index import Place, prove_at_or_before
+from waltzctl.engine.log.parts import cut
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
@@ -218,44 +220,28 @@ class PartitionPlaces:
                 whole = replace(whole, start=start.end, start_id=whole.first)
             elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:
                 whole = replace(whole, start=found.offset, start_id=found.transaction_id)
-            parts, ids = -(-(stop - whole.start) // SPLIT_BYTES), whole.last + 1 - whole.first
-            cuts: list[RecordView] = []
-            for number in range(1, min(parts, ids)):
-                wanted = whole.first + ids * number // parts
-                cut = None if opened.reader is None else prove(opened.data, opened.reader, wanted, stop)
-                if cut is not None and cut.transaction_id > whole.first and (not cuts or cut.offset > cuts[-1].offset):
-                    cuts.append(cut)
-        begins = [(whole.first, whole.start, whole.start_id)]
-        begins += [(cut.transaction_id, cut.offset, cut.transaction_id) for cut in cuts]
-        for number, (first, offset, start_id) in enumerate(begins):
-            final = number == len(begins) - 1
-            end = stop if final else begins[number + 1][1]
+            begin, ids = Place(whole.start, whole.start_id), (whole.first, whole.last + 1)
+            parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
+        for part, behind in zip_longest(parts, parts[1:]):
             yield replace(
                 whole,
-                first=first,
-                last=whole.last if final else begins[number + 1][0] - 1,
-                start=offset,
-                start_id=start_id,
-                following=whole.following if final else None,
-                ends_at=whole.ends_at if final else None,
-                bytes=max(0, end - offset),
+                first=whole.first if part is parts[0] else part.first,
+                last=whole.last if behind is None else behind.first - 1,
+                start=part.start,
+                start_id=part.first,
+                following=whole.following if behind is None else None,
+                ends_at=whole.ends_at if behind is None else None,
+                bytes=max(0, part.stop - part.start),
             )
 
 
 def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:
     """The record of the highest id up to `bound` that the index proves without much searching; None: begin at the beginning."""
-    reader = opened.reader
-    if reader is None:
+    if opened.reader is None:
         return None
-    wanted, back = reader.begins + reader.count() - 1, 0
-    if bound is not None:
-        wanted = min(wanted, bound)
-    while wanted - back >= opened.begins:
-        found = prove(opened.data, reader, wanted - back, opened.size)
-        if found is not None:
-            return anchor_of_view(found, opened.job.first)
-        back = back * 2 + 1
-    return None
+    wanted = opened.reader.end() if bound is None else bound
+    found = prove_at_or_before(opened.data, opened.reader, wanted, opened.size, above=opened.begins - 1)
+    return None if found is None else anchor_of_view(found, opened.job.first)
 
 
 def _look(opened: SegmentCheck, anchor: Anchor) -> Anchor | None:

@@ -1,7 +1,7 @@
 """The work of one task: count the records of a segment, or of a part of a large one, and name its damaged places.
 
 Everything here is a value that can be sent to another process.  What a part is follows from its number alone: it begins and
-ends where the index proves a record to begin (as `engine.inspect.sampling.split` does), found by whoever reads it, so that the
+ends where the index proves a record to begin (as `engine.log.parts.cut` does), found by whoever reads it, so that the
 planning opens no file.  Whether neighbouring parts join is for the caller to see; where they do not, the segment is read again as
 a whole.
 """
@@ -16,13 +16,15 @@ import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.inspect.dump_chunks import Item, Place, SegmentReader
+from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.record_checks import MAX_LISTED, prove
+from waltzctl.engine.inspect.record_checks import MAX_LISTED
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch
+from waltzctl.engine.log.index import Place, prove
+from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import DamageCause, RecordBatch
 from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
@@ -106,10 +108,10 @@ class _PartReader(SegmentReader):
         """Where the part `number` begins; None where the index does not prove a record.  Raises DiskReadError."""
         if number == 0:
             return Place(HEADER_SIZE, self.begins)
-        count = 0 if self.reader is None else self.reader.count()
-        if self.reader is None or count < parts:
+        wanted = None if self.reader is None else share(self.begins, self.reader.end(), number, parts)
+        if self.reader is None or wanted is None:
             return None
-        found = prove(self.data, self.reader, self.begins + count * number // parts, self.size)
+        found = prove(self.data, self.reader, wanted, self.size)
         return None if found is None else Place(found.offset, found.transaction_id)
 
     def part(self, start: Place, stop: int) -> Iterator[Item]:

@@ -20,7 +20,7 @@ from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.evidence import written_entries
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import SegmentView
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, MAX_DATA_LENGTH, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, decode_entries, entry_position
 
 
 def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool:
@@ -76,7 +76,7 @@ def _alike(index: ByteSource, first: int, stop: int, begins: int, data: ByteSour
             continue
         sizes = np.diff(run.offset, append=run.end)
         raw = read_bytes(index, entry_position(low, first), (high - low + 1) * ENTRY_SIZE)
-        listed = np.diff(np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).astype(np.int64))
+        listed = np.diff(decode_entries(raw))
         if not np.array_equal(listed, sizes[low - run.first_transaction_id : high - run.first_transaction_id]):
             return None
         compared += high - low

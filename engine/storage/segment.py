@@ -23,8 +23,8 @@ from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     FORMAT_VERSION,
     HEADER_SIZE,
-    INDEX_ENTRY,
     SegmentHeader,
+    encode_offsets,
     entry_position,
     index_name,
     segment_name,
@@ -140,9 +140,6 @@ class BatchPart(NamedTuple):
     offsets: npt.NDArray[np.int64]
 
 
-_ENTRY = INDEX_ENTRY.dtype[0]
-
-
 class ActiveSegment:
     """The last segment of a partition, open for writing.  Not thread-safe.
 
@@ -194,7 +191,7 @@ class ActiveSegment:
         SyncFailedError means that nobody knows what the disk holds: the caller must not write again.
         """
         following = self.next_transaction_id + len(part.offsets) - 1
-        entries = (part.offsets[:-1] + self.end).astype(_ENTRY).tobytes()
+        entries = encode_offsets(part.offsets[:-1] + self.end)
         try:
             self.data.write_pieces_at(self.end, part.pieces)
             self.index_synced = False

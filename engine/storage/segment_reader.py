@@ -36,6 +36,7 @@ from waltzctl.formats.segment import (
     RECORD_HEADER,
     RECORD_OVERHEAD,
     Record,
+    decode_entries,
     entry_position,
 )
 
@@ -220,7 +221,7 @@ class SegmentReader:
         if len(raw) < wanted * ENTRY_SIZE:
             return None
         offsets = np.empty(count + 1, np.int64)
-        offsets[:wanted] = np.frombuffer(raw, INDEX_ENTRY.dtype[0])
+        offsets[:wanted] = decode_entries(raw)
         if at_end:
             offsets[count] = run.end
         if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():

@@ -41,6 +41,8 @@ from waltzctl.formats.segment import (
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     SegmentHeader,
+    decode_entries,
+    encode_offsets,
     entry_position,
 )
 
@@ -328,8 +330,8 @@ class _Examination:
             return run.first_transaction_id
         position = entry_position(run.first_transaction_id, self.first)
         raw = read_bytes(self.index, position, len(run) * ENTRY_SIZE)
-        whole = len(raw) // ENTRY_SIZE
-        entries = np.frombuffer(raw, dtype=">i8", count=whole)
+        entries = decode_entries(raw)
+        whole = len(entries)
         wrong = np.flatnonzero(entries != run.offset[:whole])
         if len(wrong):
             return run.first_transaction_id + int(wrong[0])
@@ -430,4 +432,4 @@ def index_entries(extent: SegmentExtent, start: tuple[int, int]) -> Iterator[byt
             if isinstance(part, Damage):
                 cause = OSError(f"transaction {part.transaction_id} changed while the index was built")
                 raise DiskReadError(extent.data_path, part.offset, cause)
-            yield part.offset.astype(">i8").tobytes()
+            yield encode_offsets(part.offset)

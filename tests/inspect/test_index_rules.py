@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.builders import segment_header
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect import index_checks
-from waltzctl.engine.inspect.index_checks import IndexComparison, IndexReader, WrongEntries, check_rising
+from waltzctl.engine.inspect.index_checks import IndexComparison, WrongEntries, check_rising
+from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries

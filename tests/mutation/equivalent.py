@@ -211,17 +211,17 @@ _REPAIR = (
     ),
 )
 
-_INSPECT = (
+_LOG = (
     Equivalent(
-        "engine/inspect/partial.py",
-        "PartialScan._last_proven",
-        "place = max(1, count + 1 - back)",
-        "place = max(1, count + 0 - back)",
+        "engine/log/index.py",
+        "last_proven",
+        "number = max(1, count + 1 - back)",
+        "number = max(1, count + 0 - back)",
         "the entries above the first one that proves its record are searched all the same",
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_INSPECT, *_COMPARE, *_FORMATS, *_REPAIR, *_SCAN, *_STORAGE)
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_LOG, *_REPAIR, *_SCAN, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
@@ -231,7 +231,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/crew_checks.py": ("SHARES",),
     "engine/inspect/digests.py": ("_CHUNK", "_NEAR"),
     "engine/inspect/dump_chunks.py": ("CHUNK",),
-    "engine/inspect/index_checks.py": ("CHUNK", "_FARTHEST"),
+    "engine/inspect/index_checks.py": ("CHUNK",),
+    "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),

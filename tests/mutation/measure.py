@@ -72,6 +72,7 @@ ROOMS = {
         ("engine/inspect",), ("tests/inspect", "tests/cli/test_verify.py", "tests/cli/test_verify_manifest.py")
     ),
     "scan": Room(("engine/scan",), ("tests/scan",)),
+    "log": Room(("engine/log",), ("tests/log",)),
     "compare": Room(("engine/compare",), ("tests/compare", "tests/cli/test_compare.py")),
     "net": Room(("engine/net",), ("tests/net", "tests/node")),
     "node": Room(("engine/node",), ("tests/node",)),

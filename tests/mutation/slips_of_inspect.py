@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.trial import Slip
 
 _LOG = "engine/log/assess.py"
+_ENTRIES = "engine/log/index.py"
 _PARTITION = "engine/inspect/partition_checks.py"
 _SEGMENT = "engine/inspect/segment_checks.py"
 _INDEX = "engine/inspect/index_checks.py"
@@ -129,14 +130,21 @@ INSPECT: tuple[Slip, ...] = (
         "a wrong entry is counted twice",
     ),
     Slip(
-        _INDEX,
+        _ENTRIES,
+        "wanted, back = min(transaction_id, index.end() - 1), 0",
+        "wanted, back = transaction_id + 1, 0",
+        ("tests/log/test_index_and_parts.py",),
+        "a reader begins behind the record that it was asked for",
+    ),
+    Slip(
+        _ENTRIES,
         "if transaction_id < self.begins or count <= 0",
         "if transaction_id < self.begins - 1 or count <= 0",
         _STEP,
         "the header of an index is read as an entry",
     ),
     Slip(
-        _INDEX,
+        _ENTRIES,
         "        return max(0, self.source.size() - HEADER_SIZE) % ENTRY_SIZE\n",
         "        return 0\n",
         _STEP,

@@ -1,0 +1,142 @@
+"""A segment's index: its entries by transaction id, and the records that they lead to, believed only once the data proves them.
+
+Whoever wants to begin in the middle of a segment asks here.  An entry is a hint: the record that it leads to has to be there,
+with the id and with a checksum that agrees.  So a stale, torn or forged index costs time and never an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, entry_position
+
+MOST_HELD = 64 << 20
+"""Bytes of data of a record that is read as a whole, to prove a place or for a message; larger ones are checked in pieces."""
+_FARTHEST = 1 << 48
+"""Entries behind which no file reaches; damaged ids may lead there."""
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record begins, in bytes from the start of its data file, and its id."""
+
+    offset: int
+    transaction_id: int
+
+
+class IndexReader:
+    """The entries of an index file, read by transaction id.  `begins` is the id of the first entry."""
+
+    def __init__(self, source: ByteSource, begins: int) -> None:
+        self.source = source
+        self.begins = begins
+
+    def count(self) -> int:
+        """Whole entries there are now.  Raises DiskReadError."""
+        return max(0, (self.source.size() - HEADER_SIZE) // ENTRY_SIZE)
+
+    def end(self) -> int:
+        """The id behind the last whole entry there is now.  Raises DiskReadError."""
+        return self.begins + self.count()
+
+    def excess(self) -> int:
+        """Bytes behind the last whole entry."""
+        return max(0, self.source.size() - HEADER_SIZE) % ENTRY_SIZE
+
+    def entries(self, transaction_id: int, count: int) -> Offsets:
+        """Up to `count` entries from that of `transaction_id` on; fewer where the index ends.  Raises DiskReadError."""
+        if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:
+            return np.empty(0, np.int64)
+        raw = read_bytes(self.source, entry_position(transaction_id, self.begins), count * ENTRY_SIZE)
+        return decode_entries(raw)
+
+    def read_into(self, transaction_id: int, buffer: memoryview) -> int:
+        """Fill `buffer` with entries as stored, big-endian, from that of `transaction_id` on; the number of bytes read.
+
+        Raises DiskReadError.
+        """
+        if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:
+            return 0
+        return self.source.read_into(entry_position(transaction_id, self.begins), buffer)
+
+    def entry(self, transaction_id: int) -> int | None:
+        """One entry; None beyond the end.  Raises DiskReadError."""
+        found = self.entries(transaction_id, 1)
+        return int(found[0]) if len(found) else None
+
+    def first_from(self, offset: int, low: int | None = None) -> int:
+        """The id, `low` or above, of the first entry that is `offset` or more; the id behind the last one where none is.
+
+        Found by halving, as entries rise; what a wrong index leads to has to be proven.  Raises DiskReadError.
+        """
+        low, high = self.begins if low is None else low, self.end()
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            low, high = (middle + 1, high) if entry is not None and entry < offset else (low, middle)
+        return low
+
+
+def prove(data: ByteSource, index: IndexReader, transaction_id: int, stop: int) -> RecordView | None:
+    """The record that the index gives for an id, if it is really there, in front of the offset `stop`: id and checksum agree.
+
+    None also for a record of more than MOST_HELD bytes.  Raises DiskReadError.
+    """
+    entry = index.entry(transaction_id)
+    if entry is None or not 0 <= entry < stop:
+        return None
+    found = read_record_at(data, entry, expected_id=transaction_id, limit=stop, max_record=MOST_HELD)
+    return found if isinstance(found, RecordView) else None
+
+
+def prove_at_or_before(
+    data: ByteSource, index: IndexReader | None, transaction_id: int, stop: int, *, above: int
+) -> RecordView | None:
+    """A proven record whose id is `transaction_id`, or else one before it; None where the segment's first record serves as well.
+
+    Looked for in steps that double, so what is found is not always the last one.  Ids up to and including `above` are not
+    tried.  Raises DiskReadError.
+    """
+    if index is None:
+        return None
+    wanted, back = min(transaction_id, index.end() - 1), 0
+    while wanted - back > above:
+        found = prove(data, index, wanted - back, stop)
+        if found is not None:
+            return found
+        back = back * 2 + 1
+    return None
+
+
+def last_proven(data: ByteSource, index: IndexReader, stop: int) -> RecordView | None:
+    """The last record in front of the offset `stop` that the index proves; None without any.
+
+    Found from the end in growing steps, then between the last two: an index that is too long by any number of entries, or
+    whose last records are gone, costs a few reads.  Raises DiskReadError.
+    """
+    count = high = index.count()
+    low, best, back = 0, None, 1
+    while high > 0:
+        number = max(1, count + 1 - back)
+        found = prove(data, index, index.begins + number - 1, stop)
+        if found is not None:
+            low, best = number, found
+            break
+        high = number - 1
+        back *= 2
+    while low < high:  # entries above `high` prove nothing
+        number = (low + high + 1) // 2
+        found = prove(data, index, index.begins + number - 1, stop)
+        if found is None:
+            high = number - 1
+        else:
+            low, best = number, found
+    return best
