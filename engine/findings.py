@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Protocol
 
 from waltzctl.engine.catalogue import CATALOGUE, Code, Kind, Severity
@@ -73,7 +73,7 @@ class Finding:
 
     code: Code
     severity: Severity
-    path: Path | str
+    path: PurePath | str
     message: str
     partition: int | None = None
     segment: int | None = None
@@ -86,7 +86,7 @@ class Finding:
 
 def remedy_for(
     code: Code,
-    storage_directory: Path | None,
+    storage_directory: PurePath | None,
     partition: int | None,
     severity: Severity | None = None,
     ran: Ran | None = None,
@@ -108,7 +108,7 @@ def remedy_for(
     return shlex.join(words + options)
 
 
-def left_by(finding: Finding, storage_directory: Path, ran: Ran, mended: Collection[int | None] = ()) -> Finding:
+def left_by(finding: Finding, storage_directory: PurePath, ran: Ran, mended: Collection[int | None] = ()) -> Finding:
     """A finding that is left after a command was run, with the step that comes next; `mended`: partitions that it changed."""
     if CATALOGUE[finding.code].again and finding.partition in mended:
         return finding
@@ -118,11 +118,11 @@ def left_by(finding: Finding, storage_directory: Path, ran: Ran, mended: Collect
 
 def make_finding(
     code: Code,
-    path: Path | str,
+    path: PurePath | str,
     message: str,
     *,
     severity: Severity | None = None,
-    storage_directory: Path | None = None,
+    storage_directory: PurePath | None = None,
     partition: int | None = None,
     segment: int | None = None,
     transaction_id: int | None = None,
@@ -162,9 +162,9 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
 class Where:
     """The partition directory of which something is told; `storage` is the directory that remedies name."""
 
-    storage: Path | None
+    storage: PurePath | None
     partition: int | None
-    directory: Path
+    directory: PurePath
 
 
 def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
@@ -348,7 +348,7 @@ class Tail:
         return f"above the local low-water mark {self.mark}"
 
 
-def damage_finding(damage: Unreadable, where: Where, segment: int, path: Path) -> Finding:
+def damage_finding(damage: Unreadable, where: Where, segment: int, path: PurePath) -> Finding:
     """Damage in front of valid records of a segment, whose data file is `path`."""
     expected, following = damage.transaction_id, damage.next_transaction_id
     if damage.cause == Code.RECORD_ORDER:
@@ -369,7 +369,7 @@ def damage_finding(damage: Unreadable, where: Where, segment: int, path: Path) -
     )
 
 
-def tail_finding(damage: Unreadable, tail: Tail, where: Where, segment: int, path: Path) -> Finding:
+def tail_finding(damage: Unreadable, tail: Tail, where: Where, segment: int, path: PurePath) -> Finding:
     """A torn tail of a segment, whose data file is `path`."""
     expected, harmless = damage.transaction_id, tail.harmless(damage.transaction_id)
     stands = _stands(damage)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import typer
@@ -49,7 +49,7 @@ _NOUNS = {What.RECORDS: "record", What.SEGMENTS: "segment", What.INDEX: "entry",
 class Request:
     """What was asked for; None where nothing was said."""
 
-    path: Path
+    path: PurePath
     what: What | None
     partitions: Collection[int] | None
     first: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.console import Console
 from waltzctl.engine.columns.finding import FINDING
@@ -21,7 +21,7 @@ from waltzctl.values import counted
 class Export:
     """What is to be written, and by whom."""
 
-    path: Path
+    path: PurePath
     target: Path
     format: str
     what: What

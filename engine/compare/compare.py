@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.compare.directories import Directories, Member, open_directories
 from waltzctl.engine.compare.outcome import ORDER, CompareOptions, CompareSummary, PartitionComparison
@@ -35,7 +35,7 @@ _MOST_DIFFERENCES = 1000
 """Differences of a partition whose records are described."""
 
 
-def compare(paths: Sequence[Path], options: CompareOptions, crew: Crew) -> Iterator[Compared]:
+def compare(paths: Sequence[PurePath], options: CompareOptions, crew: Crew) -> Iterator[Compared]:
     """Findings and a `PartitionComparison` for each partition, in order, and a `CompareSummary` as the last item.
 
     `paths`: storage directories, one for each node.  Nothing is written or locked.

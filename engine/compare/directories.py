@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.compare.reading import Replica, Segment
 from waltzctl.engine.compare.vote import Ballot
@@ -28,7 +28,7 @@ class Member:
     somebody agreed to.
     """
 
-    path: Path
+    path: PurePath
     ballot: Ballot
     replica: Replica | None
     held_to: int | None = None
@@ -111,7 +111,7 @@ def belongs(view: StorageView, partition: int) -> bool:
     return is_hosted(view.path, view.control, partition, directory=partition in view.partitions)
 
 
-def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) -> Directories:
+def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | None) -> Directories:
     """Look at every directory.
 
     Raises InvalidRequestError for fewer than two, for one given twice and for a partition that cannot be, NotWaltzError,
@@ -121,7 +121,7 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
         raise InvalidRequestError(
             "one replica alone cannot be compared", advice="name the storage directories of at least two replicas"
         )
-    known: dict[str, Path] = {}
+    known: dict[str, PurePath] = {}
     for path in paths:
         target = resolve(path)
         if target.kind is not TargetKind.STORAGE:
@@ -158,7 +158,7 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
     return Directories(views, reference.header.cluster_key, len(reference.partitions), held, ledgers)
 
 
-def _view(path: Path, partitions: Collection[int] | None) -> StorageView:
+def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
     except NotWaltzError:

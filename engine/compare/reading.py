@@ -11,7 +11,7 @@ import contextlib
 import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
@@ -66,7 +66,7 @@ class Replica:
     """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it."""
 
     number: int
-    storage: Path
+    storage: PurePath
     partition: int
     cluster_key: uuid.UUID
     mark: int | None

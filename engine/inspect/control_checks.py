@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.findings import Code, Finding, make_finding
@@ -36,7 +36,7 @@ class ControlState:
 
 
 def inspect_control(
-    path: Path, storage: Path | None, partitions: Collection[int] | None = None, *, exclusive: bool = False
+    path: PurePath, storage: PurePath | None, partitions: Collection[int] | None = None, *, exclusive: bool = False
 ) -> ControlState:
     """Read and check a control file; a struct that is being written at this moment is no finding.
 
@@ -65,7 +65,7 @@ def inspect_control(
 
 
 def check_control(
-    path: Path, control: ControlFile | None, storage: Path | None, partitions: Collection[int] | None = None
+    path: PurePath, control: ControlFile | None, storage: PurePath | None, partitions: Collection[int] | None = None
 ) -> Iterator[Finding]:
     """Findings of a control file as decoded; None stands for one that is missing or too short for its header."""
     if control is None:
@@ -104,7 +104,7 @@ def first_nonzero(data: bytes) -> int | None:
     return len(data) - len(rest) if rest else None
 
 
-def _no_header(path: Path, storage: Path | None) -> Finding:
+def _no_header(path: PurePath, storage: PurePath | None) -> Finding:
     state = FileState.of(path)
     if state is None:
         return make_finding(
@@ -122,7 +122,7 @@ def _no_header(path: Path, storage: Path | None) -> Finding:
     )
 
 
-def _size_finding(path: Path, control: ControlFile, storage: Path | None) -> Finding:
+def _size_finding(path: PurePath, control: ControlFile, storage: PurePath | None) -> Finding:
     count = control.header.num_partitions
     wanted = " or ".join(f"{layout.file_size(count)} ({layout})" for layout in Layout) if count > 0 else "more"
     held = len(control.partitions)
@@ -142,7 +142,7 @@ def computed_checksum(one: PartitionStruct) -> int:
     return one.sealed().checksum
 
 
-def _check_info(path: Path, layout: Layout, info: PartitionInfo, storage: Path | None) -> Iterator[Finding]:
+def _check_info(path: PurePath, layout: Layout, info: PartitionInfo, storage: PurePath | None) -> Iterator[Finding]:
     partition = info.partition
 
     def finding(code: Code, message: str, offset: int, length: int) -> Finding:

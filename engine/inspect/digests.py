@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.scan.source import ByteSource
@@ -74,7 +74,7 @@ class HashingSource:
         """The source belongs to somebody else."""
 
 
-def digest_file(path: Path, length: int, limits: Limits) -> Digest | None:
+def digest_file(path: PurePath, length: int, limits: Limits) -> Digest | None:
     """Of the first `length` bytes of a file; None where there are not so many.  Raises DiskReadError, CutShort."""
     try:
         with open_source(path) as source:

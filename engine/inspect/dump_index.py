@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding
@@ -32,7 +32,7 @@ class IndexEntry:
 
 
 def dump_index(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
     first: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, loss_finding
@@ -50,7 +50,7 @@ class DumpedRecord:
 
 
 def dump_records(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
     first: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
@@ -55,7 +55,7 @@ class PartitionRun:
         self._around = around
         self._limits = limits
         self._reports: list[SegmentReport] = []
-        self._seen: set[tuple[Code, Path | str, int | None]] = set()
+        self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
         self._template = SegmentJob(
             partition.path,
             0,
@@ -371,7 +371,7 @@ class PartitionRun:
             temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
             yield from stray_files(self._context, temporary, unknown)
 
-    def _still_there(self, paths: Sequence[Path]) -> list[Path]:
+    def _still_there(self, paths: Sequence[PurePath]) -> list[PurePath]:
         """Of names that may belong to work in progress, those that are not it."""
         return [
             path
@@ -450,13 +450,13 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
         yield from _interrupted(storage)
 
 
-def _interrupted(storage: Path) -> Iterator[Finding]:
-    if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
+def _interrupted(storage: PurePath) -> Iterator[Finding]:
+    if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
         return  # nothing was ever repaired here: the import below is saved as well
     from waltzctl.engine.storage.store import interrupted
 
     try:
-        entries = interrupted(storage)
+        entries = interrupted(places.local(storage))
     except WaltzError as error:
         yield make_finding(Code.READ_ERROR, storage / disk.STATE_DIRECTORY, str(error))
         return

@@ -14,7 +14,7 @@ import shlex
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
@@ -60,7 +60,7 @@ class ReleasedStart:
     findings: tuple[Finding, ...]
 
 
-def released_start(storage: Path, control: ControlFile | None) -> ReleasedStart:
+def released_start(storage: PurePath, control: ControlFile | None) -> ReleasedStart:
     """Go through a start of the release on a storage directory.  `control`: its control file, as decoded.
 
     What cannot be read is a finding.  Reads the control file, headers, and of each segment what the release would scan.
@@ -76,7 +76,7 @@ def released_start(storage: Path, control: ControlFile | None) -> ReleasedStart:
 class _Refused(Exception):  # noqa: N818  # the release does not get past this segment
     """Why a segment cannot be opened.  `command` mends it without loss, where there is one."""
 
-    def __init__(self, path: Path, why: str, command: str | None = None) -> None:
+    def __init__(self, path: PurePath, why: str, command: str | None = None) -> None:
         super().__init__(why)
         self.path, self.why, self.command = path, why, command
 
@@ -92,7 +92,7 @@ class _Opened:
 
 
 class _Start:
-    def __init__(self, storage: Path, control: ControlFile | None) -> None:
+    def __init__(self, storage: PurePath, control: ControlFile | None) -> None:
         self.storage = storage
         self.control = control
         self.control_path = storage / CONTROL_FILE_NAME
@@ -102,7 +102,7 @@ class _Start:
     def _find(
         self,
         code: Code,
-        path: Path,
+        path: PurePath,
         message: str,
         *,
         command: str | None = None,
@@ -125,7 +125,7 @@ class _Start:
 
     def refuse(
         self,
-        path: Path,
+        path: PurePath,
         why: str,
         *,
         command: str | None = None,
@@ -141,7 +141,7 @@ class _Start:
         """Control file, then partitions.  Raises DiskReadError."""
         for number, mark, key in self._assigned():
             directory = self.storage / str(number)
-            if directory.is_dir():
+            if places.is_directory(directory):
                 _PartitionStart(self, number, mark, key, view_partition(directory, number)).run()
             elif places.still_named(directory):
                 self.refuse(directory, "it is no directory", partition=number)
@@ -229,7 +229,7 @@ class _PartitionStart:
         segment = None if parsed is None else parsed[0]
         self.start.refuse(refusal.path, refusal.why, command=refusal.command, partition=self.number, segment=segment)
 
-    def _tell(self, path: Path, opened: _Opened) -> None:
+    def _tell(self, path: PurePath, opened: _Opened) -> None:
         if opened.dropped:
             said = (
                 f"release 0.13.2 cuts this file in front of transaction {opened.next_id} without a word:"
@@ -306,7 +306,7 @@ class _PartitionStart:
         with open_source(path) as source, open_source(index_path) as entries:
             return self._recover(data, header, index, index_header, source, entries, rebuild)
 
-    def _compare(self, path: Path, header: SegmentHeader, command: str | None) -> None:
+    def _compare(self, path: PurePath, header: SegmentHeader, command: str | None) -> None:
         if header.cluster_key != self.key:
             raise _Refused(path, f"{path.name} says that it belongs to the cluster {header.cluster_key}", command)
         if header.partition != self.number:
@@ -352,7 +352,7 @@ class _PartitionStart:
         return False
 
     @staticmethod
-    def _entry(path: Path, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
+    def _entry(path: PurePath, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
         position = HEADER_SIZE + ENTRY_SIZE * (number - begins)
         raw = bytearray(ENTRY_SIZE)
         if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:
@@ -362,7 +362,7 @@ class _PartitionStart:
             raise _Refused(path, f"the entry of transaction {number} in {path.name} is negative", rebuild)
         return int(offset)
 
-    def _size_of_good(self, path: Path, source: ByteSource, offset: int, number: int) -> int | None:
+    def _size_of_good(self, path: PurePath, source: ByteSource, offset: int, number: int) -> int | None:
         """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
         if offset >= source.size():
             return None
@@ -374,7 +374,7 @@ class _PartitionStart:
             break
         return None
 
-    def _check_length(self, path: Path, source: ByteSource, offset: int, number: int) -> None:
+    def _check_length(self, path: PurePath, source: ByteSource, offset: int, number: int) -> None:
         size = source.size()
         header = Probe(source, size, MAX_DATA_LENGTH, Budget(2**63)).header(offset) if offset < size else None
         if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:

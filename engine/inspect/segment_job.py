@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, Severity, Where, make_finding
 from waltzctl.engine.inspect.digests import Digest
@@ -22,11 +22,11 @@ class SegmentJob:
     the directory that remedies name.
     """
 
-    directory: Path
+    directory: PurePath
     first: int
     partition: int | None = None
     last: bool = True
-    storage: Path | None = None
+    storage: PurePath | None = None
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
     held: bool = False
@@ -42,12 +42,12 @@ class SegmentJob:
     """The last transaction that the partition's marks and files prove to have been durable (`engine.storage.evidence`)."""
 
     @property
-    def data_path(self) -> Path:
+    def data_path(self) -> PurePath:
         """The data file."""
         return self.directory / (self.name or segment_name(self.first))
 
     @property
-    def index_path(self) -> Path:
+    def index_path(self) -> PurePath:
         """The index file."""
         return index_path_of(self.data_path)
 

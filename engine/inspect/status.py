@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import DamageError, InvalidRequestError
@@ -62,7 +62,7 @@ class StorageStatus:
     `findings` are those that belong to no partition.
     """
 
-    path: Path | str
+    path: PurePath | str
     cluster_key: uuid.UUID | None
     layout: Layout | None
     num_partitions: int | None
@@ -71,7 +71,9 @@ class StorageStatus:
     findings: tuple[Finding, ...] = ()
 
 
-def storage_status(path: Path, partitions: Collection[int] | None = None, crew: Crew | None = None) -> StorageStatus:
+def storage_status(
+    path: PurePath, partitions: Collection[int] | None = None, crew: Crew | None = None
+) -> StorageStatus:
     """Look at a storage directory: headers, index lengths, both ends of each segment; with a `crew` its workers look.
 
     Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;

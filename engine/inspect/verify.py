@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.crew import Crew
@@ -45,7 +45,7 @@ _AHEAD = 3
 
 
 def verify(
-    paths: Iterable[Path],
+    paths: Iterable[PurePath],
     options: VerifyOptions | None = None,
     progress: Progress = SILENT,
     crew: Crew | None = None,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import (
     FileState,
     SegmentView,
@@ -77,11 +78,11 @@ class IndexPlan:
     has inside the damage in front of it is not taken for one.
     """
 
-    path: Path
+    path: PurePath
     content: Content
     begins: int
     header: bytes
-    hint: Path | None
+    hint: PurePath | None
     ceiling: int | None = None
     keeps_end: bool = False
     doubts: bool = False
@@ -226,7 +227,7 @@ def index_header(
 class _SegmentTask:
     """A segment whose index is to be looked at."""
 
-    storage: Path
+    storage: PurePath
     partition: int
     segment: SegmentView
     control: ControlFile | None
@@ -250,7 +251,7 @@ class _SegmentPlan:
 
 
 def plan_rebuild_index(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
     everything: bool = False,
@@ -274,7 +275,7 @@ def plan_rebuild_index(
     view = view_storage(target.storage, partitions)
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
-    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
+    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)

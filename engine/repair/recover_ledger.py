@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
@@ -19,6 +19,7 @@ from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.recover_parts import Ground
 from waltzctl.engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 from waltzctl.formats.adapters import format_time
@@ -130,7 +131,7 @@ class _Contents:
         return [encode_ledger(sorted(losses, key=lambda loss: (loss.partition, loss.first)))]
 
 
-def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Repair:
+def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) -> Repair:
     """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
 
     Raises NotWaltzError, InvalidRequestError for a partition that cannot be, RefusedError when a repair was interrupted, or for
@@ -144,7 +145,7 @@ def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Rep
     control = read_control(target.storage / CONTROL_FILE_NAME)
     if partitions is not None and control is not None:
         check_partitions(control, partitions)
-    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, forget_losses=True))
+    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
     draft.refuse_interrupted()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)

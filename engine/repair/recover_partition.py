@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError
@@ -102,7 +102,7 @@ def _nothing_left(ground: Ground) -> None:
             "create-segment", part.data_path, ground.partition, "nothing is left: the log begins anew with transaction 0",
             offset=0, length=HEADER_SIZE, loses_data=True,
         )  # fmt: skip
-    elif not ground.parts and ground.directory.is_dir() and current.local_low_water_mark < 0:
+    elif not ground.parts and Path(ground.directory).is_dir() and current.local_low_water_mark < 0:
         ground.find(
             Code.PARTITION_EMPTY, ground.directory,
             f"there is no segment, though session {current.session_id} began in it: nothing tells what it held",
@@ -313,7 +313,7 @@ def _is_last(ground: Ground, part: Part) -> bool:
 
 
 def _remove(ground: Ground, part: Part, *, loses: bool) -> None:
-    files: list[tuple[str, Path, int, str]] = []
+    files: list[tuple[str, PurePath, int, str]] = []
     if part.data is not None:
         why = "shorter than its header; it holds no record"
         files.append(("remove-empty-segment", part.data.path, part.data.size, why))

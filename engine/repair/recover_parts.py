@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
@@ -31,8 +31,8 @@ class Part:
     """
 
     first: int
-    data_path: Path
-    index_path: Path
+    data_path: PurePath
+    index_path: PurePath
     data: FileState | None
     index: FileState | None
     header: SegmentHeader | None = None
@@ -96,7 +96,7 @@ class Ground:
     draft: Draft
     control: ControlFile
     partition: int
-    directory: Path
+    directory: PurePath
     allow_data_loss: bool
     around: Surroundings
     parts: list[Part] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Ground:
                 lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
                 self.lowered_to = after
 
-    def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
+    def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
         """Add a finding that a person must decide about."""
         finding = make_finding(
             code,

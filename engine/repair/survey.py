@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class Survey:
         return tuple(loss for loss in self.losses if loss.stop is not None)
 
 
-def open_hint(path: Path) -> FileSource | None:
+def open_hint(path: PurePath) -> FileSource | None:
     """An index file as a hint for the scanner; None when there is none, or none to read."""
     try:
         return FileSource(path)

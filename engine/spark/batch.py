@@ -116,7 +116,7 @@ def check_seen(items: Iterable[Any]) -> None:
     Files and partition directories may have gone since; the directory around them has not.
     """
     for directory in {item.directory.parent for item in items if item.directory is not None}:
-        if not isinstance(directory, places.UrlPath) and not directory.exists():
+        if places.on_this_machine(directory) and not places.exists(directory):
             raise NotWaltzError(
                 f"{directory}: there is no such directory on the machine of this worker ({platform.node()})",
                 advice="put the files where every worker sees them under this path: a shared file system, or a URL",

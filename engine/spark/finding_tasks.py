@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
@@ -52,7 +52,7 @@ class PartitionTask:
         return self.bytes + self.segments * FLAT
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.context.path
 
@@ -90,7 +90,7 @@ class ChunkTask:
         return sum(job.bytes + FLAT for job in self.jobs)
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.context.path
 

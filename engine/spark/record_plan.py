@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
@@ -34,7 +34,7 @@ class MissingTask:
         return 0
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.partition.directory
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
@@ -42,7 +42,7 @@ class SegmentRange:
     """
 
     node: str
-    directory: Path
+    directory: PurePath
     partition: int
     segment: int
     first: int
@@ -55,7 +55,7 @@ class SegmentRange:
     ends_at: Anchor | None = None
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
-    storage: Path | None = None
+    storage: PurePath | None = None
     bytes: int = 0
 
     @property

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.crew import Crew
@@ -47,7 +47,7 @@ class TableRequest:
     directory that does not exist.
     """
 
-    path: Path
+    path: PurePath
     target: Path
     format: str
     view: str = "records"
@@ -219,7 +219,7 @@ def _worded(request: TableRequest, crew: Crew, found: Sequence[Place]) -> tuple[
     return tuple(worded.get(place) or _ours(request.path, place) for place in wanted)
 
 
-def _ours(path: Path, place: Place) -> Finding:
+def _ours(path: PurePath, place: Place) -> Finding:
     code, partition, segment, offset = place
     said = "found while the table was written, and not when the files were verified afterwards: they are changing"
     return make_finding(Code(code), path, said, partition=partition, segment=segment, offset=offset)

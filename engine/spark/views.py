@@ -33,7 +33,7 @@ from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, nod
 from waltzctl.formats.segment import ENTRY_SIZE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import PurePath
 
 _ENTRY_COST = 4 * ENTRY_SIZE
 """What an entry costs as a row, in bytes of a record's task."""
@@ -46,7 +46,7 @@ class ControlTask:
     """A control file to read."""
 
     node: str
-    path: Path
+    path: PurePath
     selection: Selection
 
     @property
@@ -55,7 +55,7 @@ class ControlTask:
         return FLAT
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """Where it lies."""
         return self.path
 
@@ -74,7 +74,7 @@ class SegmentTask:
         return FLAT + self.entries * ENTRY_SIZE
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.job.directory
 
@@ -96,7 +96,7 @@ class IndexTask:
         return FLAT + (self.last - self.first) * _ENTRY_COST
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.job.directory
 

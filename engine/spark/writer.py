@@ -98,12 +98,13 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         )
     if not given.get("path"):
         raise InvalidRequestError("format waltz writes nothing without a path", advice='save("/data/new-directory")')
-    path = places.place(given["path"])
-    if isinstance(path, places.UrlPath):
+    place = places.place(given["path"])
+    if not places.on_this_machine(place):
         raise InvalidRequestError(
-            f"{path}: a storage directory is written to a file system that driver and executors share",
+            f"{place}: a storage directory is written to a file system that driver and executors share",
             advice="write it there, then copy it to the object store",
         )
+    path = places.local(place)
     try:
         key = uuid.UUID(given["clusterkey"]) if "clusterkey" in given else uuid.uuid4()
     except ValueError:

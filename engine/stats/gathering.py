@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class StatsTask:
     job: SegmentJob
     place: int
     scale: Scale
-    preceding: Path | None
-    following: Path | None
+    preceding: PurePath | None
+    following: PurePath | None
     changed: int | None
     volume: int
     number: int = 0
@@ -79,7 +79,7 @@ class Gathered:
     states: tuple[FileState | None, ...] = field(default=())
 
 
-def _header(path: Path | None) -> SegmentHeader | None:
+def _header(path: PurePath | None) -> SegmentHeader | None:
     """A neighbour's header; None where there is none to read."""
     try:
         return None if path is None else read_segment_header(FileState.of(path))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.crew import Crew
 from waltzctl.engine.findings import Finding, loss_finding
@@ -102,7 +102,7 @@ class _Partition:
     segments: list[_Segment]
 
     @property
-    def path(self) -> Path:
+    def path(self) -> PurePath:
         """Its directory."""
         return self.run.context.path
 
@@ -130,7 +130,7 @@ def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
         yield loss_finding(found, behind.task.job.where)
 
 
-def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsReport:
+def stats(paths: Iterable[PurePath], options: StatsOptions, crew: Crew) -> StatsReport:
     """Count every record of everything that `paths` name; what several paths name counts once.
 
     Nothing is written or locked, and a directory that a node is writing is no difficulty.  Memory does not grow with the number
@@ -176,7 +176,7 @@ def _count(segments: list[_Segment], crew: Crew, collector: Collector, part: int
     return left
 
 
-def _partitions(paths: Iterable[Path], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
+def _partitions(paths: Iterable[PurePath], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
     """What is to be counted; no data file is opened."""
     scopes = plan(paths, options.partitions)
     volume = sum(scope.data_bytes() for scope in scopes)

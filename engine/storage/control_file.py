@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import uuid
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
@@ -84,7 +84,7 @@ def _unusable(path: Path, message: str, size: int) -> DamageError:
     return DamageError(f"{path}: {message}", [finding], advice="run waltzctl verify, then recover or restore a backup")
 
 
-def extended_finding(path: Path, control: ControlFile, storage: Path | None) -> Finding:
+def extended_finding(path: PurePath, control: ControlFile, storage: PurePath | None) -> Finding:
     """The finding of a control file of the documented layout that a release has extended with zeros."""
     end = control.layout.file_size(len(control.partitions))
     return make_finding(

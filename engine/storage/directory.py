@@ -20,7 +20,7 @@ import threading
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType, TracebackType
 
 from waltzctl.engine.durable import disk
@@ -83,7 +83,7 @@ class Outlook:
     `last_transaction_id` is the last one without a gap before it, -1 when there is none; `findings` are what was found.
     """
 
-    path: Path
+    path: PurePath
     quarantined: bool
     findings: tuple[Finding, ...]
     last_transaction_id: int

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
@@ -51,7 +51,7 @@ class Partition:
 
     def __init__(
         self,
-        storage: Path,
+        storage: PurePath,
         control: OpenControlFile,
         number: int,
         options: StorageOptions,
@@ -337,7 +337,7 @@ class Partition:
     def _remove_segment(self, segment: SegmentExtent) -> None:
         """Remove both files, durably: the index first, for without its data file it would prove that records were lost."""
         for path in (segment.index_path, segment.data_path):
-            if path.exists():
+            if Path(path).exists():
                 disk.unlink(path)
             disk.sync_directory(self.path)
 

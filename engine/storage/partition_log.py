@@ -13,7 +13,7 @@ import contextlib
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.storage.options import StorageOptions
@@ -36,8 +36,8 @@ class PartitionLog:
 
     def __init__(
         self,
-        path: Path,
-        storage: Path,
+        path: PurePath,
+        storage: PurePath,
         options: StorageOptions,
         segments: Iterable[SegmentExtent],
         next_transaction_id: int,

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
@@ -28,6 +28,7 @@ from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, end, joi
 from waltzctl.engine.losses import NoSegment, ShortHeader
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.segment import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
@@ -49,7 +50,7 @@ class Examination:
     `contiguous_next` is the id up to which every transaction is there; `proven` tells up to where they were.
     """
 
-    path: Path
+    path: PurePath
     place: Place
     view: PartitionView
     states: tuple[SegmentState, ...]
@@ -83,7 +84,9 @@ class Examination:
         return following
 
 
-def examine_partition(directory: Path, place: Place, *, local_low_water_mark: int, session_id: int = -1) -> Examination:
+def examine_partition(
+    directory: PurePath, place: Place, *, local_low_water_mark: int, session_id: int = -1
+) -> Examination:
     """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
 
     Raises DiskReadError, NotWaltzError without a directory.
@@ -93,7 +96,7 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
     findings: list[Finding] = []
     where = Where(place.storage, place.partition, directory)
 
-    def note(code: Code, path: Path, message: str, **where: int | Severity | None) -> None:
+    def note(code: Code, path: PurePath, message: str, **where: int | Severity | None) -> None:
         found = make_finding(code, path, message, storage_directory=place.storage, partition=place.partition, **where)  # type: ignore[arg-type]
         findings.append(found)
 
@@ -169,7 +172,7 @@ def examine_partition(directory: Path, place: Place, *, local_low_water_mark: in
 
 def _hidden_in_strays(
     view: PartitionView, states: Sequence[SegmentState], place: Place
-) -> list[tuple[Path, tuple[Ids, ...]]]:
+) -> list[tuple[PurePath, tuple[Ids, ...]]]:
     """Data files of this partition under names that are no segment's, and the ids that stand nowhere else.
 
     Whoever writes on would give these ids away a second time.
@@ -266,7 +269,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
         f"{type(edit).__name__} {edit.path.relative_to(place.storage)} {getattr(edit, 'size', '')}" for edit in edits
     )
     entry = apply_edits(
-        place.storage,
+        local(place.storage),
         edits,
         command="open",
         arguments=[f"--partition={place.partition}"],
@@ -337,11 +340,11 @@ def _remove_empty_orphans(examination: Examination) -> None:
     One that a power loss brings back says nothing either.
     """
     for orphan in _orphans(examination):
-        if orphan.size <= HEADER_SIZE and orphan.path.exists():
+        if orphan.size <= HEADER_SIZE and Path(orphan.path).exists():
             disk.unlink(orphan.path)
 
 
-def settle_partition(directory: Path, partition: int) -> None:
+def settle_partition(directory: PurePath, partition: int) -> None:
     """Make durable what is about to be read of the last segment; the others were synced when they were closed.
 
     After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
@@ -355,7 +358,7 @@ def settle_partition(directory: Path, partition: int) -> None:
     disk.sync_directory(directory)
 
 
-def clear_unfinished(directory: Path, partition: int) -> None:
+def clear_unfinished(directory: PurePath, partition: int) -> None:
     """Remove the files that were being built when a process ended: they hold nothing that anybody was promised.
 
     One that a power loss brings back is removed again.  Raises DiskWriteError, DiskReadError.
@@ -364,7 +367,7 @@ def clear_unfinished(directory: Path, partition: int) -> None:
         disk.unlink(path)
 
 
-def renew_last_index(directory: Path, partition: int) -> None:
+def renew_last_index(directory: PurePath, partition: int) -> None:
     """Write the last segment's index anew, as it reads.
 
     After a failed sync the system may show entries which the disk does not hold, and take them for written; only what is
@@ -381,7 +384,7 @@ def renew_last_index(directory: Path, partition: int) -> None:
 _PIECE = 1 << 20
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: PurePath) -> None:
     """Make a file durable as it is, if it is there.  Raises DiskWriteError."""
     try:
         with disk.WritableFile.open(path) as file:

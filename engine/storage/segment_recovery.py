@@ -18,7 +18,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -54,7 +54,7 @@ CHECKPOINTS_TRIED = 4
 class Place:
     """Where a partition's segments belong: what their headers must say."""
 
-    storage: Path
+    storage: PurePath
     partition: int
     cluster_key: uuid.UUID
     max_data_length: int
@@ -92,7 +92,7 @@ class _Notes:
     def add(
         self,
         code: Code,
-        path: Path,
+        path: PurePath,
         message: str,
         *,
         severity: Severity | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,15 @@ from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, path_of
+from waltzctl.options import (
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    partitions_of,
+    path_of,
+    place_of,
+)
 from waltzctl.render.progress import progress
 
 if TYPE_CHECKING:
@@ -139,7 +147,7 @@ def run(
     computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Compare and report."""
-    wanted = [path_of(text, name="DIR", remote=True) for text in paths]
+    wanted = [place_of(text, name="DIR") for text in paths]
     plans = None if plan_dir is None else path_of(plan_dir, name="--plan-dir")
     table = None if differences is None else path_of(differences, name="--differences")
     if allow_data_loss and plans is None:
@@ -148,12 +156,11 @@ def run(
     from waltzctl.engine.compare.compare import compare
     from waltzctl.engine.compare.outcome import CompareOptions
     from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.storage.places import UrlPath
     from waltzctl.output_file import check_outside
 
     for path in wanted:
         for target in (plans, table):
-            if target is not None and not isinstance(path, UrlPath):
+            if target is not None:
                 check_outside(target, path)
     if table is not None:
         from waltzctl.engine.compare.differences import load_arrow
@@ -180,7 +187,7 @@ class _Report:
         self,
         console: Console,
         listener: TerminalProgress | NoProgress,
-        paths: Sequence[Path],
+        paths: Sequence[PurePath],
         *,
         assumed: bool,
         keep: bool,
@@ -244,6 +251,7 @@ class _Report:
         from waltzctl.engine.columns.plan import PLAN
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
+        from waltzctl.engine.storage.places import absolute
         from waltzctl.objects.compare import PlanFile
         from waltzctl.output_file import replacing_text
         from waltzctl.render.json import JsonWriter
@@ -253,9 +261,9 @@ class _Report:
             disk.make_directory(directory)
         files: list[PlanFile] = []
         for repair in found:
-            number = next(n for n, path in enumerate(self._paths, 1) if path.absolute() == repair.plan.path.absolute())
+            number = next(n for n, path in enumerate(self._paths, 1) if absolute(path) == absolute(repair.plan.path))
             replica = self._paths[number - 1]
-            file = directory / f"{number}-{replica.absolute().name or 'replica'}.json"
+            file = directory / f"{number}-{absolute(replica).name or 'replica'}.json"
             with replacing_text(file) as target:
                 writer = JsonWriter(target, single=True)
                 writer.write(PLAN.shown(repair.plan))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -20,6 +20,7 @@ from waltzctl.options import (
     parsed,
     partitions_of,
     path_of,
+    place_of,
 )
 from waltzctl.render.progress import progress
 from waltzctl.values import parse_duration
@@ -136,7 +137,7 @@ def run(
     """Count and show."""
     partitions = partitions_of(partition)
     seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
-    wanted = [path_of(text, remote=True) for text in paths]
+    wanted = [place_of(text) for text in paths]
     target = None if html is None else path_of(html, name="--html")
     from waltzctl.engine.crew import LocalCrew
     from waltzctl.engine.stats.options import StatsOptions
@@ -159,7 +160,7 @@ def run(
     return ExitStatus.from_label(report.exit_status_name)
 
 
-def _check_target(target: Path, paths: list[Path]) -> None:
+def _check_target(target: Path, paths: list[PurePath]) -> None:
     """Refuse a page inside a storage that is only inspected.  Raises RefusedError, NotWaltzError."""
     from waltzctl.engine.storage.view import resolve
     from waltzctl.output_file import check_outside
@@ -168,7 +169,7 @@ def _check_target(target: Path, paths: list[Path]) -> None:
         check_outside(target, resolve(path).storage or path)
 
 
-def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
+def _write_page(report: StatsReport, target: Path, paths: list[PurePath]) -> None:
     from waltzctl.output_file import replacing_text
     from waltzctl.render.stats_html import page
 

@@ -18,14 +18,7 @@ from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import (
-    FormatOption,
-    PartitionsOption,
-    QuietOption,
-    VerboseOption,
-    partitions_of,
-    path_of,
-)
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, place_of
 from waltzctl.render.progress import progress
 from waltzctl.values import counted, human_bytes
 
@@ -107,7 +100,7 @@ def run(
                 progress(quiet=quiet, verbose=verbose) as listener,
                 computing.crew((), listener, quiet=quiet) as crew,  # both ends of each segment: never a minute
             ):
-                found = storage_status(path_of(path, remote=True), partitions, crew)
+                found = storage_status(place_of(path), partitions, crew)
         else:
             from waltzctl.node_inspection import status_of_node
 

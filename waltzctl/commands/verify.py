@@ -29,6 +29,7 @@ from waltzctl.options import (
     parsed,
     partitions_of,
     path_of,
+    place_of,
 )
 from waltzctl.render.progress import NoProgress, TerminalProgress, progress
 from waltzctl.values import counted, human_bytes, human_duration, parse_duration, parse_percent, parse_rate
@@ -240,7 +241,7 @@ def run(
     refuse_without_node(connection)
     if release is not None and partitions is not None:
         raise typer.BadParameter("a node opens all partitions; leave --partition out", param_hint="'--for'")
-    wanted = [path_of(text, remote=True) for text in paths]
+    wanted = [place_of(text) for text in paths]
 
     from waltzctl.engine.inspect.outcome import VerifyOptions
     from waltzctl.engine.inspect.verify import verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from pathlib import Path
+from pathlib import PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ def result_object(
     plan_hash: str,
     applied: bool,
     undo_id: str | None,
-    quarantine: Path | None,
+    quarantine: PurePath | None,
     status: str,
     exit_status: ExitStatus,
     findings: Iterable[Finding] = (),
