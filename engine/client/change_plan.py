@@ -1,0 +1,139 @@
+"""What is to be changed on a node, as it is shown before it is done.
+
+A plan's hash covers its steps and what they say of the node's state, so that a node that has changed since gives another plan:
+`apply_plan` makes the plan anew and refuses where the two differ.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
+from waltzctl.engine.errors import ProtocolError, StalePlanError
+
+
+class Action(enum.StrEnum):
+    """What a step does to a partition of a node."""
+
+    ASSIGN = "assign"
+    UNASSIGN = "unassign"
+    UNASSIGN_AND_DELETE = "unassign-and-delete"
+    SWITCH_ON = "switch-on"
+    SWITCH_OFF = "switch-off"
+    READS_ON = "reads-on"
+    READS_OFF = "reads-off"
+    WRITES_ON = "writes-on"
+    WRITES_OFF = "writes-off"
+    TRUNCATE = "truncate"
+    COPY = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStep:
+    """One step.  The transaction ids bound what is cut or copied; `reason` says why, with the state that it rests on."""
+
+    action: Action
+    partition: int
+    reason: str
+    from_transaction_id: int | None = None
+    to_transaction_id: int | None = None
+    loses_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """Steps in the order in which they are done.  `source`: the node that records come from; `partitions`: those asked for."""
+
+    command: str
+    address: Address
+    steps: tuple[NodeStep, ...]
+    partitions: tuple[int, ...]
+    source: Address | None = None
+    hash: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        content = [self.command, str(self.address), str(self.source), [asdict(step) for step in self.steps]]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        object.__setattr__(self, "hash", digest)
+
+
+Replan = Callable[[], Awaitable[NodePlan]]
+
+
+async def check_still_holds(plan: NodePlan, replan: Replan) -> None:
+    """Raise StalePlanError where the plan would be another by now."""
+    if (await replan()).hash != plan.hash:
+        raise StalePlanError(
+            f"{plan.address}: the node has changed since the plan was made; nothing was done", advice="look at it again"
+        )
+
+
+async def apply_plan(client: AdminClient, plan: NodePlan, replan: Replan) -> None:
+    """Do the steps, and look afterwards whether the node is as it should be.
+
+    Neighbouring steps of the same action go into one request.  Raises StalePlanError before anything is done, ProtocolError
+    where the node says that a step is done and it is not, and what the calls raise: what stands before the failed step in the
+    plan is done then.
+    """
+    await check_still_holds(plan, replan)
+    done = 0
+    while done < len(plan.steps):
+        action = plan.steps[done].action
+        end = done
+        while end < len(plan.steps) and plan.steps[end].action is action:
+            end += 1
+        await _do(client, action, [step.partition for step in plan.steps[done:end]])
+        done = end
+    await _verify(client, plan)
+
+
+async def _do(client: AdminClient, action: Action, partitions: list[int]) -> None:
+    match action:
+        case Action.ASSIGN:
+            await client.assign(partitions)
+        case Action.UNASSIGN | Action.UNASSIGN_AND_DELETE:
+            await client.unassign(partitions, delete_files=action is Action.UNASSIGN_AND_DELETE)
+        case Action.SWITCH_ON | Action.SWITCH_OFF:
+            await client.set_available(partitions, action is Action.SWITCH_ON)
+        case Action.READS_ON | Action.READS_OFF:
+            for partition in partitions:
+                await client.set_readable(partition, action is Action.READS_ON)
+        case Action.WRITES_ON | Action.WRITES_OFF:
+            for partition in partitions:
+                await client.set_writable(partition, action is Action.WRITES_ON)
+        case Action.TRUNCATE | Action.COPY:
+            raise AssertionError(f"{action}: done by engine.client.copying")
+
+
+async def _verify(client: AdminClient, plan: NodePlan) -> None:
+    if not plan.steps:
+        return
+    now = {one.partition: one for one in await read_partitions(client, {step.partition for step in plan.steps})}
+    for step in plan.steps:
+        if not _holds(step.action, now[step.partition], plan):
+            raise ProtocolError(
+                str(client.address),
+                f"the node says that it is done, but {step.action} of partition {step.partition} has not happened",
+                advice="look with list; another program may have changed it at the same time",
+            )
+
+
+def _holds(action: Action, now: PartitionReading, plan: NodePlan) -> bool:
+    """Whether the node is as the step leaves it, as far as it tells."""
+    match action:
+        case Action.ASSIGN:
+            return now.assigned is True
+        case Action.UNASSIGN | Action.UNASSIGN_AND_DELETE:
+            return not now.assigned
+        case Action.SWITCH_ON:
+            return now.available is not False
+        case Action.SWITCH_OFF | Action.READS_OFF | Action.WRITES_OFF:
+            return now.available is not True
+        case _:  # one switch of two: the node does not tell the other
+            return True

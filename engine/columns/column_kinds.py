@@ -1,0 +1,99 @@
+"""The kinds of values that objects consist of: their form in JSON, their type in Spark, and how the one is made for both.
+
+Identifiers, offsets and sizes are numbers (beyond 2^53 some readers of JSON round them), checksums eight lower-case hex digits,
+times RFC 3339 in UTC with milliseconds, bytes base64 under a key that ends in ``_b64``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from waltzctl.engine.columns.column import Column, Columns, Kind, struct
+
+
+def hex32(checksum: int) -> str:
+    """A checksum as eight hex digits."""
+    return f"{checksum & 0xFFFFFFFF:08x}"
+
+
+def base64_text(data: bytes) -> str:
+    """Bytes in standard base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+_INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
+_COUNT = {"type": "integer", "minimum": 0}
+
+INTEGER = Kind("integer", {"type": "integer"}, "bigint")
+COUNT = Kind("count", _COUNT, "bigint")
+SIZE = replace(COUNT, unit="bytes")
+OFFSET = SIZE
+LENGTH32 = Kind("count", _COUNT, "int", unit="bytes")
+COUNT32 = Kind("count", _COUNT, "int")
+INT32 = Kind("32-bit integer", {"type": "integer", **_INT32}, "int")
+INT64 = Kind("64-bit integer", {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "bigint")
+PARTITION = Kind("integer", {"type": "integer"}, "int")
+BOOLEAN = Kind("boolean", {"type": "boolean"}, "boolean", right=False)
+TEXT = Kind("text", {"type": "string"}, "string", right=False)
+WORD = replace(TEXT, word="word", shown=str)
+"""A member of an enumeration whose words are not listed."""
+PATH = Kind(
+    "path",
+    {"type": "string", "description": "As it was given; bytes that are no UTF-8 are lone surrogates."},
+    "string",
+    os.fspath,
+    right=False,
+)
+CHECKSUM = Kind("checksum", {"type": "string", "pattern": "^[0-9a-f]{8}$"}, "string", hex32)
+KEY = Kind(
+    "UUID",
+    {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+    "string",
+    str,
+    right=False,
+)
+TIME = Kind("time", {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}, "string", right=False)
+BASE64 = Kind(
+    "base64",
+    {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"},
+    shown=base64_text,
+    right=False,
+)
+HEX = Kind("hex", {"type": "string", "pattern": "^([0-9a-f]{2})*$"}, right=False)
+ANYTHING = Kind("any JSON", {}, right=False)
+BINARY = Kind("bytes", {}, "binary", right=False)
+"""Of views only: JSON has text in its place."""
+
+
+def one_of(*values: object, spark: str = "string") -> Kind:
+    """One of some words or numbers; members of an enumeration are shown by their value."""
+    word = "one of " + ", ".join("null" if one is None else str(one) for one in values)
+    return Kind(word, {"enum": list(values)}, spark, _plain, right=False)
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)  # a member of an enumeration, or what stands for one
+
+
+LAYOUT = one_of("documented", "released")
+SEVERITY = one_of("damage", "repairable", "note")
+REQUEST_ID = struct(
+    Columns(
+        (
+            Column("client", INT32, "the client's id"),
+            Column("generation", INT32, "of the partition's assignment to it"),
+            Column("partition", INT32, "the partition"),
+            Column("sequence", INT32, "which of its requests"),
+        )
+    )
+)
+
+
+def columns_named(columns: Iterable[Column], names: Iterable[str]) -> tuple[Column, ...]:
+    """Columns of another object by name, in that order: what an object shares with it is said there."""
+    known = {one.name: one for one in columns}
+    return tuple(known[name] for name in names)

@@ -1,0 +1,365 @@
+"""One replica's records of a partition in a range of ids, in order: intact ones in batches, lost ones by their ids.
+
+What is read is what a reader of the release would find: an id belongs to the last segment that begins at or below it.  An
+index is a hint that the record it leads to must prove.  A segment whose header is wrong is believed only where the header of
+its index file is right, as that is what recover mends it from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.header_checks import check_headers, short_header
+from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.index import IndexReader, prove_at_or_before
+from waltzctl.engine.scan.byte_source import ByteSource
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.resync import out_of_reach
+from waltzctl.engine.scan.scanner import scan_records, summarise_records
+from waltzctl.engine.storage.places import open_source
+from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
+from waltzctl.formats.segment import (
+    FORMAT_VERSION,
+    HEADER_SIZE,
+    MAX_DATA_LENGTH,
+    RECORD_OVERHEAD,
+    SegmentHeader,
+)
+
+_SKIPPED = 1_000_000
+"""Ids that may be missing in one place beyond those that fit into the file; more than these a forged record claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of a replica: its files as they were listed, and the id with which the next one begins (None: the last)."""
+
+    view: SegmentView
+    stop: int | None
+
+    @property
+    def first(self) -> int:
+        """The id in its name."""
+        return self.view.first_transaction_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data file."""
+        return 0 if self.view.data is None else self.view.data.size
+
+    @property
+    def entries(self) -> int:
+        """Whole entries of the index file."""
+        return self.view.entries
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it."""
+
+    number: int
+    storage: PurePath
+    partition: int
+    cluster_key: uuid.UUID
+    mark: int | None
+    segments: tuple[Segment, ...]
+    held: bool = False
+
+    def job(self, segment: Segment) -> SegmentJob:
+        """What the checks of the inspection call a segment."""
+        return SegmentJob(
+            self.storage / str(self.partition),
+            segment.first,
+            self.partition,
+            segment.stop is None,
+            self.storage,
+            self.cluster_key,
+            self.mark,
+            self.held,
+            bytes=segment.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Intact records `first` to `stop` - 1: the rows of a batch from `row` on."""
+
+    first: int
+    stop: int
+    segment: int
+    batch: RecordBatch
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Ids that were held and of which nothing here can be believed."""
+
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The last segment ends in `length` bytes that are no whole record; the id that belongs there is `first`."""
+
+    first: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The id behind it."""
+        return self.first + 1
+
+
+Piece = Records | Broken | Torn
+
+
+@dataclass(slots=True)
+class Reading:
+    """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
+
+    `findings` and `bytes` (of intact records) grow while it is read.  `open_end`: there may have been records behind what was
+    read last.
+    """
+
+    replica: Replica
+    low: int
+    high: int | None
+    findings: list[Finding] = field(default_factory=list)
+    bytes: int = 0
+    open_end: bool = False
+
+    def pieces(self) -> Iterator[Piece]:
+        """In the order of their ids, without gaps; what cannot be read is a Broken piece and a finding, never an error."""
+        expected = self.low
+        following = {one.first: one for one in self.replica.segments}
+        for segment in self.replica.segments:
+            if segment.stop is not None and segment.stop <= self.low:
+                continue
+            if self.high is not None and segment.first >= self.high:
+                if expected < self.high:
+                    self.gap(segment, expected)
+                yield from self.broken(expected, self.high)
+                return
+            if segment.first > expected:
+                self.gap(segment, expected)
+                yield from self.broken(expected, segment.first)
+            expected = max(expected, segment.first)
+            for piece in self.segment(segment, expected):
+                if piece.stop > expected:
+                    expected = piece.stop
+                    yield piece
+            if segment.stop is not None and segment.stop > expected and (self.high is None or expected < self.high):
+                if segment.stop in following:
+                    self.gap(following[segment.stop], expected)
+                yield from self.broken(expected, segment.stop)
+                expected = segment.stop
+
+    def gap(self, following: Segment, expected: int) -> None:
+        """Name a gap; whoever reads the next range may name it again."""
+        if expected < following.first:
+            said = f"transactions {expected} to {following.first - 1} are missing in front of this segment"
+            self.findings.append(self.replica.job(following).finding(Code.SEGMENT_GAP, said, transaction_id=expected))
+
+    def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
+        """The part of a range that is asked for."""
+        first = max(first, self.low)
+        ends = [one for one in (stop, self.high) if one is not None]
+        if ends and min(ends) > first:
+            yield Broken(first, min(ends))
+
+    def segment(self, segment: Segment, low: int) -> Iterator[Piece]:
+        """The pieces of one segment from the id `low` on."""
+        job = self.replica.job(segment)
+        try:
+            with contextlib.ExitStack() as stack:
+                yield from self.opened(segment, job, stack, low)
+        except FileNotFoundError:
+            yield from self.unreadable(segment, low)
+        except DiskReadError as error:
+            self.findings.append(job.finding(Code.READ_ERROR, str(error), offset=error.offset))
+            yield from self.unreadable(segment, low)
+
+    def unreadable(self, segment: Segment, low: int) -> Iterator[Broken]:
+        """Nothing of a segment, or of the rest of one, can be read: only the index, or the next segment, tells what was in it."""
+        self.open_end = self.open_end or segment.stop is None
+        yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
+
+    def opened(self, segment: Segment, job: SegmentJob, stack: contextlib.ExitStack, low: int) -> Iterator[Piece]:
+        """The pieces of a segment whose files are opened here.  Raises FileNotFoundError, DiskReadError."""
+        view = segment.view
+        if view.data is None or view.data.size < HEADER_SIZE:
+            if view.data is not None and (segment.entries or segment.stop is not None or view.data.size):
+                self.findings.append(short_header(job, view.data.size, segment.entries))
+            yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
+            return
+        source = stack.enter_context(open_source(view.data.path))
+        index, index_header = self.index(view.index, stack)
+        header = read_segment_header(view.data)
+        if not self.believed(segment, job, header, index_header):
+            yield from self.unreadable(segment, low)
+            return
+        reader = None if index is None else IndexReader(index, segment.first)
+        yield from self.records(_Scanned(segment, job, source, reader, view.data.size), low)
+
+    @staticmethod
+    def index(state: FileState | None, stack: contextlib.ExitStack) -> tuple[ByteSource | None, SegmentHeader | None]:
+        """The index as a hint; None where it cannot be read."""
+        if state is None or state.size < HEADER_SIZE:
+            return None, None
+        try:
+            return stack.enter_context(open_source(state.path)), read_segment_header(state)
+        except (FileNotFoundError, DiskReadError):
+            return None, None
+
+    def believed(
+        self, segment: Segment, job: SegmentJob, header: SegmentHeader | None, index: SegmentHeader | None
+    ) -> bool:
+        """Whether the headers prove that this is the segment its name says; findings where the data file's is wrong."""
+        replica = self.replica
+        right = FORMAT_VERSION, replica.cluster_key, replica.partition, segment.first
+        if header is None:
+            return False
+        if (header.version, header.cluster_key, header.partition, header.first_transaction_id) == right:
+            return True
+        found = check_headers(job, header, index, None).findings
+        self.findings += [one for one in found if one.path == job.data_path and one.severity is not Severity.NOTE]
+        return index is not None and (
+            (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right
+        )
+
+    def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
+        """Scan, from the last place in front of `low` that the index proves."""
+        segment, size = scanned.segment, scanned.size
+        stops = [one for one in (segment.stop, self.high) if one is not None]
+        high = min(stops) if stops else None
+        at, number = scanned.place(low)
+        while at < size:
+            resumed = None
+            for item in scanned.scan(at, number):
+                if isinstance(item, RecordBatch):
+                    first = int(item.transaction_id[0])
+                    begin, stop = max(first, low), first + len(item)
+                    stop = stop if high is None else min(stop, high)
+                    if begin < stop:
+                        end = int(item.offset[stop - first]) if stop < first + len(item) else item.end
+                        self.bytes += end - int(item.offset[begin - first])
+                        yield Records(begin, stop, segment.first, item, begin - first)
+                    if high is not None and first + len(item) >= high:
+                        return
+                    continue
+                resumed = yield from self.damage(scanned, item, low)
+                if resumed is not None or (high is not None and (item.next_transaction_id or 0) >= high):
+                    break
+            if resumed is None or resumed[0] >= size:
+                return
+            at, number = resumed
+
+    def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Generator[Piece, None, tuple[int, int] | None]:
+        """What a damaged place means; returns where to go on when the scanner took too much for torn."""
+        following = damage.next_transaction_id
+        if damage.cause is DamageCause.TORN_TAIL:
+            return (yield from self.torn(scanned, damage, low))
+        jump = damage.transaction_id + scanned.size // RECORD_OVERHEAD + _SKIPPED
+        if following is None or following > jump:
+            self.findings.append(damage_finding(scanned.job, damage))
+            yield from self.unreadable(scanned.segment, max(low, damage.transaction_id))
+            return scanned.size, 0
+        if following > low:
+            self.findings.append(damage_finding(scanned.job, damage))
+            yield from self.broken(max(low, damage.transaction_id), following)
+        return None
+
+    def torn(self, scanned: _Scanned, tail: Damage, low: int) -> Generator[Piece, None, tuple[int, int] | None]:
+        """The end of a data file that is no whole record; returns where records go on behind it after all."""
+        number, segment = tail.transaction_id, scanned.segment
+        resumed, doubtful = scanned.look_behind(tail)
+        if resumed is not None:
+            at, following = resumed
+            if following > low:
+                found = Damage(
+                    DamageCause.RECORD_LENGTH, tail.offset, at - tail.offset, number, following,
+                    tail.found_transaction_id, tail.found_length, None, None, "chain",
+                )  # fmt: skip
+                self.findings.append(damage_finding(scanned.job, found))
+                yield from self.broken(max(low, number), following)
+            return resumed
+        if number < low and segment.stop is None:
+            return None  # somebody who reads the range in front of this one names it
+        self.findings.append(tail_finding(scanned.job, tail))
+        if segment.stop is not None:
+            yield from self.broken(max(low, number), segment.stop)
+            return None
+        self.open_end = self.open_end or doubtful
+        if self.high is None or number < self.high:
+            yield Torn(number, tail.length)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """A data file that is open."""
+
+    segment: Segment
+    job: SegmentJob
+    source: ByteSource
+    reader: IndexReader | None
+    size: int
+
+    def place(self, low: int) -> tuple[int, int]:
+        """Offset and id of a record at or in front of `low`: one that the index proves, or the first of the segment."""
+        found = prove_at_or_before(self.source, self.reader, low, self.size, above=self.segment.first)
+        return (HEADER_SIZE, self.segment.first) if found is None else (found.offset, found.transaction_id)
+
+    def scan(self, at: int, number: int) -> Iterator[RecordBatch | Damage]:
+        """Records with their bytes from an offset on."""
+        return scan_records(
+            self.source,
+            first_transaction_id=number,
+            start=at,
+            stop=self.size,
+            index=None if self.reader is None else self.reader.source,
+            data=True,
+            max_record=MAX_DATA_LENGTH,
+            ceiling=self.segment.stop,
+        )
+
+    def look_behind(self, tail: Damage) -> tuple[tuple[int, int] | None, bool]:
+        """Where records go on inside what looks torn because its length is damaged, and whether that stays in doubt.
+
+        As recover does: a row of records that reaches to the end of the file proves it.
+        """
+        if tail.proof == "budget":
+            return None, True
+        most = tail.transaction_id + tail.length
+        for batch in carve_records(
+            self.source,
+            start=tail.offset + 1,
+            stop=self.size,
+            min_id=tail.transaction_id,
+            max_id=most,
+            max_record=MAX_DATA_LENGTH,
+        ):
+            at, number = int(batch.offset[0]), int(batch.transaction_id[0])
+            if out_of_reach(number, tail.transaction_id, at - tail.offset, self.segment.stop):
+                continue
+            rest = summarise_records(
+                self.source,
+                first_transaction_id=number,
+                start=at,
+                stop=self.size,
+                max_record=MAX_DATA_LENGTH,
+                ceiling=self.segment.stop,
+            )
+            torn = any(isinstance(one, Damage) and one.cause is DamageCause.TORN_TAIL for one in rest)
+            return (None, True) if torn else ((at, number), False)
+        return None, False

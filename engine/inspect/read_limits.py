@@ -1,0 +1,80 @@
+"""Bounds of a long inspection: how fast it may read and when it must stop.  Shared by all its threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from waltzctl.engine.progress import SILENT, Progress
+
+
+class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it
+    """The time is over, or somebody asked to stop.  Never leaves the inspection."""
+
+
+class Limits:
+    """Counts the bytes that are read, keeps their rate and ends the work when its time is over."""
+
+    def __init__(
+        self,
+        *,
+        max_duration: float | None = None,
+        limit_rate: int | None = None,
+        progress: Progress = SILENT,
+        total: int = 0,
+        exclusive: bool = False,
+    ) -> None:
+        """`max_duration` in seconds from now, `limit_rate` in bytes per second; `total` bytes are expected in all.
+
+        `exclusive`: nobody can be writing what is inspected.
+        """
+        self.total = total
+        self.exclusive = exclusive
+        self.started = time.monotonic()
+        self.bytes_read = 0
+        self._deadline = None if max_duration is None else self.started + max_duration
+        self._rate = limit_rate
+        self._free_at = self.started  # when the bytes granted so far are paid for
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._progress = progress
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the work must end now."""
+        return self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def stop(self) -> None:
+        """Make every thread end at its next step."""
+        self._stop.set()
+
+    def check(self) -> None:
+        """Raise CutShort when the time is over."""
+        if self.exceeded:
+            raise CutShort
+
+    def spend(self, amount: int) -> None:
+        """`amount` bytes were read: wait as long as the rate asks.  Raises CutShort when the time is over."""
+        with self._lock:
+            self.bytes_read += amount
+            wait = 0.0
+            if self._rate is not None:
+                now = time.monotonic()
+                self._free_at = max(self._free_at, now - 0.1) + amount / self._rate  # a burst of a tenth of a second
+                wait = self._free_at - now
+        self._progress.advance(amount)
+        if wait > 0:
+            self.pause(wait)
+        self.check()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but no longer than the time that is left.  Raises CutShort when that is over, or on `stop`."""
+        if self._deadline is not None:
+            seconds = min(seconds, max(self._deadline - time.monotonic(), 0))
+        if self._stop.wait(seconds):
+            raise CutShort

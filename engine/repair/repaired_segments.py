@@ -1,0 +1,274 @@
+"""The segments of a partition while its recovery is planned: what each file is, and what it will become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.marks import lower_mark
+from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.repair.provenance import Surroundings, judge
+from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
+from waltzctl.engine.repair.survey import Survey, open_hint, survey
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
+
+
+@dataclass(slots=True)
+class RepairedSegment:
+    """One segment.  `content` is what its data file will hold; `original` what it holds, with its header mended.
+
+    `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
+    they stood, so that the present index is no hint any more.  `keeps_index`: the index proves a loss, and stays as it is.
+    `ceiling`: the id with which the next data file begins, None where there is none.
+    """
+
+    first: int
+    data_path: PurePath
+    index_path: PurePath
+    data: FileState | None
+    index: FileState | None
+    header: SegmentHeader | None = None
+    original: Content | None = None
+    content: Content | None = None
+    survey: Survey | None = None
+    shifted: bool = False
+    keeps_index: bool = False
+    ceiling: int | None = None
+
+    @property
+    def short(self) -> bool:
+        """Whether the data file is shorter than its header."""
+        return self.data is not None and self.data.size < HEADER_SIZE
+
+    @property
+    def untouchable(self) -> bool:
+        """Whether its data file is left as it is: not the partition's own, or not to be read."""
+        return self.data is not None and not self.short and self.survey is None
+
+    @property
+    def index_entries(self) -> int:
+        """Whole entries of the present index."""
+        return 0 if self.index is None else max(0, (self.index.size - HEADER_SIZE) // ENTRY_SIZE)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the data file will hold anything behind its header."""
+        return self.content is not None and self.content.size() > HEADER_SIZE
+
+    def cut_behind(self, after: int) -> bool:
+        """Let it end with transaction `after`, or empty in front of its first; False where that place is not to be found.
+
+        Raises DiskReadError.
+        """
+        found, content = self.survey, self.original
+        if found is None or content is None:
+            return False
+        places = offsets(self, (after, after + 1))
+        offset = HEADER_SIZE if after + 1 == self.first else places.get(after + 1)
+        if offset is None:
+            return False
+        losses = tuple(loss for loss in found.losses if loss.offset < offset)
+        ends_damaged = bool(losses) and losses[-1].end == offset
+        last = None if ends_damaged else places.get(after)
+        self.survey = replace(found, next_id=after + 1, end=offset, size=offset, losses=losses, last=last)
+        self.original = self.content = content.spliced(offset, content.size(), ())
+        return True
+
+
+@dataclass(slots=True)
+class RepairContext:
+    """What every part of a partition's recovery needs: the plan in the making and where it belongs.
+
+    `around`: what every data file is judged by.
+    `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `disputed`: those of which one record
+    stays and another goes, and nothing tells which is right.  `confirmed`: those whose records here are a replica's, too.
+    `lowered_to`: the local low-water mark that it leaves, where it lowers it.
+    """
+
+    draft: Draft
+    control: ControlFile
+    partition: int
+    directory: PurePath
+    allow_data_loss: bool
+    around: Surroundings
+    segments: list[RepairedSegment] = field(default_factory=list)
+    given_up: list[tuple[int, int, str]] = field(default_factory=list)
+    disputed: list[tuple[int, int, str]] = field(default_factory=list)
+    confirmed: list[tuple[int, int]] = field(default_factory=list)
+    lowered_to: int | None = None
+
+    def give_up(self, first: int, stop: int, why: str) -> None:
+        """Transactions `first` to `stop` - 1 are lost by explicit wish; the ledger will keep them in mind."""
+        if stop > first:
+            self.given_up.append((first, stop, why))
+
+    def dispute(self, first: int, stop: int, why: str) -> None:
+        """Of two records for each of `first` to `stop` - 1 one goes by explicit wish; the ledger will keep it in mind."""
+        self.disputed.append((first, stop, why))
+
+    def lower_mark(self, after: int) -> None:
+        """The local low-water mark falls to `after`, if it is above."""
+        if 0 <= self.partition < len(self.control.partitions):
+            info = self.control.partitions[self.partition]
+            if info.current_struct is not None and after < info.current_struct.local_low_water_mark:
+                lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
+                self.lowered_to = after
+
+    def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
+        """Add a finding that a person must decide about."""
+        finding = make_finding(
+            code,
+            path,
+            message,
+            storage_directory=self.draft.storage,
+            partition=self.partition,
+            ran=self.draft.ran,
+            **place,  # type: ignore[arg-type]  # the keys say which is which
+        )
+        self.draft.undecided.append(finding)
+        return finding
+
+    def following(self, part: RepairedSegment) -> int | None:
+        """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
+        behind = (
+            one.first for one in self.segments if one.first > part.first and (one.data or one.content) is not None
+        )
+        return min(behind, default=None)
+
+    def new_part(self, first: int, created: int) -> RepairedSegment:
+        """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
+        data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
+        data, index = FileState.of(data_path), FileState.of(index_path)
+        found = None if index is None else read_segment_header(index)
+        header = SegmentHeader(0, created, self.control.header.cluster_key, self.partition, first)
+        if found is not None and found.first_transaction_id == first and found.cluster_key == header.cluster_key:
+            header = SegmentHeader(0, found.created, header.cluster_key, self.partition, first)
+        part = RepairedSegment(first, data_path, index_path, data, index, header)
+        part.content = Content(str(data_path), (Literal(header.encode()),))
+        part.shifted = True
+        self.put(part)
+        return part
+
+    def put(self, part: RepairedSegment) -> None:
+        """Add a segment, in the place of files that held nothing."""
+        self.segments = [one for one in self.segments if one.first != part.first]
+        self.segments.append(part)
+
+    def taken(self, first: int) -> bool:
+        """Whether there is, or will be, a data file that begins with this id."""
+        return any(one.first == first and (one.data or one.content) is not None for one in self.segments)
+
+
+def open_part(context: RepairContext, view: SegmentView) -> RepairedSegment:
+    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
+    part = RepairedSegment(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
+    if view.data is None or part.short:
+        return part
+    try:
+        _open(context, part, view)
+    except DiskReadError as error:
+        context.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
+    except DamageError as error:
+        context.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+    return part
+
+
+def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> None:
+    assert part.data is not None
+    content = Content.of_file(part.data.path, part.data.size)
+    verdict = judge(view, content, context.around)
+    context.draft.sources |= verdict.sources
+    if verdict.header is None:
+        for code in verdict.codes:
+            said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
+            if verdict.behind:
+                said = f"its header is right, but {verdict.why}"
+            elif verdict.why:
+                said = f"its header is wrong, and its records speak against this place as well: {verdict.why}"
+            said += "; if it is not this partition's, move it away by hand, then recover with --from what belongs here"
+            context.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
+        return
+    part.header = verdict.header
+    if verdict.codes:
+        named = ", ".join(verdict.codes)
+        context.draft.step(
+            "write-segment-header", part.data_path, context.partition, f"{named}: {verdict.why}",
+            offset=0, length=HEADER_SIZE,
+        )  # fmt: skip
+        content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
+    hint, part.ceiling = open_hint(part.index_path), context.around.following(part.first)
+    try:
+        part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
+    finally:
+        if hint is not None:
+            hint.close()
+    part.original = part.content = content
+
+
+def plan_files(context: RepairContext, part: RepairedSegment) -> None:
+    """Turn what a segment is to become into edits: data file first, then its index."""
+    content, header = part.content, part.header
+    if content is None or header is None:
+        return
+    draft = context.draft
+    draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
+    if part.keeps_index:
+        return
+    if content is part.original and part.survey is not None and part.survey.doubtful:
+        return  # where the records end is for a person to decide, so the index is as well
+    present = read_segment_header(part.index)
+    head = index_header(header, present, context.control, context.partition, header.first_transaction_id)
+    hint = None if part.shifted else part.index_path
+    following = context.following(part)
+    untouched = content is part.original
+    wanted = IndexPlan(
+        part.index_path, content, header.first_transaction_id, head, hint, following, keeps_end=untouched
+    )
+    try:
+        why = wanted.differs(part.index)
+    except DamageError as error:
+        context.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+        return
+    if why is not None:
+        draft.step("rebuild-index", part.index_path, context.partition, why)
+        draft.edits.append(wanted.replacement())
+
+
+def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
+    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
+
+    Raises DiskReadError.
+    """
+    assert part.original is not None
+    wanted = set(ids)
+    found: dict[int, int] = {}
+    hint = open_hint(part.index_path)
+    try:
+        for item in summarise_records(
+            part.original,
+            first_transaction_id=part.first,
+            index=hint,
+            max_record=MAX_DATA_LENGTH,
+            ceiling=part.ceiling,
+        ):
+            if isinstance(item, Damage):
+                found.setdefault(item.transaction_id, item.offset)
+            else:
+                for number in wanted:
+                    place = number - item.first_transaction_id
+                    if 0 <= place < len(item):
+                        found[number] = int(item.offset[place])
+                    elif place == len(item):
+                        found[number] = item.end
+    finally:
+        if hint is not None:
+            hint.close()
+    return {number: found[number] for number in wanted if number in found}

@@ -1,0 +1,189 @@
+"""Where a scanner's bytes come from: positioned reading and nothing else.
+
+A file is only ever read with ``pread``.  A memory map would be as fast, but a file that shrinks under it, or a bad sector,
+would arrive as a signal that ends the process; here the one is a short read and the other an error that names the place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import PurePath
+from types import TracebackType
+from typing import Protocol
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskReadError
+
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
+"""A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""
+
+
+_LOOK = 1 << 20
+"""Bytes that are looked at at once for zeros."""
+
+
+class ByteSource(Protocol):
+    """Bytes at offsets from 0 on.  Reading is thread-safe."""
+
+    name: str
+    """A path, for messages."""
+
+    def size(self) -> int:
+        """Bytes there are now; a file that is being written grows."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` (writable, of single bytes) from `offset`; return the bytes read, fewer only at the end of the data.
+
+        Raises DiskReadError.
+        """
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
+
+
+class FileSource:
+    """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
+
+    def __init__(self, path: PurePath | str, *, devices: bool = False) -> None:
+        """`devices`: a block device is as good.  Raises FileNotFoundError, DiskReadError."""
+        self.name = str(path)
+        self._descriptor: int | None = disk.open_for_reading(path, devices=devices)
+
+    def fileno(self) -> int:
+        """The descriptor.  Raises ValueError when closed."""
+        if self._descriptor is None:
+            raise ValueError(f"{self.name}: file is closed")
+        return self._descriptor
+
+    def size(self) -> int:
+        """Bytes in the file now.  Raises DiskReadError."""
+        try:
+            return os.fstat(self.fileno()).st_size
+        except OSError as error:
+            raise DiskReadError(self.name, None, error, doing="examine") from error
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`."""
+        return self._read(offset, buffer, 0)
+
+    def read_cached_into(self, offset: int, buffer: memoryview) -> int:
+        """As `read_into`, from the system's memory.  Raises DiskReadError for what would have to wait for the disk as well."""
+        return self._read(offset, buffer, _NO_WAIT)
+
+    def next_data(self, offset: int) -> int:
+        """Where the file's next byte at or behind `offset` stands that is not in a hole; its size where there is none.
+
+        Raises DiskReadError.
+        """
+        try:
+            return os.lseek(self.fileno(), offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(offset, self.size())
+            if error.errno in (errno.EINVAL, errno.ENOTSUP):
+                return offset  # the file system knows no holes
+            raise DiskReadError(self.name, offset, error) from error
+
+    def _read(self, offset: int, buffer: memoryview, flags: int) -> int:
+        descriptor, done, wanted = self.fileno(), 0, len(buffer)
+        while done < wanted:
+            try:
+                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done, flags)
+            except OSError as error:
+                raise DiskReadError(self.name, offset + done, error) from error
+            if not count:
+                break
+            done += count
+        return done
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class CachedSource:
+    """A file as far as the system has it in memory: what would have to wait for the disk raises DiskReadError."""
+
+    def __init__(self, file: FileSource) -> None:
+        self._file = file
+        self.name = file.name
+
+    def size(self) -> int:
+        """See `ByteSource.size`."""
+        return self._file.size()
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`; also when the system cannot tell what it has."""
+        return self._file.read_cached_into(offset, buffer)
+
+    def close(self) -> None:
+        """The file belongs to somebody else."""
+
+
+class BytesSource:
+    """Bytes in memory.  They are not copied."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "<memory>") -> None:
+        self.name = name
+        self._data = memoryview(data).cast("B")
+
+    def size(self) -> int:
+        """Number of bytes."""
+        return len(self._data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`; never fails."""
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __enter__(self) -> BytesSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
+    """Up to `length` bytes from `offset`; fewer only at the end of the data.  The caller bounds `length`.
+
+    Raises DiskReadError.
+    """
+    data = bytearray(length)
+    count = source.read_into(offset, memoryview(data)) if length else 0
+    del data[count:]
+    return data
+
+
+def only_zeros(source: ByteSource, offset: int, most: int) -> bool:
+    """Whether every byte from `offset` to the end is zero; False also when that takes reading more than `most` bytes.
+
+    Holes of a file are not read.  Raises DiskReadError.
+    """
+    end = source.size()
+    buffer = bytearray(_LOOK)
+    while offset < end and most > 0:
+        offset = source.next_data(offset) if isinstance(source, FileSource) else offset
+        count = source.read_into(offset, memoryview(buffer)) if offset < end else 0
+        if not count:
+            return True
+        if buffer.count(0, 0, count) != count:
+            return False
+        offset, most = offset + count, most - count
+    return offset >= end

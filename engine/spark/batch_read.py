@@ -1,0 +1,131 @@
+"""Batch reads: from options and a schema to tasks, and what each task yields."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
+from waltzctl.engine.spark.read_options import ReadOptions, parse
+from waltzctl.engine.spark.record_plan import record_parts
+from waltzctl.engine.spark.selection import Selection, pushed
+from waltzctl.engine.spark.splits import pack, survey
+from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
+from waltzctl.engine.storage import places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program that Spark runs to plan a read with filters, and only when its pushdown is on."""
+
+
+MAX_TASKS = 100_000
+"""Tasks of a read at most: Spark's driver keeps each of them, and its scheduler takes milliseconds for one."""
+
+
+class Packet(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__(len(items))
+        self.items = tuple(items)
+
+
+class WaltzReader(DataSourceReader):
+    """A batch read.  It is sent to every task, so it holds options and no listing."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises InvalidRequestError for a schema that the view does not have."""
+        self._options = options
+        self._wanted = [column.name for column in columns_of(options.view, schema)]
+        self._names = [field.name for field in schema.fields]
+        self._required = [not field.nullable for field in schema.fields]
+        self._selection = Selection(options.partitions).with_ids(options.first, options.last)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The packets, planned from names and sizes.
+
+        Raises NotWaltzError, InvalidRequestError, DiskReadError for what was named; never for what is damaged.
+        """
+        if self._selection.empty:
+            return []
+        options = self._options
+        surveyed = survey(options.paths, self._selection)
+        items: Iterable[Any]
+        if options.view == "records":
+            items = (part for one in surveyed for part in record_parts(one, self._selection, options.split_size))
+        else:
+            items = VIEW_PLANS[options.view](surveyed, self._selection, options.split_size)
+        packets: list[InputPartition] = []
+        for packet in pack(items, options.split_size):
+            if len(packets) == MAX_TASKS:
+                raise InvalidRequestError(
+                    f"option splitSize: with {options.split_size} bytes for a task, this read has more than {MAX_TASKS} tasks,"
+                    " and Spark's driver holds all of them in memory",
+                    advice="raise splitSize (the default is 128MiB), or read less with partitions or minTransactionId",
+                )
+            packets.append(Packet(packet))
+        return packets
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow batches with exactly the schema that Spark was told.  What is damaged comes as rows."""
+        if not isinstance(partition, Packet):  # Spark makes one of its own where there is none of ours
+            return iter(())
+        check_seen(partition.items)
+        schema = self._arrow_schema()
+        if self._options.view == "records":
+            from waltzctl.engine.spark.record_rows import read_packet
+
+            return read_packet(partition.items, self._wanted, schema)
+        return read_view(partition.items, pick(self._options.view, self._wanted), schema)
+
+    def _arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        fields = arrow_schema(pick(self._options.view, self._wanted))
+        return pa.schema(
+            [
+                field.with_name(name).with_nullable(not required)
+                for field, name, required in zip(fields, self._names, self._required, strict=True)
+            ]
+        )
+
+
+class PushingReader(WaltzReader):
+    """A batch read that looks at the filters of the query.  Spark refuses such a reader unless its pushdown is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        """Leave out what filters on partition and transaction_id would remove; Spark applies all of them again."""
+        self._selection = pushed(self._selection, filters)
+        return filters
+
+
+def check_seen(items: Iterable[Any]) -> None:
+    """Raise NotWaltzError where a worker has not the storage that was planned: its rows would be missing without a word.
+
+    Files and partition directories may have gone since; the directory around them has not.
+    """
+    for directory in {item.directory.parent for item in items if item.directory is not None}:
+        if places.on_this_machine(directory) and not places.exists(directory):
+            raise NotWaltzError(
+                f"{directory}: there is no such directory on the machine of this worker ({platform.node()})",
+                advice="put the files where every worker sees them under this path: a shared file system, or a URL",
+            )
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> WaltzReader:
+    """The reader of a batch.  Raises InvalidRequestError."""
+    read = parse(options)
+    pushing = _PUSHING_WORKER in sys.modules if read.pushdown is None else read.pushdown
+    kind: Callable[[ReadOptions, StructType], WaltzReader] = PushingReader if pushing else WaltzReader
+    return kind(read, schema)

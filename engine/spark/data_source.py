@@ -1,0 +1,61 @@
+"""The Waltz data source of PySpark: ``spark.read``, ``readStream`` and ``write`` with ``format("waltz")``.
+
+Spark makes one for each query, asks it for a schema, and for a reader or writer; these are pickled and sent to the workers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class WaltzDataSource(DataSource):
+    """Reads and writes storages of Waltz.  `engine.spark.read_options` names the options of a batch read."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format(...)``."""
+        return "waltz"
+
+    def schema(self) -> StructType:
+        """The schema of what is read, unless the caller gives one: everything of the view but the records' data.
+
+        Raises InvalidRequestError.
+        """
+        from waltzctl.engine.spark.read_options import view_options
+        from waltzctl.engine.spark.view_schemas import pick, spark_schema
+
+        view, names, data = view_options(self.options)
+        return spark_schema(pick(view, names, data=data))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch.  Raises InvalidRequestError."""
+        from waltzctl.engine.spark.batch_read import reader
+
+        return reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Of a stream: from nodes (``waltz://host:port``) or from directories.  Raises InvalidRequestError."""
+        path = self.options.get("path", "") or self.options.get("paths", "")
+        if "waltz://" in path.lower():
+            from waltzctl.engine.spark.stream_node import node_stream
+
+            return node_stream(self.options, schema)
+        from waltzctl.engine.spark.stream_directory import directory_stream
+
+        return directory_stream(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch.  Raises InvalidRequestError."""
+        from waltzctl.engine.spark.writer import storage_writer
+
+        return storage_writer(self.options, schema, overwrite)

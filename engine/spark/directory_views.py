@@ -1,0 +1,248 @@
+"""The other views: control files, segments, index entries, and findings as verify reports them.
+
+Findings of segments are found by the tasks, segment by segment; what concerns a partition as a whole (do its segments join, is
+there all that was acknowledged) by the task that has the partition, or, where a partition is too large for one task, between
+neighbours by the task that has the first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from waltzctl.engine.columns.column import Column, Columns
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import SEGMENT
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.inspect.dump import dump_control, dump_segment
+from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.scan import kernels
+from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
+from waltzctl.engine.spark.record_arrays import Constants
+from waltzctl.engine.spark.selection import Selection
+from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from waltzctl.engine.spark.view_schemas import arrow_type
+from waltzctl.formats.segment import ENTRY_SIZE
+
+if TYPE_CHECKING:
+    from pathlib import PurePath
+
+_ENTRY_COST = 4 * ENTRY_SIZE
+"""What an entry costs as a row, in bytes of a record's task."""
+_CHUNK = 1 << 16
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTask:
+    """A control file to read."""
+
+    node: str
+    path: PurePath
+    selection: Selection
+
+    @property
+    def cost(self) -> int:
+        """As for a small segment."""
+        return FLAT
+
+    @property
+    def directory(self) -> PurePath:
+        """Where it lies."""
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A segment to look at by both ends; its index is read as well."""
+
+    node: str
+    job: SegmentJob
+    entries: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes to read, about."""
+        return FLAT + self.entries * ENTRY_SIZE
+
+    @property
+    def directory(self) -> PurePath:
+        """The partition directory."""
+        return self.job.directory
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Entries ``[first, last)`` of an index, counted from 0; `low`, `high`: ids that are wanted."""
+
+    node: str
+    job: SegmentJob
+    first: int
+    last: int
+    low: int | None
+    high: int | None
+
+    @property
+    def cost(self) -> int:
+        """As many bytes of records as take about the same time."""
+        return FLAT + (self.last - self.first) * _ENTRY_COST
+
+    @property
+    def directory(self) -> PurePath:
+        """The partition directory."""
+        return self.job.directory
+
+
+def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_size: int) -> Iterator[ControlTask]:
+    for one in surveyed:
+        if one.scope.control_path is not None:
+            yield ControlTask(node_of(one.scope), one.scope.control_path, selection)
+
+
+def _plan_segments(surveyed: Iterable[Surveyed], _selection: Selection, _split_size: int) -> Iterator[SegmentTask]:
+    for one in surveyed:
+        for run in one.runs:
+            node, entries = node_of(one.scope, run), entries_of(run)
+            for job in run.jobs:
+                yield SegmentTask(node, job, entries.get(job.first, 0))
+
+
+def _plan_index(surveyed: Iterable[Surveyed], selection: Selection, split_size: int) -> Iterator[IndexTask]:
+    low, high = selection.ids.span()
+    for one in surveyed:
+        for run in one.runs:
+            node, entries = node_of(one.scope, run), entries_of(run)
+            for job in run.jobs:
+                count = entries.get(job.first, 0)
+                parts = parts_for(count * _ENTRY_COST, split_size)
+                for number in range(parts if count else 0):
+                    begin, end = count * number // parts, count * (number + 1) // parts
+                    yield IndexTask(node, job, begin, end, low, high)
+
+
+def _plan_findings(
+    surveyed: Iterable[Surveyed], _selection: Selection, split_size: int
+) -> Iterator[Notice | PartitionTask | ChunkTask]:
+    for one in surveyed:
+        limits = Limits()
+        known = (*one.around.findings, *storage_findings(one.scope, one.around, limits))
+        if known:
+            yield Notice(node_of(one.scope), known)
+        for run in one.runs:
+            node = node_of(one.scope, run)
+            begun = tuple(run.begin())
+            if begun:
+                yield Notice(node, begun)
+            yield from _partition(one, run, node, split_size)
+
+
+def _partition(one: Surveyed, run: PartitionRun, node: str, split_size: int) -> Iterator[PartitionTask | ChunkTask]:
+    whole = whole_partition(one, run, node)
+    if whole is None:
+        return
+    if not whole.partition.whole or len(run.jobs) < 2 or whole.cost <= split_size:
+        yield whole
+    else:
+        yield from chunks(whole, run.jobs, split_size)
+
+
+VIEW_PLANS: dict[str, Callable[[Iterable[Surveyed], Selection, int], Iterator[Any]]] = {
+    "control": _plan_control,
+    "segments": _plan_segments,
+    "index": _plan_index,
+    "findings": _plan_findings,
+}
+"""What a view consists of, to be packed."""
+
+
+def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a packet of any of these views."""
+    if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):
+        kernels.choose(sum(item.cost for item in items))
+    limits = Limits()
+    rows: list[Row] = []
+    for item in items:
+        if isinstance(item, IndexTask):
+            yield from _entries(item, columns, schema, limits)
+            continue
+        rows += _rows(item, limits)
+        if len(rows) >= _CHUNK:
+            yield _batch(rows, columns, schema)
+            rows = []
+    if rows:
+        yield _batch(rows, columns, schema)
+
+
+def _batch(rows: list[Row], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array([row[one.name] for row in rows], arrow_type(one.kind.spark)) for one in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(item: Any, limits: Limits) -> Iterator[Row]:
+    match item:
+        case ControlTask():
+            yield from _control_rows(item)
+        case SegmentTask():
+            found = dump_segment(item.job, limits)
+            if found is not None:
+                yield _row(item.node, (SEGMENT, found))
+        case Notice():
+            yield from (_row(item.node, (FINDING, one)) for one in item.findings)
+        case _:
+            yield from (_row(item.node, (FINDING, one)) for one in item.run(limits))
+
+
+def _row(node: str, *parts: tuple[Columns, Any]) -> Row:
+    """A row that consists of these objects, each read from its value."""
+    made: Row = {"node": node}
+    for columns, value in parts:
+        for name, found in columns.keys(value).items():
+            made[name] = text(found) if isinstance(found, str) else found
+    return made
+
+
+def _control_rows(task: ControlTask) -> Iterator[Row]:
+    """One row for each partition info; a file without any has one row that says what is known of it."""
+    try:
+        control = dump_control(task.path)
+    except (NotWaltzError, DiskReadError):
+        return  # it is not there, or cannot be read: the view of findings says so
+    for info in control.partitions:
+        if info.partition in task.selection:
+            yield _row(task.node, (CONTROL, control), (PARTITION_INFO, info))
+    if not control.partitions:
+        nothing = dict.fromkeys(one.name for one in PARTITION_INFO.printed)
+        yield {**_row(task.node, (CONTROL, control)), **nothing}
+
+
+def _entries(task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The entries as they stand; what is wrong with them is for the view of findings."""
+    constants = Constants(task.node, task.job.partition, task.job.first)
+    try:
+        with SegmentCheck(task.job, limits) as segment:
+            index = segment.reader
+            if index is None:
+                return
+            begin, end = index.begins + task.first, index.begins + task.last
+            begin = begin if task.low is None else max(begin, task.low)
+            end = end if task.high is None else min(end, task.high + 1)
+            for first in range(begin, end, _CHUNK):
+                offsets = index.entries(first, min(_CHUNK, end - first))
+                if not len(offsets):
+                    return
+                values = {"transaction_id": np.arange(first, first + len(offsets)), "offset": offsets}
+                arrays = [
+                    pa.array(values[one.name]) if one.name in values else constants.array(one.name, len(offsets))
+                    for one in columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (FilesChangedError, DiskReadError):
+        return

@@ -1,0 +1,121 @@
+"""Which partitions may be read and written: marks that an operator sets and that survive a restart.
+
+The released layout has one flag, *available*, for both; the documented layout has none.  What they cannot say stands in
+``.waltzctl/availability.json``, which is written whole::
+
+    {"version": 1, "partitions": {"3": {"readable": true, "writable": false}}}
+
+A partition that is not named there may be read and written.  In the released layout the flag decides: while it is set, both
+are allowed, whatever the file says; the file only tells which of the two is meant by a cleared one (without an entry: both
+are switched off).  So a change of the flag is the one durable step, also for a released node that opens the directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.storage import places
+from waltzctl.formats.control import ControlFile, Layout
+
+AVAILABILITY_FILE_NAME = "availability.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a partition may be read and written."""
+
+    readable: bool = True
+    writable: bool = True
+
+    @property
+    def available(self) -> bool:
+        """The released layout's flag for this state."""
+        return self.readable and self.writable
+
+
+def availability_path(storage: PurePath) -> PurePath:
+    """Where the marks of a storage directory are, or would be."""
+    return storage / disk.STATE_DIRECTORY / AVAILABILITY_FILE_NAME
+
+
+def load_marks(storage: PurePath) -> dict[int, Availability]:
+    """The marks that stand in the file; empty when there is no file.  Raises DamageError, DiskReadError."""
+    path = availability_path(storage)
+    try:
+        raw = places.read_range(path, 0, 1 << 28)
+    except FileNotFoundError:
+        return {}
+    try:
+        return _decode(json.loads(raw))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamageError(
+            f"{path}: cannot be understood: {error}",
+            advice="look which partitions were switched off, remove the file, and switch them off again",
+        ) from error
+
+
+def _decode(document: object) -> dict[int, Availability]:
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        raise ValueError(f"no object of version {_VERSION}")
+    marks: dict[int, Availability] = {}
+    for name, mark in document["partitions"].items():
+        readable, writable = mark["readable"], mark["writable"]
+        if not isinstance(readable, bool) or not isinstance(writable, bool):
+            raise ValueError(f"partition {name}: the marks are no booleans")
+        marks[int(name)] = Availability(readable, writable)
+    return marks
+
+
+def save_marks(storage: PurePath, marks: Mapping[int, Availability]) -> None:
+    """Write the file whole, durably; only what differs from readable and writable is kept.  Raises DiskWriteError."""
+    disk.write_whole(availability_path(storage), encode_marks(marks))
+
+
+def forget_availability(storage: PurePath, partition: int) -> None:
+    """Drop the mark of a partition whose files are deleted, durably.  Raises DiskError.
+
+    A file that cannot be understood stays as it is: whoever asks for a mark is told.
+    """
+    try:
+        marks = load_marks(storage)
+    except DamageError:
+        return
+    if marks.pop(partition, None) is not None:
+        save_marks(storage, marks)
+
+
+def encode_marks(marks: Mapping[int, Availability]) -> bytes:
+    """The file's bytes."""
+    entries = {
+        str(partition): {"readable": mark.readable, "writable": mark.writable}
+        for partition, mark in sorted(marks.items())
+        if not mark.available
+    }
+    document = {"version": _VERSION, "partitions": entries}
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def combine(control: ControlFile, marks: Mapping[int, Availability], partition: int) -> Availability:
+    """A partition's availability from its flag, where there is one, and the marks."""
+    mark = marks.get(partition, Availability())
+    if control.layout is Layout.DOCUMENTED:
+        return mark
+    current = control.partitions[partition].current_struct
+    if current is None or current.available:
+        return Availability()
+    return Availability(False, False) if mark.available else mark
+
+
+def read_availability(storage: PurePath, control: ControlFile) -> dict[int, Availability]:
+    """Availability of every partition in the control file; read-only.
+
+    Raises DamageError for a marks file that cannot be understood, DiskReadError.
+    """
+    marks = load_marks(storage)
+    return {partition: combine(control, marks, partition) for partition in range(len(control.partitions))}

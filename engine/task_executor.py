@@ -1,0 +1,91 @@
+"""Who does the work of a long inspection: threads of this process, or the workers of a Spark cluster.
+
+Work is a module-level function of one task; tasks and results are values that can be pickled (frozen dataclasses, NumPy arrays,
+paths).  Results come in the order of the tasks, whatever the order in which they were done, so that what is said at the end
+does not depend on who did it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from waltzctl.engine.progress import SILENT, Progress
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_AHEAD = 3
+"""Tasks for each thread that may be in work or wait for their turn."""
+
+
+class TaskExecutor(Protocol):
+    """Does independent tasks."""
+
+    @property
+    def parallelism(self) -> int:
+        """About how many tasks are in work at the same time."""
+
+    def map(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        weights: Sequence[int],
+        what: str,
+    ) -> Iterator[Result]:
+        """``work(task)`` for each task, in their order.
+
+        `weights`: the bytes that each task reads, about, for progress and to pack small tasks together.  `what` names the
+        work in a few words.  An error that a task raises is raised here.  Closing the iterator, or an interrupt, ends the
+        work soon.
+        """
+
+
+class LocalExecutor:
+    """Threads of this process.  The kernels and the reading of files let go of the interpreter's lock."""
+
+    def __init__(self, threads: int | None = None, progress: Progress = SILENT) -> None:
+        self._threads = threads or os.cpu_count() or 1
+        self._progress = progress
+
+    @property
+    def parallelism(self) -> int:
+        """Number of threads."""
+        return self._threads
+
+    def map(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        weights: Sequence[int],
+        what: str,
+    ) -> Iterator[Result]:
+        """See `TaskExecutor.map`."""
+        self._progress.start(what, sum(weights))
+        if self._threads == 1 or len(tasks) < 2:
+            for task, weight in zip(tasks, weights, strict=True):
+                yield work(task)
+                self._progress.advance(weight)
+            return
+        waiting: deque[tuple[Future[Result], int]] = deque()
+        with ThreadPoolExecutor(self._threads, what.replace(" ", "-")) as pool:
+            try:
+                for task, weight in zip(tasks, weights, strict=True):
+                    waiting.append((pool.submit(work, task), weight))
+                    if len(waiting) > _AHEAD * self._threads:
+                        yield self._next(waiting)
+                while waiting:
+                    yield self._next(waiting)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _next(self, waiting: deque[tuple[Future[Result], int]]) -> Result:
+        done, weight = waiting.popleft()
+        result = done.result()
+        self._progress.advance(weight)
+        return result

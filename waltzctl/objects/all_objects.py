@@ -1,0 +1,42 @@
+"""Every object that a command prints, by its name."""
+
+from __future__ import annotations
+
+from waltzctl.engine.columns.column import ObjectType
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.manifest_columns import MANIFEST
+from waltzctl.engine.columns.plan_columns import PLAN
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
+from waltzctl.objects.bench import BENCH_RESULT
+from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
+from waltzctl.objects.error import ERROR
+from waltzctl.objects.node import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
+from waltzctl.objects.repair import APPEND_RESULT, CLUSTER, RESULT, UNDO_ENTRY
+from waltzctl.objects.salvage import SALVAGE_REPORT, SALVAGED_CONTROL
+from waltzctl.objects.serve import LIVE, LOG, READY, SETTING
+from waltzctl.objects.stats import (
+    STATS_BUCKET,
+    STATS_CLIENT,
+    STATS_GAP,
+    STATS_HEADER,
+    STATS_PARTITION,
+    STATS_SIZE_CLASS,
+    STATS_SUMMARY,
+    STATS_UNTIMED,
+)
+from waltzctl.objects.status import STORAGE_STATUS
+from waltzctl.objects.verify import VERIFY_SUMMARY
+
+OBJECTS: dict[str, ObjectType] = {
+    one.name: one
+    for one in (
+        *(RECORD, FINDING, VERIFY_SUMMARY, MANIFEST, CONTROL, PARTITION_INFO, SEGMENT, INDEX_ENTRY, STORAGE_STATUS),
+        *(PLAN, RESULT, UNDO_ENTRY, ERROR, APPEND_RESULT, CLUSTER, PARTITION_COMPARISON, COMPARE_SUMMARY),
+        *(SALVAGE_REPORT, SALVAGED_CONTROL, READY, LIVE, SETTING, LOG, BENCH_RESULT),
+        *(NODE_PARTITION, NODE_SESSION, MAX_TRANSACTION_ID, NODE_METRIC, NODE_PORT),
+        *(STATS_PARTITION, STATS_SIZE_CLASS, STATS_CLIENT, STATS_HEADER, STATS_BUCKET, STATS_GAP, STATS_UNTIMED),
+        STATS_SUMMARY,
+    )
+}
