@@ -13,17 +13,17 @@ from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.header_checks import check_headers, short_header
 from waltzctl.engine.inspect.index_checks import wrong_finding
-from waltzctl.engine.inspect.limits import CutShort, Limits
 from waltzctl.engine.inspect.live import Watch, has_later_segment, states
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partial import PartialScan
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.storage.places import open_source
