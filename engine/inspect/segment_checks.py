@@ -250,7 +250,26 @@ class SegmentCheck:
         )
 
     def finish(self, scan: RangeScan) -> SegmentReport:
-        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError."""
+        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError.
+
+        A node appends data before index and tears neither apart for long, so what a scan of a growing segment meets may pass:
+
+        ======================== ================================= =====================================================
+        the scan found           the files meanwhile               then
+        ======================== ================================= =====================================================
+        nothing                  are not asked                     the report
+        only what never passes   did not change                    the report
+        what passes              are quiet, or the segment is not  the report: nobody is writing
+                                 the last one
+        what passes              are not quiet; looks are used up  the report without it, `uncertain`
+        anything                 changed, and what was added reads the report without what passes, `uncertain`
+                                 on without anything new wrong
+        anything                 changed, and something new is     look again; when looks are used up FilesChangedError,
+                                 wrong                             so that the segment is opened anew
+        ======================== ================================= =====================================================
+
+        *What passes*: a torn tail, a short index, index entries without records, an index that is not there yet.
+        """
         watch = self.watch()
         while True:
             found = self._assess(scan)

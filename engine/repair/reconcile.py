@@ -5,8 +5,18 @@ to which transaction they are kept, behind which one this replica goes on with w
 are intact but not those that a quorum holds.  Here that knowledge becomes cuts and losses, before anything else is planned; what
 was cut is then restored, as far as it was promised here, like anything that is lost.
 
-Nothing at or below the local low-water mark is cut or replaced without the explicit wish to lose data.  Above it nobody was
-promised anything, if the replicas that were compared are all there are; so every intact record that goes is called a loss.
+What may be done to an intact record here that the replicas do not keep:
+
+==================================== ============================ ===============================================
+where it stands                      without --allow-data-loss    with it
+==================================== ============================ ===============================================
+at or below the local low-water mark stays; a finding says so     goes
+above it                             goes                         goes
+the mark is unknown                  stays; a finding says so     goes
+==================================== ============================ ===============================================
+
+Above the mark nobody was promised anything if the replicas that were compared are all there are.  The planner cannot know that,
+so each step by which intact records go says that it loses data.
 """
 
 from __future__ import annotations

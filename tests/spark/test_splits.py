@@ -276,7 +276,7 @@ def test_files_that_grow_shrink_or_vanish_after_planning_fail_no_task(tmp_path: 
     with seg(storage, 0, 80).open("ab") as file:
         file.write(encode_records(make_records(3, first=120, size=50))[0])
     age(storage)
-    rows = [row for task in tasks for batch in planned.read(task) for row in batch_read.to_pylist()]
+    rows = [row for task in tasks for batch in planned.read(task) for row in batch.to_pylist()]
     ids = [row["transaction_id"] for row in rows if row["finding"] is None]
     assert ids == sorted(set(ids))
     assert ids[:7] == list(range(40, 47))
