@@ -31,7 +31,7 @@ from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_
 from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
 from waltzctl.engine.node.permissions import Access, Denial, PartitionState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
-from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.settings import ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability import Availability
 from waltzctl.engine.storage.fences import SessionFences

@@ -1,289 +1,325 @@
-"""Every setting of a node: its key in the configuration file, its names elsewhere, and what its values are.
+"""Every setting of a storage node: one declaration each, from which file, environment, options and the node's own values follow.
 
-The keys are those of release 0.13.2 where it has the setting; what it has not stands under ``waltzctl.``.  Each setting has
-one name more, from which the option of the command line and the environment variable follow: ``admin-port`` is
-``--admin-port`` and ``WALTZCTL_SERVE_ADMIN_PORT``.  A secret can also be read from a file, whose path is in the variable with
-``_FILE`` at its end, or in the option with ``-file``.
+The keys are those of release 0.13.2 where it has the setting; what it has not stands under ``waltzctl.``.  The defaults are the
+release's as well; ports have none there, and the ones here are those of its samples.
+
+Nothing here opens a file or a socket, and nothing heavy is imported: ``waltzctl serve --help`` is made from this.
 """
 
 from __future__ import annotations
 
-import enum
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.amounts import parse_duration, parse_size
+from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError, RefusedError
 from waltzctl.engine.net.limits import PortLimits
-from waltzctl.engine.net.logs import LogFormat, LogLevel
-from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE
-from waltzctl.engine.node.health_options import HealthOptions
-from waltzctl.engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
-from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.net.loopback import is_loopback
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
+from waltzctl.engine.net.setting_kinds import (
+    COUNT,
+    MILLISECONDS,
+    PATH,
+    PORT,
+    PORT_OR_OFF,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    TEXT,
+    Kind,
+)
+from waltzctl.engine.net.settings import Option, Settings, bounded, check_bounds, group, setting
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.storage.options import StorageOptions
 
-Value = str | int | float | bool | Path | None
-ENVIRONMENT_PREFIX = "WALTZCTL_SERVE_"
-OFF = "off"
-
-_TRUE = ("true", "yes", "on", "1")
-_FALSE = ("false", "no", "off", "0")
+NEXT_PORT = -1
+"""Stands for "the data port and so many more" where an own number was not given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of value: `expected` names it for people, `of_text` reads it, `taken` are the YAML types taken as they are."""
-
-    expected: str
-    of_text: Callable[[str], Value]
-    taken: tuple[type, ...] = ()
-
-    def read(self, given: object) -> Value:
-        """A value as a file or the environment gives it.  Raises ValueError, without the value for it may be secret."""
-        if isinstance(given, str):
-            return self.of_text(given)
-        if type(given) in self.taken:
-            return self.of_text(str(given).lower() if isinstance(given, bool) else str(given))
-        hint = "; put it in quotation marks" if self.taken == () else ""
-        raise ValueError(f"must be {self.expected}, not {_yaml_name(given)}{hint}")
+def _judge_cluster_root(text: str) -> None:
+    if not text.startswith("/") or (text != "/" and text.endswith("/")):
+        raise ValueError(f"must be a path such as /waltz_cluster, not {text!r}")
+    if "//" in text:
+        raise ValueError(f"must be a path without an empty part, not {text!r}")
 
 
-def _yaml_name(given: object) -> str:
-    names = {bool: "a truth value", int: "a number", float: "a fraction", list: "a list", dict: "a group of keys"}
-    return names.get(type(given), f"a {type(given).__name__}")
+def _judge_hosts(text: str) -> None:
+    if not text.strip():
+        raise ValueError("must not be empty; write for instance zk1:2181,zk2:2181")
 
 
-def _text(text: str) -> str:
-    return text
-
-
-def _path(text: str) -> Path:
-    if not text or "\0" in text:
-        raise ValueError("must be a path, not empty" if not text else "must be a path, which holds no zero byte")
-    return Path(text)
-
-
-def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,18}", text.strip(), re.ASCII):
-        raise ValueError("must be a whole number")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    number = _integer(text)
-    if not 0 <= number < 65536:
-        raise ValueError(f"must be a port, 0 to 65535, not {number}")
-    return number
-
-
-def _port_or_off(text: str) -> int | None:
-    return None if text.strip().lower() in (OFF, "false") else _port(text)
-
-
-def _boolean(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUE + _FALSE:
-        raise ValueError("must be true or false")
-    return word in _TRUE
-
-
-def _seconds(text: str) -> float:
-    return 0.0 if re.fullmatch(r"0+(s|ms)?", text.strip()) else parse_duration(text)
-
-
-def _free_space(text: str) -> int:
-    return 0 if re.fullmatch(r"0+", text.strip()) else parse_size(text)
-
-
-def _choice(kind: type[enum.StrEnum]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        word = text.strip().lower()
-        if word not in kind._value2member_map_:
-            raise ValueError(f"must be one of {', '.join(kind)}")
-        return word
-
-    return read
-
-
-TEXT = Kind("a text", _text)
-PATH = Kind("a path", _path)
-INTEGER = Kind("a whole number", _integer, (int,))
-PORT = Kind("a port", _port, (int,))
-PORT_OR_OFF = Kind("a port or off", _port_or_off, (int, bool))  # YAML reads a bare off as false
-SIZE = Kind("a number of bytes, such as 16MiB", parse_size, (int,))
-FREE_SPACE = Kind("a number of bytes, such as 64MiB, or 0", _free_space, (int,))
-SECONDS = Kind("a duration, such as 30s", _seconds, (int, float))
-BOOLEAN = Kind("true or false", _boolean, (bool,))
-LOG_FORMAT = Kind("human or json", _choice(LogFormat))
-LOG_LEVEL = Kind("a severity", _choice(LogLevel))
+ZNODE = Kind("a path in ZooKeeper", "PATH", str, example="/waltz_cluster", rule=_judge_cluster_root)
+HOSTS = Kind("host:port of each server", "HOSTS", str, example="zk1:2181,zk2:2181", rule=_judge_hosts)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting.
+class ZooKeeperOptions:
+    """Where the cluster's metadata is.  Times are seconds.
 
-    `name` gives the option and the variable, `key` is the one of the file.  `default` is what holds when nobody says
-    anything.  `required`: a configuration file without it, and nothing else that says it, is an error, as in the release.
-    `secret`: its value is never shown.  `reloadable`: a running node takes a new value.
+    `connect_string` may be followed by a path that is put before every other.
     """
 
-    key: str
-    name: str
-    kind: Kind
-    default: Value
-    meaning: str
-    required: bool = False
-    secret: bool = False
-    reloadable: bool = False
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
-
-    @property
-    def option(self) -> str:
-        """The option of the command line, for those that have one."""
-        return f"--{self.name}"
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _bounds(group: str, holder: object, meaning: str, *, reloadable: bool) -> tuple[Setting, ...]:
-    """One setting for every field of a dataclass of bounds."""
-    return tuple(
-        Setting(
-            f"waltzctl.{group}.{_camel(each.name)}",
-            f"{group}-{each.name.replace('_', '-')}",
-            SECONDS if each.name.endswith("_seconds") else SIZE,
-            getattr(holder, each.name),
-            f"{meaning}: {each.name.replace('_', ' ')}",
-            reloadable=reloadable,
-        )
-        for each in fields(holder)  # type: ignore[arg-type]  # dataclasses, both of them
+    connect_string: str = setting(
+        "hosts of the ZooKeeper ensemble", HOSTS, key="zookeeper.connectString", name="zookeeper"
+    )
+    cluster_root: str = setting("the cluster's path in ZooKeeper", ZNODE, key="cluster.root")
+    session_timeout: float = setting(
+        "session timeout of ZooKeeper, in milliseconds",
+        MILLISECONDS,
+        default=30.0,
+        key="zookeeper.sessionTimeout",
+        name="zookeeper-session-timeout",
+    )
+    connect_timeout: float = setting(
+        "how long to wait for ZooKeeper's connection and for each answer; the release waits for ever",
+        SECONDS,
+        default=10.0,
+        key="waltzctl.zookeeper.connectTimeout",
+        name="zookeeper-connect-timeout",
     )
 
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
 
-LIMITS = _bounds("limits", PortLimits(), "bound of the ports", reloadable=True)
-SERVICE = _bounds("service", ServiceOptions(), "bound of serving partitions", reloadable=False)
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("storage.directory", "directory", PATH, None, "the storage directory", required=True),
-    Setting("waltzctl.host", "host", TEXT, DEFAULT_HOST, "the address to bind"),
-    Setting("storage.port", "port", PORT, DEFAULT_PORT, "the data port", required=True),
-    Setting("storage.admin.port", "admin-port", PORT, None, "the admin port", required=True),
-    Setting("storage.jetty.port", "http-port", PORT_OR_OFF, None, "the HTTP port"),
-    Setting(
-        "storage.segment.size.threshold",
-        "segment-size",
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How partitions are served: bounds of their queues, of one group commit, of one answer."""
+
+    queue_requests: int = setting("requests that may wait for one partition", COUNT, default=16_384)
+    queue_bytes: int = setting(
+        "bytes that may wait for one partition; an empty queue takes one item of any size", SIZE, default=16 << 20
+    )
+    stall_seconds: float = setting(
+        "time without progress after which further requests of a partition are answered as busy", SECONDS, default=30.0
+    )
+    commit_bytes: int = setting("frame bodies that share one write and flush", SIZE, default=8 << 20)
+    max_list_bytes: int = setting("one list; at least one record is always sent", SIZE, default=16 << 20)
+    workers: int | None = setting(
+        "threads for all partitions, at most one of them in a partition at a time",
+        COUNT,
+        default=None,
+        unless="one a partition and two more, 32 at most",
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthOptions:
+    """When a node is unwell.
+
+    `deadline`: seconds that a look at the disk may take.  `max_stall`: seconds that the queue of a partition may stand still.
+    `max_age`: seconds for which a look at the disk is believed, so that health checks cannot load it.
+    """
+
+    min_free_bytes: int = setting(
+        "free space below which /health is bad and a partition that met a full disk stays closed to writes",
+        SIZE.within(least=0),
+        default=64 << 20,
+        key="waltzctl.minFree",
+        name="min-free",
+        option=Option(),
+    )
+    deadline: float = bounded(SECONDS, default=5.0)
+    max_stall: float = bounded(SECONDS, default=30.0)
+    max_age: float = bounded(SECONDS.within(least=0), default=1.0)
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+STORAGE = {
+    "segment_size_threshold": setting(
+        "size beyond which a segment is closed",
         SIZE,
-        StorageOptions().segment_size_threshold,
-        "bytes after which a segment is closed",
+        key="storage.segment.size.threshold",
+        name="segment-size",
+        option=Option(),
     ),
-    Setting(
-        "storage.segment.cache.capacity",
-        "segment-cache",
-        INTEGER,
-        StorageOptions().cached_segments,
+    "cached_segments": setting(
         "closed segments of a partition that stay open for reading",
+        COUNT,
+        key="storage.segment.cache.capacity",
+        name="segment-cache",
     ),
-    Setting(
-        "waltzctl.maxDataLength",
-        "max-data-length",
-        SIZE,
-        StorageOptions().max_data_length,
-        "bytes of data of one record",
+    "max_data_length": setting(
+        "longest data of one record", SIZE.within(least=1, most=2**31 - 1), key="waltzctl.maxDataLength"
     ),
-    Setting("waltzctl.plaintext", "plaintext", BOOLEAN, False, "no TLS on the data and admin port"),
-    Setting("waltzctl.insecure", "insecure", BOOLEAN, False, "plaintext beyond this machine is wanted"),
-    Setting("waltzctl.certificate", "certificate", PATH, None, "PEM file of the certificate", reloadable=True),
-    Setting("waltzctl.key", "key", PATH, None, "PEM file of its private key", reloadable=True),
-    Setting("waltzctl.keyPassword", "key-password", TEXT, None, "password of that key", secret=True, reloadable=True),
-    Setting("storage.ssl.keyStore.location", "key-store", PATH, None, "the key store", reloadable=True),
-    Setting(
-        "storage.ssl.keyStore.password",
-        "key-store-password",
-        TEXT,
-        None,
-        "password of the key store and its key",
-        secret=True,
-        reloadable=True,
-    ),
-    Setting(
-        "storage.ssl.keyStore.type", "key-store-type", TEXT, DEFAULT_STORE_TYPE, "JKS, PKCS12 or PEM", reloadable=True
-    ),
-    Setting("storage.ssl.trustStore.location", "trust-store", PATH, None, "the trust store", reloadable=True),
-    Setting(
-        "storage.ssl.trustStore.password",
-        "trust-store-password",
-        TEXT,
-        None,
-        "password of the trust store",
-        secret=True,
-        reloadable=True,
-    ),
-    Setting(
-        "storage.ssl.trustStore.type",
-        "trust-store-type",
-        TEXT,
-        DEFAULT_STORE_TYPE,
-        "JKS, PKCS12 or PEM",
-        reloadable=True,
-    ),
-    Setting("zookeeper.connectString", "zookeeper", TEXT, None, "hosts of the ZooKeeper ensemble"),
-    Setting("zookeeper.sessionTimeout", "zookeeper-session-timeout", INTEGER, 30_000, "in milliseconds"),
-    Setting(
-        "waltzctl.zookeeper.connectTimeout",
-        "zookeeper-connect-timeout",
-        SECONDS,
-        10.0,
-        "how long to wait for ZooKeeper",
-    ),
-    Setting("cluster.root", "cluster-root", TEXT, None, "the cluster's path in ZooKeeper"),
-    Setting("storage.graphite.hostname", "graphite-host", TEXT, None, "where metrics are sent"),
-    Setting("storage.graphite.port", "graphite-port", PORT, 2003, "its port"),
-    Setting("storage.graphite.prefix", "graphite-prefix", TEXT, "waltz", "what every name begins with"),
-    Setting(
-        "storage.graphite.reportIntervalMs",
-        "graphite-interval",
-        SECONDS,
-        60.0,
-        "in seconds, whatever the key says: the release reads it so",
-    ),
-    Setting("storage.graphite.useUdp", "graphite-udp", BOOLEAN, False, "by datagrams"),
-    Setting(
-        "waltzctl.drain",
-        "drain",
-        SECONDS,
-        DEFAULT_DRAIN_SECONDS,
-        "how long a stop waits for what is under way",
-        reloadable=True,
-    ),
-    Setting(
-        "waltzctl.minFree",
-        "min-free",
-        FREE_SPACE,
-        HealthOptions().min_free_bytes,
-        "bytes that the disk should have free: below, /health is bad; a partition that found the disk full waits for them",
-        reloadable=True,
-    ),
-    Setting("waltzctl.log.format", "log-format", LOG_FORMAT, LogFormat.HUMAN.value, "form of the log"),
-    Setting(
-        "waltzctl.log.level", "log-level", LOG_LEVEL, LogLevel.INFO.value, "from which severity on", reloadable=True
-    ),
-    *LIMITS,
-    *SERVICE,
-)
-
-BY_KEY = {setting.key: setting for setting in SETTINGS}
-BY_NAME = {setting.name: setting for setting in SETTINGS}
-
-IGNORED_KEYS = {
-    "storage.ssl.keyManager.algorithm": "certificates are handled by OpenSSL, which has no such choice",
-    "storage.ssl.trustManager.algorithm": "certificates are handled by OpenSSL, which has no such choice",
 }
-"""Keys of the release that mean nothing here, and why; they are no mistake."""
+"""`StorageOptions` as settings: they are there without a node, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The three ports to bind; 0 takes a free one, None for HTTP is off."""
+
+    data: int
+    admin: int
+    http: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """Everything that decides how a node runs.
+
+    `admin_port` None: the data port and one more; `http_port` None: off, `NEXT_PORT`: the data port and two more; with a data
+    port of 0 they are free ones as well.  After construction both are numbers (or None for HTTP off); `ports` has them typed.
+    """
+
+    directory: Path | None = setting(
+        "storage directory",
+        PATH,
+        default=None,
+        key="storage.directory",
+        option=Option("PATH", argument=True),
+        required=True,
+    )
+    host: str = setting(
+        "address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS")
+    )
+    port: int = setting(
+        "data port, 0 takes a free one", PORT, default=55280, key="storage.port", option=Option(), required=True
+    )
+    admin_port: int | None = setting(
+        "admin port",
+        PORT,
+        default=None,
+        unless="data port + 1",
+        key="storage.admin.port",
+        option=Option(),
+        required=True,
+    )
+    http_port: int | None = setting(
+        "HTTP port",
+        PORT_OR_OFF,
+        default=NEXT_PORT,
+        unless="data port + 2",
+        left_out=None,
+        key="storage.jetty.port",
+        option=Option(),
+    )
+    plaintext: bool = setting(
+        "no TLS on the data and admin port",
+        SWITCH,
+        default=False,
+        key="waltzctl.plaintext",
+        option=Option(),
+        moots=("certificate", "key-store", "trust-store"),
+    )
+    insecure: bool = setting(
+        "allow plaintext beyond this machine",
+        SWITCH,
+        default=False,
+        key="waltzctl.insecure",
+        option=Option(),
+        needs="plaintext",
+    )
+    tls: TlsOptions = group(TlsOptions, key="storage.", reloadable=True)
+    storage: StorageOptions = group(StorageOptions, described=STORAGE)
+    zookeeper: ZooKeeperOptions | None = group(
+        ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
+    )
+    graphite: GraphiteOptions | None = group(
+        GraphiteOptions, key="storage.graphite.", name="graphite-", wanted_by=("host",)
+    )
+    health: HealthOptions = group(HealthOptions, reloadable=True)
+    http: HttpLimits = HttpLimits()  # noqa: RUF009  # frozen
+    drain_seconds: float = setting(
+        "how long a stop waits for what was asked",
+        SECONDS.within(least=0),
+        default=30.0,
+        key="waltzctl.drain",
+        name="drain",
+        option=Option(),
+        reloadable=True,
+    )
+    limits: PortLimits = group(PortLimits, key="waltzctl.limits.", name="limits-", reloadable=True)
+    service: ServiceOptions = group(ServiceOptions, key="waltzctl.service.", name="service-")
+
+    def __post_init__(self) -> None:
+        if self.admin_port is None or self.admin_port == NEXT_PORT:
+            object.__setattr__(self, "admin_port", self.port + 1 if self.port else 0)
+        if self.http_port == NEXT_PORT:
+            object.__setattr__(self, "http_port", self.port + 2 if self.port else 0)
+
+    @property
+    def ports(self) -> Ports:
+        """The ports as numbers."""
+        assert self.admin_port is not None  # see __post_init__
+        return Ports(self.port, self.admin_port, self.http_port)
+
+    @property
+    def storage_directory(self) -> Path:
+        """The storage directory.  Raises InvalidRequestError when none was named."""
+        if self.directory is None:
+            raise InvalidRequestError(
+                "no storage directory is named", advice="give PATH, or storage.directory in the configuration"
+            )
+        return self.directory
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether other machines may reach the ports."""
+        return not is_loopback(self.host)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant or must be asked for twice.
+
+        Raises InvalidRequestError (a missing directory, values out of bounds, ports that are equal, TLS options that contradict
+        each other) and RefusedError (plaintext beyond loopback without `insecure`).
+        """
+        _ = self.storage_directory
+        check_bounds(self)
+        seen: dict[int, tuple[str, str]] = {}
+        for name, field, port in (
+            ("data", "port", self.ports.data),
+            ("admin", "admin_port", self.ports.admin),
+            ("HTTP", "http_port", self.ports.http),
+        ):
+            if port in seen:
+                other, other_field = seen[port]
+                message = f"the {other} and the {name} port are both {port}"
+                raise InvalidOptionsError(message, self, other_field, field, advice="the ports must differ")
+            if port:
+                seen[port] = name, field
+        for one in (
+            self.storage,
+            self.limits,
+            self.service,
+            self.tls,
+            self.health,
+            self.http,
+            self.zookeeper,
+            self.graphite,
+        ):
+            if one is not None:
+                one.check()
+        if self.plaintext and not self.insecure and self.beyond_loopback:
+            raise RefusedError(
+                f"{self.host}: without TLS everybody on the way can read and change what is sent",
+                advice="leave --plaintext out, bind to 127.0.0.1, or say --insecure if the network is trusted",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What ``waltzctl serve`` is told: about the node, and about the log of its process."""
+
+    node: NodeOptions = group(NodeOptions)
+    log: LogOptions = group(LogOptions, key="waltzctl.log.", name="log-")
+
+    def check(self) -> None:
+        """Raises as `NodeOptions.check`."""
+        self.node.check()
+
+
+_OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
+SERVE = Settings(
+    "serve",
+    ServeOptions,
+    ignored={"storage.ssl.keyManager.algorithm": _OPENSSL, "storage.ssl.trustManager.algorithm": _OPENSSL},
+)
