@@ -18,8 +18,8 @@ from waltzctl.outcome import say
 from waltzctl.values import human_bytes, human_duration
 
 if TYPE_CHECKING:
-    from waltzctl.engine.crew import Crew
     from waltzctl.engine.progress import Progress
+    from waltzctl.engine.task_executor import TaskExecutor
 
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
@@ -100,18 +100,20 @@ class Computing:
         return tuple(pairs)
 
     @contextlib.contextmanager
-    def crew(self, paths: Iterable[PurePath], listener: Progress, *, quiet: bool = False) -> Iterator[Crew | None]:
+    def executor(
+        self, paths: Iterable[PurePath], listener: Progress, *, quiet: bool = False
+    ) -> Iterator[TaskExecutor | None]:
         """Who is to read `paths`: None for this process's own threads.  Raises what opening a session raises."""
         if not self.wants_spark(paths, quiet=quiet):
             yield None
             return
-        from waltzctl.engine.spark.crew import SparkCrew
-        from waltzctl.engine.spark.session import SparkOptions
+        from waltzctl.engine.spark.spark_executor import SparkExecutor
+        from waltzctl.engine.spark.spark_session import SparkOptions
         from waltzctl.engine.spark.start import open_session
 
         listener.start("start Spark", 0)
         with open_session(SparkOptions(self.master, self._settings())) as session:
-            yield SparkCrew(session, listener)
+            yield SparkExecutor(session, listener)
 
     def wants_spark(self, paths: Iterable[PurePath], *, quiet: bool = False) -> bool:
         """Whether Spark is to do it; says so on stderr where that was not asked for in so many words."""

@@ -25,7 +25,7 @@ from waltzctl.engine.net.logs import NodeLog
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.settings import NodeOptions, ServeOptions
+from waltzctl.engine.node.node_settings import NodeOptions, ServeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.objects.serve import READY, live_object
 from waltzctl.outcome import say

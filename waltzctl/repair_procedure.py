@@ -181,7 +181,7 @@ def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
 
 def _agree(console: Console, plan: Plan, switches: Switches) -> None:
     """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
-    from waltzctl.engine.columns.plan import PLAN
+    from waltzctl.engine.columns.plan_columns import PLAN
 
     if not _asked_for(plan, switches):
         if not sys.stdin.isatty():
@@ -204,7 +204,7 @@ def _take_back(repair: Repair) -> None:
 
 def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatus:
     """What verify says of the directory as it is."""
-    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
 
     status = ExitStatus.CLEAN
@@ -217,7 +217,7 @@ def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatu
 def _dry_run(
     console: Console, plan: Plan, storage: PurePath, partitions: Collection[int] | None, *, asked: bool
 ) -> ExitStatus:
-    from waltzctl.engine.columns.plan import PLAN
+    from waltzctl.engine.columns.plan_columns import PLAN
 
     console.emit(PLAN.shown(plan), flush=True)
     status = verified(storage, partitions)

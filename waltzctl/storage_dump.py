@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import typer
 
 from waltzctl.console import Console, on_terminal, refusals
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import (
     ControlDump,
@@ -26,7 +26,7 @@ from waltzctl.engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
-from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.storage.view import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.control import PartitionInfo

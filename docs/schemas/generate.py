@@ -18,8 +18,8 @@ from typing import Any
 from waltzctl.app import COMMANDS, manual_of
 from waltzctl.engine.columns.column import Column, Columns, ObjectType
 from waltzctl.engine.net.settings import Setting, Settings
-from waltzctl.engine.spark.columns import VIEWS
-from waltzctl.objects.catalogue import OBJECTS
+from waltzctl.engine.spark.view_schemas import VIEWS
+from waltzctl.objects.all_objects import OBJECTS
 from waltzctl.setting_options import WithSettings
 
 HERE = Path(__file__).resolve().parent

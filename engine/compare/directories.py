@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.compare.reading import Replica, Segment
+from waltzctl.engine.compare.replica_reading import Replica, Segment
 from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.evidence import evidence
+from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison, State
+from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, State
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair.arguments import Agreed

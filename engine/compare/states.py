@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from waltzctl.engine.compare.outcome import Range, ReplicaComparison, Source, State
+from waltzctl.engine.compare.comparison import Range, ReplicaComparison, Source, State
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000

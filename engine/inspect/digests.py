@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.storage.places import open_source
 
 _CHUNK = 1 << 20

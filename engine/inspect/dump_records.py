@@ -10,9 +10,9 @@ from pathlib import PurePath
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob

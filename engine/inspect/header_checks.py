@@ -9,9 +9,9 @@ from waltzctl.engine.findings import Code, Finding, loss_finding
 from waltzctl.engine.inspect.control_checks import first_nonzero
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.losses import ShortHeader
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER, SegmentHeader
 
 _HELD = 64 << 20

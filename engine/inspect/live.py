@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name

@@ -11,8 +11,8 @@ from waltzctl.engine.inspect.segment_job import SegmentReport
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
 from waltzctl.engine.losses import DirectoryGone, GivenUp, Loss, NoSegment, count
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import Range, still_lost, without
 from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.loss_ledger import Range, still_lost, without
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.segment import parse_name

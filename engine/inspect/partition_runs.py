@@ -10,9 +10,7 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import Watch, states
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     held_ids,
@@ -23,16 +21,18 @@ from waltzctl.engine.inspect.partition_checks import (
     special_findings,
     stray_files,
 )
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import end, joints
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.loss_ledger import Range, ledger_path, of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 from waltzctl.formats.segment import RECORD_OVERHEAD

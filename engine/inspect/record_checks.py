@@ -10,12 +10,12 @@ from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Tail
 from waltzctl.engine.inspect.index_checks import IndexComparison
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import MOST_HELD, IndexReader, prove
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 

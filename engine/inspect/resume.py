@@ -12,8 +12,8 @@ from typing import Any
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState
 

@@ -13,7 +13,7 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.view import (
     FileState,
     PartitionView,

@@ -29,12 +29,12 @@ from waltzctl.engine.inspect.directory_manifest import (
     NoManifestError,
     decode_manifest,
 )
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.resume import refuse_inside
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
+from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState, read_control
 from waltzctl.formats.adapters import format_time

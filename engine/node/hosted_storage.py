@@ -15,6 +15,7 @@ from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_metrics import NodeMetrics
+from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.node.outages import Room
 from waltzctl.engine.node.partition_requests import session_info
 from waltzctl.engine.node.partition_service import PartitionService
@@ -28,10 +29,9 @@ from waltzctl.engine.node.permissions import (
     wrong_cluster_key,
     wrong_number_of_partitions,
 )
-from waltzctl.engine.node.settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.wire_records import WireRecords

@@ -33,8 +33,8 @@ from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, HealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node_metrics import NodeMetrics
+from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, read_node
-from waltzctl.engine.node.settings import NodeOptions
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout

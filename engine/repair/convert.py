@@ -35,7 +35,13 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.availability_marks import (
+    Availability,
+    availability_path,
+    combine,
+    encode_marks,
+    load_marks,
+)
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.formats.control import (

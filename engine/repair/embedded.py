@@ -12,7 +12,7 @@ from pathlib import PurePath
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.survey import Loss, Survey, open_hint
-from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
 
 

@@ -22,7 +22,7 @@ from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.storage.accepted_losses import ledger_path
+from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.engine.storage.view import FileState, resolve

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.repair.arguments import Arguments, Setting, arguments_of

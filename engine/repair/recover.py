@@ -21,8 +21,8 @@ from waltzctl.engine.repair.recover_control import plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition
 from waltzctl.engine.repair.replicas import open_replicas
-from waltzctl.engine.storage.accepted_losses import of_partition, read_ledger
 from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import (
     PartitionView,

@@ -26,15 +26,21 @@ from waltzctl.engine.errors import (
     MarkWouldFallError,
     RefusedError,
 )
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, Setting
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.availability_marks import (
+    Availability,
+    availability_path,
+    combine,
+    encode_marks,
+    load_marks,
+)
 from waltzctl.engine.storage.fences import fence_path
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage

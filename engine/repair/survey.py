@@ -10,12 +10,12 @@ import numpy as np
 from waltzctl.engine.errors import DamageError, SpecialFileError
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.repair.content import Content
+from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import ByteSource, FileSource
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.spark.columns import VIEWS
+from waltzctl.engine.spark.view_schemas import VIEWS
 from waltzctl.engine.storage import places
 
 SPLIT_SIZE = 128 << 20

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
 from waltzctl.engine.spark.selection import Selection
@@ -30,8 +30,8 @@ _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Part `number` of the `count` into which a segment is cut, and what of it is wanted.
+class SegmentPart:
+    """SegmentPart `number` of the `count` into which a segment is cut, and what of it is wanted.
 
     `entries`: index entries when it was planned; None: no index.  `first`, `last`: ids, inclusive; None is no bound.
     `follower`: the segment behind this one, wanted or not; the last part tells whether the two join.
@@ -164,7 +164,7 @@ def entries_of(run: PartitionRun) -> dict[int, int]:
     return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
 
-def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
+def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments that are wanted, in order."""
     entries = entries_of(run)
     first, last = selection.ids.span()
@@ -173,7 +173,7 @@ def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int
         if not _overlaps(job, behind, known, first, last):
             continue
         count = parts_for(_bytes_of(job, known, first, last), split_size)
-        whole = Part(node, job, known, 0, count, first, last)
+        whole = SegmentPart(node, job, known, 0, count, first, last)
         for number in range(count):
             yield replace(whole, number=number, follower=behind if number == count - 1 else None)
 

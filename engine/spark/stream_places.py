@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import PurePath
 
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.log.index import Place, prove_at_or_before
+from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
 from waltzctl.engine.log.parts import cut
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
@@ -220,7 +220,7 @@ class PartitionPlaces:
                 whole = replace(whole, start=start.end, start_id=whole.first)
             elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:
                 whole = replace(whole, start=found.offset, start_id=found.transaction_id)
-            begin, ids = Place(whole.start, whole.start_id), (whole.first, whole.last + 1)
+            begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
             parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
         for part, behind in zip_longest(parts, parts[1:]):
             yield replace(

@@ -29,8 +29,8 @@ from waltzctl.engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
 from waltzctl.engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.control_file import create_control_file
-from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.storage.segment import create_segment
+from waltzctl.engine.storage.segment_files import create_segment
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,

@@ -5,7 +5,7 @@ it was.  What a crash left in the partition is then mended, as a node does when 
 
 What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
 its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.  So is one whose
-end was lost, and the loss accepted (`engine.storage.accepted_losses`).
+end was lost, and the loss accepted (`engine.storage.loss_ledger`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import TargetKind, resolve

@@ -22,9 +22,9 @@ from pathlib import PurePath
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import SegmentView, read_segment_header, view_partition
 from waltzctl.formats.request_id import RequestId

@@ -16,9 +16,9 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import PurePath
 
 from waltzctl.engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
-from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.storage.segment import SegmentExtent
+from waltzctl.engine.storage.segment_files import SegmentExtent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import ListPart, WireRecords, packed
 from waltzctl.formats.segment import HEADER_SIZE, Record
 from waltzctl.formats.segment import RecordHeader as RecordHeader

@@ -29,7 +29,7 @@ from waltzctl.engine.losses import NoSegment, ShortHeader
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.segment import SegmentExtent, create_segment
+from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 from waltzctl.engine.durable import disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.scan.source import ByteSource, FileSource
+from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 SMALL = 64 << 10

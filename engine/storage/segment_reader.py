@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.scan.byte_source import ByteSource, CachedSource, FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.kernel import HEADER_WORDS
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource, CachedSource, FileSource, read_bytes
-from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import Run, SegmentExtent
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import (

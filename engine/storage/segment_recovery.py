@@ -26,11 +26,11 @@ from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, Tail, Where, damage_finding, make_finding, tail_finding
 from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import FileSource, read_bytes
 from waltzctl.engine.storage.belonging import stranger
-from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import Run, SegmentExtent
 from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,

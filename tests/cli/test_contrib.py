@@ -18,7 +18,7 @@ from tests.cli.running import ROOT
 from waltzctl.app import app
 from waltzctl.commands.serve import MANUAL
 from waltzctl.engine.net.configuration import Level, load_configuration
-from waltzctl.engine.node.settings import SERVE
+from waltzctl.engine.node.node_settings import SERVE
 from waltzctl.exit_status import ExitStatus
 
 CONTRIB = ROOT / "contrib"

@@ -21,12 +21,12 @@ HEAVY = (
 )
 DECLARATIONS = {
     *("waltzctl.engine", "waltzctl.engine.net", "waltzctl.engine.node", "waltzctl.engine.storage"),
-    *("waltzctl.engine.amounts", "waltzctl.engine.errors", "waltzctl.engine.storage.options"),
+    *("waltzctl.engine.amounts", "waltzctl.engine.errors", "waltzctl.engine.storage.storage_options"),
     *(
         f"waltzctl.engine.net.{name}"
-        for name in ("limits", "loopback", "monitoring_options", "setting_kinds", "settings", "tls_options")
+        for name in ("loopback", "monitoring_options", "peer_limits", "setting_kinds", "settings", "tls_options")
     ),
-    "waltzctl.engine.node.settings",
+    "waltzctl.engine.node.node_settings",
 }
 """What the options of a process with settings are made from."""
 PROGRAM = """

@@ -15,8 +15,8 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect import index_checks
 from waltzctl.engine.inspect.index_checks import IndexComparison, WrongEntries, check_rising
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
 properties = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

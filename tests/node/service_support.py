@@ -11,9 +11,9 @@ from pathlib import Path
 
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
 from waltzctl.engine.node.node_metrics import NodeMetrics
+from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.node.settings import HealthOptions
 from waltzctl.engine.scan.frames import Column, FrameSplitter
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.checksums import crc32

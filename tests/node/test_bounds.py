@@ -21,15 +21,15 @@ from waltzctl.engine.net import connection, port
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
 from waltzctl.engine.net.connection import OVERHEAD, Connection, Pause
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.small_file import read_first_line
 from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.data_port import DataPort
-from waltzctl.engine.node.settings import HealthOptions, ServiceOptions
+from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.net.configuration import Configuration, Given, Level, load_configuration
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, LogFormat, LogLevel
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import RELOADABLE
-from waltzctl.engine.node.settings import SERVE, NodeOptions, Ports, ServeOptions, ServiceOptions, ZooKeeperOptions
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.node.node_settings import SERVE, NodeOptions, Ports, ServeOptions, ServiceOptions, ZooKeeperOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 RELEASED = """
 storage:

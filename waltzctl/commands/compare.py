@@ -20,14 +20,14 @@ from waltzctl.options import (
     path_of,
     place_of,
 )
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
     from waltzctl.objects.compare import PlanFile
-    from waltzctl.render.progress import NoProgress, TerminalProgress
+    from waltzctl.render.progress_bar import NoProgress, TerminalProgress
 
 MANUAL = Manual(
     name="compare",
@@ -154,8 +154,8 @@ def run(
         raise typer.BadParameter("nothing is changed without a plan; add --plan-dir", param_hint="'--allow-data-loss'")
 
     from waltzctl.engine.compare.compare import compare
-    from waltzctl.engine.compare.outcome import CompareOptions
-    from waltzctl.engine.crew import LocalCrew
+    from waltzctl.engine.compare.comparison import CompareOptions
+    from waltzctl.engine.task_executor import LocalExecutor
     from waltzctl.output_file import check_outside
 
     for path in wanted:
@@ -170,11 +170,11 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
-        computing.crew(wanted, listener, quiet=quiet) as crew,
+        computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
         keep = plans is not None or table is not None
         report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
-        for seen in compare(wanted, options, crew or LocalCrew(progress=listener)):
+        for seen in compare(wanted, options, executor or LocalExecutor(progress=listener)):
             report.show(seen)
         listener.close()
         return report.finish(plans, table, allow_data_loss=allow_data_loss)
@@ -202,8 +202,8 @@ class _Report:
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
-        from waltzctl.engine.columns.finding import FINDING
-        from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+        from waltzctl.engine.columns.finding_columns import FINDING
+        from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
         from waltzctl.objects.compare import comparison_object
 
@@ -248,7 +248,7 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
-        from waltzctl.engine.columns.plan import PLAN
+        from waltzctl.engine.columns.plan_columns import PLAN
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
         from waltzctl.engine.storage.places import absolute

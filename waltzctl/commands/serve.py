@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.logs import LineStream
     from waltzctl.engine.net.settings import Settings
     from waltzctl.engine.node.node import Node
-    from waltzctl.engine.node.settings import ServeOptions
+    from waltzctl.engine.node.node_settings import ServeOptions
     from waltzctl.node_process import Shown
 
 _HOW_TO_BEGIN = (
@@ -146,7 +146,7 @@ MANUAL = Manual(
 
 
 def _declared() -> Settings[ServeOptions]:
-    from waltzctl.engine.node.settings import SERVE
+    from waltzctl.engine.node.node_settings import SERVE
 
     return SERVE
 

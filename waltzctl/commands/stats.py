@@ -22,7 +22,7 @@ from waltzctl.options import (
     path_of,
     place_of,
 )
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
@@ -139,9 +139,9 @@ def run(
     seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
     wanted = [place_of(text) for text in paths]
     target = None if html is None else path_of(html, name="--html")
-    from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.stats.options import StatsOptions
     from waltzctl.engine.stats.stats import stats
+    from waltzctl.engine.stats.stats_options import StatsOptions
+    from waltzctl.engine.task_executor import LocalExecutor
 
     if target is not None:
         _check_target(target, wanted)
@@ -149,9 +149,9 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
-        computing.crew(wanted, listener, quiet=quiet) as crew,
+        computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
-        report = stats(wanted, options, crew or LocalCrew(progress=listener))
+        report = stats(wanted, options, executor or LocalExecutor(progress=listener))
         listener.close()
         if target is not None:
             _write_page(report, target, wanted)
@@ -178,7 +178,7 @@ def _write_page(report: StatsReport, target: Path, paths: list[PurePath]) -> Non
 
 
 def _show(report: StatsReport, console: Console) -> None:
-    from waltzctl.engine.columns.finding import FINDING
+    from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.objects.stats import stats_objects
     from waltzctl.render.stats import conclusion, stats_lines
 

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BASE64,
     BOOLEAN,
     CHECKSUM,
@@ -23,12 +23,12 @@ from waltzctl.engine.columns.kinds import (
     columns_named,
     one_of,
 )
-from waltzctl.engine.columns.record import RECORD
-from waltzctl.objects.kinds import EXIT_STATUS, SECONDS, UNMODIFIED
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.objects.command_kinds import EXIT_STATUS, SECONDS, UNMODIFIED
 from waltzctl.objects.verify import elapsed, label, nothing_modified
 
 if TYPE_CHECKING:
-    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
     from waltzctl.engine.repair.plan import Plan
 
 VERDICT = one_of("equal", "recoverable", "undecidable", "lost")

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import ABSENT, Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, LAYOUT, PATH, SIZE, TEXT, one_of
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, LAYOUT, PATH, SIZE, TEXT, one_of
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.exit_status import ExitStatus
-from waltzctl.objects.kinds import EXIT_STATUS, RFC3339
+from waltzctl.objects.command_kinds import EXIT_STATUS, RFC3339
 from waltzctl.values import printable
 
 if TYPE_CHECKING:

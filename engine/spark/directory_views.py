@@ -15,21 +15,21 @@ import numpy as np
 import pyarrow as pa
 
 from waltzctl.engine.columns.column import Column, Columns
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.segment import SEGMENT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import kernels
-from waltzctl.engine.spark.columns import arrow_type
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from waltzctl.engine.spark.view_schemas import arrow_type
 from waltzctl.formats.segment import ENTRY_SIZE
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError, RefusedError
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
     MILLISECONDS,
@@ -29,7 +29,7 @@ from waltzctl.engine.net.setting_kinds import (
 )
 from waltzctl.engine.net.settings import Option, Settings, bounded, check_bounds, group, setting
 from waltzctl.engine.net.tls_options import TlsOptions
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 NEXT_PORT = -1
 """Stands for "the data port and so many more" where an own number was not given."""

@@ -19,11 +19,11 @@ from waltzctl.engine.inspect.header_checks import check_headers, short_header
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.segment import (
