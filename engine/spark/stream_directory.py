@@ -22,6 +22,7 @@ from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
@@ -233,14 +234,16 @@ class DirectoryHistory:
         )
         yield from self._patiently(partition, lambda places: list(places.ranges(start, end, template)))
 
-    def read(self, part: SegmentRange | LostRange) -> Iterator[pa.RecordBatch]:
+    def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
         if isinstance(part, LostRange):
+            losses.see([part.finding])
             yield self._rows.finding(part.finding, str(self._path))
             return
         constants = Constants(part.node, part.partition, part.segment)
         for item in read_range(part, data=self._rows.data):
             if isinstance(item, Finding):
+                losses.see([item])
                 yield self._rows.finding(item, part.node)
             else:
                 yield self._rows.records(item, constants)
