@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import ClusterError, DiskReadError
-from waltzctl.engine.inspect.index_checks import WrongEntries
+from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect.limits import CutShort, Limits
 from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
