@@ -28,8 +28,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from waltzctl.engine.scan import compiled, kernels, walk
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
-from waltzctl.engine.scan.source import FileSource
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER
 
@@ -195,7 +195,7 @@ import sys, time
 begun = time.perf_counter()
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 imported = time.perf_counter()
 choice = {"interpreted": False, "compiled": True, "auto": None}[sys.argv[2]]
 with FileSource(sys.argv[1]) as source:

@@ -24,11 +24,11 @@ from pathlib import Path
 import psutil
 from generated import make_storage, total_bytes, workplace
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from waltzctl.engine.spark.crew import SparkCrew
-from waltzctl.engine.spark.session import Session, SparkOptions
+from waltzctl.engine.spark.spark_executor import SparkExecutor
+from waltzctl.engine.spark.spark_session import Session, SparkOptions
 from waltzctl.engine.spark.start import open_session
+from waltzctl.engine.task_executor import TaskExecutor
 
 GIB = 1 << 30
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries")
@@ -56,8 +56,8 @@ def fastest(work: Callable[[], object], repeat: int) -> float:
     return min(times)
 
 
-def checked(paths: list[Path], *, threads: int | None = None, crew: Crew | None = None) -> VerifySummary:
-    *findings, summary = verify(paths, VerifyOptions(threads=threads), crew=crew)
+def checked(paths: list[Path], *, threads: int | None = None, executor: TaskExecutor | None = None) -> VerifySummary:
+    *findings, summary = verify(paths, VerifyOptions(threads=threads), executor=executor)
     assert isinstance(summary, VerifySummary)
     assert summary.status == "clean", findings
     return summary
@@ -108,8 +108,8 @@ def engines(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     measure("local engine, 2 threads, one segment", partial(checked, [one], threads=2))
     for master in ("local[1]", "local[2]", "local[1]"):  # again, in a Java that is as warm as that of the others
         with session(master, figures) as opened:
-            measure(f"Spark {master}", partial(checked, [many], crew=SparkCrew(opened)))
-            measure(f"Spark {master}, one segment", partial(checked, [one], crew=SparkCrew(opened)))
+            measure(f"Spark {master}", partial(checked, [many], executor=SparkExecutor(opened)))
+            measure(f"Spark {master}, one segment", partial(checked, [one], executor=SparkExecutor(opened)))
     ratio(figures, "Spark local[2] over local[1]", seconds["Spark local[1]"] / seconds["Spark local[2]"], 1.6)
     local = min(seconds["local engine, 1 thread(s)"], seconds["local engine, 2 thread(s)"])
     ratio(figures, "Spark local[2] over the local engine", local / seconds["Spark local[2]"], 0.7)
@@ -132,7 +132,7 @@ def sizes(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     with session("local[2]", figures) as opened:
         for paths in series:
             read = sum(total_bytes(path) for path in paths)
-            seconds = fastest(partial(checked, paths, crew=SparkCrew(opened)), repeat)
+            seconds = fastest(partial(checked, paths, executor=SparkExecutor(opened)), repeat)
             points.append((read, seconds))
             held = max((process.memory_info().rss for process in python_workers()), default=0)
             name = f"{read / GIB:.2f} GiB"
@@ -147,8 +147,8 @@ def sizes(figures: Figures, place: Path, scale: int, repeat: int) -> None:
 
 def planned(path: Path) -> int:
     """Plan a read as Spark has it planned; the number of splits."""
-    from waltzctl.engine.spark.batch import reader
-    from waltzctl.engine.spark.columns import pick, spark_schema
+    from waltzctl.engine.spark.batch_read import reader
+    from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
     return len(reader({"path": str(path)}, spark_schema(pick("records", None))).partitions())
 
@@ -162,7 +162,7 @@ def segments(figures: Figures, place: Path, scale: int, repeat: int) -> None:
         for count in counts:
             path = place / f"segments-{count}"
             plan = fastest(partial(planned, path), repeat)
-            whole = fastest(partial(checked, [path], crew=SparkCrew(opened)), repeat)
+            whole = fastest(partial(checked, [path], executor=SparkExecutor(opened)), repeat)
             here = fastest(partial(checked, [path], threads=2), repeat)
             figures.add(f"plan a read of {count} segments", plan, f"{plan * 1000:.1f} ms")
             figures.add(f"verify {count} segments, Spark", whole, f"{whole:.2f} s")
@@ -177,7 +177,7 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     (other / "0").rename(storage / "1")  # headers say partition 0: findings of another check, no hindrance to reading
     total = records + records // 2
     with session("local[2]", figures) as opened:
-        from waltzctl.engine.spark.source import WaltzDataSource
+        from waltzctl.engine.spark.data_source import WaltzDataSource
 
         spark = opened.spark
         spark.dataSource.register(WaltzDataSource)

@@ -44,7 +44,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import PurePath
 
     from waltzctl.engine.findings import Finding
 
@@ -95,7 +95,7 @@ class DirectoryLockedError(WaltzError):
 
     status = "locked"
 
-    def __init__(self, path: Path, pid: int | None) -> None:
+    def __init__(self, path: PurePath, pid: int | None) -> None:
         holder = f"process {pid}" if pid else "another process"
         super().__init__(
             f"{path}: locked by {holder}", advice="stop that process first; a held lock is never overridden"
@@ -239,7 +239,7 @@ class DiskError(WaltzError):
 
     status = "io-error"
 
-    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "access") -> None:
+    def __init__(self, path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "access") -> None:
         place = f" at offset {offset}" if offset is not None else ""
         super().__init__(f"{path}: cannot {doing}{place}: {cause.strerror or cause}")
         self.path = path
@@ -250,7 +250,7 @@ class DiskError(WaltzError):
 class DiskReadError(DiskError):
     """A read failed."""
 
-    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "read") -> None:
+    def __init__(self, path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "read") -> None:
         super().__init__(path, offset, cause, doing=doing)
 
 
@@ -261,7 +261,7 @@ class SpecialFileError(DiskReadError):
 class DiskWriteError(DiskError):
     """A write, rename, unlink or truncate failed."""
 
-    def __init__(self, path: Path | str, offset: int | None, cause: OSError, *, doing: str = "write") -> None:
+    def __init__(self, path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "write") -> None:
         super().__init__(path, offset, cause, doing=doing)
 
 
@@ -273,7 +273,7 @@ class SyncFailedError(DiskWriteError):
     """An fsync failed: what was written since the last one may be lost, and a second fsync could not tell."""
 
 
-def write_error(path: Path | str, offset: int | None, cause: OSError, *, doing: str = "write") -> DiskWriteError:
+def write_error(path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "write") -> DiskWriteError:
     """The right error for a failed write: a full disk is told apart."""
     kind = DiskFullError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError
     return kind(path, offset, cause, doing=doing)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Code, Finding, Severity
     from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.status import StorageStatus, storage_status
+    from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
     from waltzctl.engine.net.tls import TlsOptions, client_context
+    from waltzctl.engine.spark.data_source import WaltzDataSource
     from waltzctl.engine.spark.shipping import write_archive
-    from waltzctl.engine.spark.source import WaltzDataSource
     from waltzctl.engine.storage.directory import StorageDirectory, open_storage
-    from waltzctl.engine.storage.options import StorageOptions
     from waltzctl.engine.storage.partition import Partition
+    from waltzctl.engine.storage.storage_options import StorageOptions
     from waltzctl.formats.request_id import RequestId
     from waltzctl.formats.segment import Record
     from waltzctl.formats.wire.records import WireRecord
@@ -39,12 +39,12 @@ _MODULES = {
     "Severity": "waltzctl.engine.findings",
     "StorageClient": "waltzctl.engine.client.storage_client",
     "StorageDirectory": "waltzctl.engine.storage.directory",
-    "StorageOptions": "waltzctl.engine.storage.options",
+    "StorageOptions": "waltzctl.engine.storage.storage_options",
     "StorageStatus": "waltzctl.engine.inspect.status",
     "TlsOptions": "waltzctl.engine.net.tls",
-    "VerifyOptions": "waltzctl.engine.inspect.outcome",
-    "VerifySummary": "waltzctl.engine.inspect.outcome",
-    "WaltzDataSource": "waltzctl.engine.spark.source",
+    "VerifyOptions": "waltzctl.engine.inspect.verification",
+    "VerifySummary": "waltzctl.engine.inspect.verification",
+    "WaltzDataSource": "waltzctl.engine.spark.data_source",
     "WaltzError": "waltzctl.engine.errors",
     "WireRecord": "waltzctl.formats.wire.records",
     "client_context": "waltzctl.engine.net.tls",

@@ -7,7 +7,7 @@ import enum
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,8 +18,8 @@ from waltzctl.outcome import say
 from waltzctl.values import human_bytes, human_duration
 
 if TYPE_CHECKING:
-    from waltzctl.engine.crew import Crew
     from waltzctl.engine.progress import Progress
+    from waltzctl.engine.task_executor import TaskExecutor
 
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
@@ -100,20 +100,22 @@ class Computing:
         return tuple(pairs)
 
     @contextlib.contextmanager
-    def crew(self, paths: Iterable[Path], listener: Progress, *, quiet: bool = False) -> Iterator[Crew | None]:
+    def executor(
+        self, paths: Iterable[PurePath], listener: Progress, *, quiet: bool = False
+    ) -> Iterator[TaskExecutor | None]:
         """Who is to read `paths`: None for this process's own threads.  Raises what opening a session raises."""
         if not self.wants_spark(paths, quiet=quiet):
             yield None
             return
-        from waltzctl.engine.spark.crew import SparkCrew
-        from waltzctl.engine.spark.session import SparkOptions
+        from waltzctl.engine.spark.spark_executor import SparkExecutor
+        from waltzctl.engine.spark.spark_session import SparkOptions
         from waltzctl.engine.spark.start import open_session
 
         listener.start("start Spark", 0)
         with open_session(SparkOptions(self.master, self._settings())) as session:
-            yield SparkCrew(session, listener)
+            yield SparkExecutor(session, listener)
 
-    def wants_spark(self, paths: Iterable[Path], *, quiet: bool = False) -> bool:
+    def wants_spark(self, paths: Iterable[PurePath], *, quiet: bool = False) -> bool:
         """Whether Spark is to do it; says so on stderr where that was not asked for in so many words."""
         if self.engine is not EngineName.AUTO:
             return self.engine is EngineName.SPARK
@@ -134,7 +136,7 @@ class Computing:
         return True
 
 
-def _estimate(paths: list[Path]) -> tuple[float, int]:
+def _estimate(paths: list[PurePath]) -> tuple[float, int]:
     """Seconds that this machine will take for `paths`, and how many bytes they are, from a trial with the first of them."""
     import os
 

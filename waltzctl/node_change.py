@@ -16,7 +16,7 @@ from waltzctl.repair_procedure import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.columns.column import Object
     from waltzctl.engine.findings import Finding
 

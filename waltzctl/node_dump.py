@@ -13,9 +13,9 @@ from waltzctl.console import Console, on_terminal
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeRecord, read_records
-from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.inspect.verification import Tally
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format
 from waltzctl.outcome import say

@@ -11,8 +11,8 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifySummary
 from waltzctl.engine.inspect.status import StorageStatus
+from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.progress import Progress
 
 

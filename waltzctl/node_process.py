@@ -25,7 +25,7 @@ from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.configuration import Configuration
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.options import NodeOptions
+from waltzctl.engine.node.node_options import NodeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.objects.serve import READY, live_object
 from waltzctl.outcome import say

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -120,8 +120,20 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
     return None if numbers is None else frozenset(numbers)
 
 
-def path_of(text: str, *, name: str = "PATH", remote: bool = False) -> Path:
-    """A path as it was typed; with `remote` also the URL of objects (``s3://bucket/node``).
+def path_of(text: str, *, name: str = "PATH") -> Path:
+    """A path of this machine, as it was typed.  Raises typer.BadParameter, for a URL as well."""
+    from waltzctl.engine.errors import InvalidRequestError
+    from waltzctl.engine.storage.places import local
+
+    try:
+        return local(place_of(text, name=name))
+    except InvalidRequestError:
+        said = f"{text} is a URL, and this works on files of this machine"
+        raise typer.BadParameter(said, param_hint=f"'{name}'") from None
+
+
+def place_of(text: str, *, name: str = "PATH") -> PurePath:
+    """A path as it was typed, or the URL of objects (``s3://bucket/node``).  Raises typer.BadParameter.
 
     Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.
     """
@@ -135,12 +147,9 @@ def path_of(text: str, *, name: str = "PATH", remote: bool = False) -> Path:
     if "://" not in text:
         return Path(text)
 
-    from waltzctl.engine.storage.places import UrlPath, place
+    from waltzctl.engine.storage.places import place
 
-    found = place(text)
-    if isinstance(found, UrlPath) and not remote:
-        raise typer.BadParameter(f"{text} is a URL, and this works on files of this machine", param_hint=f"'{name}'")
-    return found
+    return place(text)
 
 
 def transaction_of(number: int | None, option: str) -> int | None:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
 from waltzctl.engine.errors import RefusedError, write_error
@@ -69,10 +69,12 @@ class Destination:
         raise write_error(target, None, OSError(errno.ELOOP, os.strerror(errno.ELOOP)), doing="follow")
 
 
-def check_outside(target: Path, inspected: Path) -> None:
+def check_outside(target: Path, inspected: PurePath) -> None:
     """Refuse a file inside what is being inspected: inspection never writes there.  Raises RefusedError."""
+    from waltzctl.engine.storage.places import identity
+
     place = os.path.join(os.path.realpath(target.parent), target.name)
-    tree = os.path.realpath(inspected)
+    tree = identity(inspected)
     for one in (place, os.path.realpath(target)):
         if one == tree or one.startswith(tree.rstrip(os.sep) + os.sep):
             raise RefusedError(

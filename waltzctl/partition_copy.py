@@ -6,14 +6,14 @@ import asyncio
 
 from waltzctl.console import Console
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.change_plan import NodePlan
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
-from waltzctl.engine.client.plan import NodePlan
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.node_change import Changed, change
 from waltzctl.outcome import say
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.repair_procedure import Switches
 from waltzctl.values import counted, human_bytes
 

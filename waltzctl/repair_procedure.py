@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import typer
@@ -99,7 +99,7 @@ class Switches:
 
 
 def repair_with(
-    console: Console, switches: Switches, command: str, path: Path, given: Arguments, make: Callable[[], Repair]
+    console: Console, switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], Repair]
 ) -> ExitStatus:
     """The whole way of a command: what was interrupted is taken back, then the command's own plan is made and carried out.
 
@@ -114,7 +114,7 @@ def repair_with(
     return carry_out(console, repair, switches)
 
 
-def planned(switches: Switches, command: str, path: Path, given: Arguments, make: Callable[[], Repair]) -> Repair:
+def planned(switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], Repair]) -> Repair:
     """The repair that `make` plans, or the one in the plan file, which was made with options of its own.
 
     Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
@@ -181,7 +181,7 @@ def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
 
 def _agree(console: Console, plan: Plan, switches: Switches) -> None:
     """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
-    from waltzctl.engine.columns.plan import PLAN
+    from waltzctl.engine.columns.plan_columns import PLAN
 
     if not _asked_for(plan, switches):
         if not sys.stdin.isatty():
@@ -202,9 +202,9 @@ def _take_back(repair: Repair) -> None:
     say_taken_back(result.taken_back)
 
 
-def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
+def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatus:
     """What verify says of the directory as it is."""
-    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
 
     status = ExitStatus.CLEAN
@@ -215,9 +215,9 @@ def verified(storage: Path, partitions: Collection[int] | None) -> ExitStatus:
 
 
 def _dry_run(
-    console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, *, asked: bool
+    console: Console, plan: Plan, storage: PurePath, partitions: Collection[int] | None, *, asked: bool
 ) -> ExitStatus:
-    from waltzctl.engine.columns.plan import PLAN
+    from waltzctl.engine.columns.plan_columns import PLAN
 
     console.emit(PLAN.shown(plan), flush=True)
     status = verified(storage, partitions)
@@ -228,7 +228,7 @@ def _dry_run(
 
 
 def _nothing_to_do(
-    console: Console, plan: Plan, storage: Path, partitions: Collection[int] | None, otherwise: str
+    console: Console, plan: Plan, storage: PurePath, partitions: Collection[int] | None, otherwise: str
 ) -> ExitStatus:
     from waltzctl.objects.repair import result_object
 

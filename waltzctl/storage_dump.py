@@ -6,15 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import typer
 
 from waltzctl.console import Console, on_terminal, refusals
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import (
     ControlDump,
@@ -26,7 +26,7 @@ from waltzctl.engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
-from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.storage.view import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.control import PartitionInfo
@@ -49,7 +49,7 @@ _NOUNS = {What.RECORDS: "record", What.SEGMENTS: "segment", What.INDEX: "entry",
 class Request:
     """What was asked for; None where nothing was said."""
 
-    path: Path
+    path: PurePath
     what: What | None
     partitions: Collection[int] | None
     first: int | None

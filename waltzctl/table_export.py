@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.console import Console
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.inspect.outcome import Tally
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engines import Computing, EngineName
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import What
 from waltzctl.outcome import say
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted
 
 
@@ -21,7 +21,7 @@ from waltzctl.values import counted
 class Export:
     """What is to be written, and by whom."""
 
-    path: Path
+    path: PurePath
     target: Path
     format: str
     what: What
@@ -36,8 +36,8 @@ class Export:
 
 def export(request: Export) -> ExitStatus:
     """Write the table and say what was found on the way."""
-    from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.spark.tables import WRITTEN_HERE, TableRequest, write_table
+    from waltzctl.engine.spark.table_files import WRITTEN_HERE, TableRequest, write_table
+    from waltzctl.engine.task_executor import LocalExecutor
 
     table = TableRequest(
         path=request.path,
@@ -56,9 +56,9 @@ def export(request: Export) -> ExitStatus:
     with Console(None, quiet=request.quiet, verbose=request.verbose, must_finish=True) as console:
         with (
             progress(quiet=request.quiet, verbose=request.verbose) as listener,
-            computing.crew([request.path], listener, quiet=request.quiet) as crew,
+            computing.executor([request.path], listener, quiet=request.quiet) as executor,
         ):
-            done = write_table(table, crew or LocalCrew(progress=listener))
+            done = write_table(table, executor or LocalExecutor(progress=listener))
         for finding in done.findings:
             tally.add(finding)
             console.emit(FINDING.shown(finding))

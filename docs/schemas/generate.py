@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from waltzctl.engine.columns.column import Column, Columns, ObjectType
-from waltzctl.engine.spark.columns import VIEWS
-from waltzctl.objects.catalogue import OBJECTS
+from waltzctl.engine.spark.view_schemas import VIEWS
+from waltzctl.objects.all_objects import OBJECTS
 
 HERE = Path(__file__).resolve().parent
 SPARK = HERE.parent / "spark-data-source.md"

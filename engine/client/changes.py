@@ -1,6 +1,6 @@
 """Plans for a node's partitions: which it has, and whether they can be read and written.
 
-Planning only asks; `engine.client.plan.apply_plan` does what was planned.
+Planning only asks; `engine.client.change_plan.apply_plan` does what was planned.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.change_plan import Action, NodePlan, NodeStep
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
-from waltzctl.engine.client.plan import Action, NodePlan, NodeStep
 
 
 async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
+from waltzctl.engine.client.change_plan import Action, NodePlan, NodeStep, check_still_holds
 from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
-from waltzctl.engine.client.plan import Action, NodePlan, NodeStep, check_still_holds
-from waltzctl.engine.client.reading import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,

@@ -13,13 +13,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.copying import damaged_data
 from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
-from waltzctl.engine.client.reading import BatchSize, read_batches
 from waltzctl.engine.errors import ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.inspect.outcome import Tally, VerifySummary
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
+from waltzctl.engine.inspect.verification import Tally, VerifySummary
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD

@@ -8,7 +8,7 @@ JSON, ndjson          `ObjectType.shown`: a key for each column, `schema` and `t
 plain                 the same keys as columns (waltzctl/render/plain.py)
 JSON Schema           `ObjectType.schema` (docs/schemas/generate.py writes the files)
 table on a terminal   `ObjectType.headed`: the columns with a `title` (waltzctl/render/table.py lays them out)
-Spark and Arrow       the columns that stand in a view, their types by `Kind.spark` (engine/spark/columns.py)
+Spark and Arrow       the columns that stand in a view, their types by `Kind.spark` (engine/spark/view_schemas.py)
 the page of columns   docs/schemas/columns.md (docs/schemas/generate.py)
 ====================  =================================================================================================
 

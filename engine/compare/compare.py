@@ -1,7 +1,7 @@
 """compare: reconcile the replicas of a cluster, partition by partition, without any of its processes.
 
 The way of a comparison: the directories are looked at, each partition is cut into ranges of transactions, the ranges are read
-side by side by whoever does the work (`engine.crew`), and what comes out of those of a partition is put to the vote.
+side by side by whoever does the work (`engine.task_executor`), and what comes out of those of a partition is put to the vote.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 
+from waltzctl.engine.compare.comparison import ORDER, CompareOptions, CompareSummary, PartitionComparison
 from waltzctl.engine.compare.directories import Directories, Member, open_directories
-from waltzctl.engine.compare.outcome import ORDER, CompareOptions, CompareSummary, PartitionComparison
 from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings
+from waltzctl.engine.task_executor import TaskExecutor
 
 Compared = Finding | PartitionComparison | CompareSummary
 
@@ -35,15 +35,15 @@ _MOST_DIFFERENCES = 1000
 """Differences of a partition whose records are described."""
 
 
-def compare(paths: Sequence[Path], options: CompareOptions, crew: Crew) -> Iterator[Compared]:
+def compare(paths: Sequence[PurePath], options: CompareOptions, executor: TaskExecutor) -> Iterator[Compared]:
     """Findings and a `PartitionComparison` for each partition, in order, and a `CompareSummary` as the last item.
 
     `paths`: storage directories, one for each node.  Nothing is written or locked.
 
-    Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item, and what the crew raises.
+    Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item; what the executor raises.
     """
     directories = open_directories(paths, options.partitions)
-    return _Comparison(directories, options, crew).run()
+    return _Comparison(directories, options, executor).run()
 
 
 @dataclass(slots=True)
@@ -95,10 +95,10 @@ class _Gathered:
 
 
 class _Comparison:
-    def __init__(self, directories: Directories, options: CompareOptions, crew: Crew) -> None:
+    def __init__(self, directories: Directories, options: CompareOptions, executor: TaskExecutor) -> None:
         self._directories = directories
         self._options = options
-        self._crew = crew
+        self._crew = executor
         self._began = time.monotonic()
         wanted = range(directories.num_partitions) if options.partitions is None else sorted(options.partitions)
         members = {number: directories.members(number) for number in wanted}

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from waltzctl.engine.columns.column import Stands
-from waltzctl.engine.columns.record import RECORD
-from waltzctl.engine.compare.outcome import PartitionComparison
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.side_by_side import Side
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Kept, Run
 from waltzctl.engine.errors import UnavailableError
@@ -43,7 +43,7 @@ def schema() -> pa.Schema:
     versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
     """
     pa = load_arrow()
-    from waltzctl.engine.spark.columns import arrow_type
+    from waltzctl.engine.spark.view_schemas import arrow_type
 
     record = [(one.name, arrow_type(one.kind.spark)) for one in _OF_A_RECORD]
     return pa.schema(

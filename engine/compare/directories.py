@@ -5,17 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.compare.reading import Replica, Segment
+from waltzctl.engine.compare.replica_reading import Replica, Segment
 from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.findings.directories import ledger_damaged
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.evidence import evidence
+from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo
@@ -29,7 +29,7 @@ class Member:
     somebody agreed to.
     """
 
-    path: Path
+    path: PurePath
     ballot: Ballot
     replica: Replica | None
     held_to: int | None = None
@@ -110,7 +110,7 @@ def belongs(view: StorageView, partition: int) -> bool:
     return is_hosted(view.path, view.control, partition, directory=partition in view.partitions)
 
 
-def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) -> Directories:
+def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | None) -> Directories:
     """Look at every directory.
 
     Raises InvalidRequestError for fewer than two, for one given twice and for a partition that cannot be, NotWaltzError,
@@ -120,7 +120,7 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
         raise InvalidRequestError(
             "one replica alone cannot be compared", advice="name the storage directories of at least two replicas"
         )
-    known: dict[str, Path] = {}
+    known: dict[str, PurePath] = {}
     for path in paths:
         target = resolve(path)
         if target.kind is not TargetKind.STORAGE:
@@ -157,7 +157,7 @@ def open_directories(paths: Sequence[Path], partitions: Collection[int] | None) 
     return Directories(views, reference.header.cluster_key, len(reference.partitions), held, ledgers)
 
 
-def _view(path: Path, partitions: Collection[int] | None) -> StorageView:
+def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
     except NotWaltzError:

@@ -11,9 +11,9 @@ such: carrying out a plan changes a replica, and makes plans stale that read fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison, State
+from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, State
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair.arguments import Agreed
@@ -25,7 +25,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
 def plans(
-    comparisons: Sequence[PartitionComparison], directories: Sequence[Path], *, allow_data_loss: bool = False
+    comparisons: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool = False
 ) -> list[Repair]:
     """The plans that have something to do, or something to decide, in the order of `directories`.  Read-only.
 
@@ -35,7 +35,7 @@ def plans(
     Raises InvalidRequestError for a URL, NotWaltzError for a directory that went away, DiskReadError.
     """
     for path in directories:
-        if isinstance(path, places.UrlPath):
+        if not places.on_this_machine(path):
             raise InvalidRequestError(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
@@ -50,10 +50,10 @@ def plans(
 
 
 def _plan(
-    path: Path, decided: Sequence[PartitionComparison], directories: Sequence[Path], *, allow_data_loss: bool
+    path: PurePath, decided: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool
 ) -> Repair | None:
     agreed: list[Agreed] = []
-    wrong: set[Path] = set()
+    wrong: set[PurePath] = set()
     for one in decided:
         for own in one.replicas:
             if own.path == path:
@@ -74,7 +74,7 @@ def _plan(
     )
 
 
-def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[Path]:
+def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[PurePath]:
     """Replicas that hold another version of something that this one has to restore."""
     needs = [*own.damaged, *replaced_ranges(own)]
     if own.open_end or own.cut_after is not None:
@@ -88,6 +88,6 @@ def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[
     }
 
 
-def _usable(path: Path) -> bool:
+def _usable(path: PurePath) -> bool:
     """Whether a directory can prove which cluster it belongs to."""
     return read_control(path / CONTROL_FILE_NAME) is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from waltzctl.engine.compare.directories import Member
-from waltzctl.engine.compare.reading import Replica
+from waltzctl.engine.compare.replica_reading import Replica
 from waltzctl.engine.compare.side_by_side import RangeTask
 
 RANGE = 64 << 20

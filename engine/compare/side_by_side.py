@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from waltzctl.engine.compare.reading import Broken, Piece, Reading, Records, Replica, Torn
+from waltzctl.engine.compare.replica_reading import Broken, Piece, Reading, Records, Replica, Torn
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.scan import kernels

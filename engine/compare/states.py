@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.compare.outcome import Range, ReplicaComparison, Source, State
+from waltzctl.engine.compare.comparison import Range, ReplicaComparison, Source, State
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
@@ -14,7 +14,7 @@ MOST_REPLACED = 1000
 
 
 def replicas_of(
-    runs: Sequence[Run], decision: Decision, ballots: Sequence[Ballot], paths: Sequence[Path]
+    runs: Sequence[Run], decision: Decision, ballots: Sequence[Ballot], paths: Sequence[PurePath]
 ) -> tuple[ReplicaComparison, ...]:
     """Every replica of a partition."""
     return tuple(
@@ -30,7 +30,7 @@ def replaced_ranges(replica: ReplicaComparison) -> tuple[Range, ...]:
 
 
 class _Replica:
-    def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[Path]) -> None:
+    def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[PurePath]) -> None:
         self.number = number
         self.runs = runs
         self.decision = decision

@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable.regular import NotRegularError, open_regular, special_kind
@@ -52,8 +52,8 @@ class Change:
     """
 
     kind: str
-    path: Path
-    target: Path | None = None
+    path: PurePath
+    target: PurePath | None = None
     offset: int = 0
     data: bytes = b""
     size: int = 0
@@ -68,7 +68,7 @@ def _changed(change: Change) -> None:
         observer(change)
 
 
-def open_for_reading(path: Path | str, *, devices: bool = False) -> int:
+def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
     """A descriptor for reading that leaves no access time where the system allows it.
 
     Raises SpecialFileError for what is no regular file (with `devices` a block device is let through), DiskReadError.  A
@@ -93,12 +93,12 @@ class WritableFile:
     Not thread-safe.  Closing does not sync.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: PurePath, descriptor: int) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
 
     @classmethod
-    def open(cls, path: Path) -> WritableFile:
+    def open(cls, path: PurePath) -> WritableFile:
         """Open an existing regular file.  Raises DiskWriteError, or FileNotFoundError."""
         try:
             return cls(path, open_regular(path, os.O_RDWR))
@@ -108,7 +108,7 @@ class WritableFile:
             raise write_error(path, None, error, doing="open for writing") from error
 
     @classmethod
-    def create(cls, path: Path, mode: int = 0o644) -> WritableFile:
+    def create(cls, path: PurePath, mode: int = 0o644) -> WritableFile:
         """Create a new, empty file.  Raises DiskWriteError when it exists or cannot be made."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
@@ -200,7 +200,7 @@ class WritableFile:
         self.close()
 
 
-def _read_fully(descriptor: int, path: Path | str, offset: int, length: int) -> bytes:
+def _read_fully(descriptor: int, path: PurePath | str, offset: int, length: int) -> bytes:
     parts: list[bytes] = []
     while length > 0:
         try:
@@ -215,7 +215,7 @@ def _read_fully(descriptor: int, path: Path | str, offset: int, length: int) -> 
     return b"".join(parts)
 
 
-def read_range(path: Path, offset: int, length: int) -> bytes:
+def read_range(path: PurePath, offset: int, length: int) -> bytes:
     """Up to `length` bytes of a file from `offset`; fewer only at its end.  Raises DiskReadError, FileNotFoundError."""
     descriptor = open_for_reading(path)
     try:
@@ -224,7 +224,7 @@ def read_range(path: Path, offset: int, length: int) -> bytes:
         os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: PurePath) -> None:
     """Make durable what stands in a file, whoever wrote it; needs no permission to write.  Raises SyncFailedError."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
@@ -237,7 +237,7 @@ def sync_file(path: Path) -> None:
     _changed(Change("sync", path))
 
 
-def rename(source: Path, target: Path) -> None:
+def rename(source: PurePath, target: PurePath) -> None:
     """Rename, replacing `target`.  Durable after `sync_directory` of both directories.  Raises DiskWriteError."""
     try:
         os.rename(source, target)
@@ -246,10 +246,10 @@ def rename(source: Path, target: Path) -> None:
     _changed(Change("rename", source, target=target))
 
 
-def move_directory(source: Path, target: Path) -> None:
+def move_directory(source: PurePath, target: PurePath) -> None:
     """Rename a directory, durably; the two directories above `target` are made where they are missing.  Raises DiskWriteError."""
     for directory in (target.parent.parent, target.parent):
-        if not directory.is_dir():
+        if not Path(directory).is_dir():
             make_directory(directory)
             sync_directory(directory.parent)
     rename(source, target)
@@ -257,7 +257,7 @@ def move_directory(source: Path, target: Path) -> None:
     sync_directory(source.parent)
 
 
-def unlink(path: Path) -> None:
+def unlink(path: PurePath) -> None:
     """Remove a file.  Raises DiskWriteError, also when it is missing."""
     try:
         os.unlink(path)
@@ -266,7 +266,7 @@ def unlink(path: Path) -> None:
     _changed(Change("unlink", path))
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: PurePath) -> None:
     """Make one directory.  Raises DiskWriteError, also when it exists."""
     try:
         os.mkdir(path)
@@ -275,7 +275,7 @@ def make_directory(path: Path) -> None:
     _changed(Change("mkdir", path))
 
 
-def remove_directory(path: Path) -> None:
+def remove_directory(path: PurePath) -> None:
     """Remove an empty directory.  Raises DiskWriteError."""
     try:
         os.rmdir(path)
@@ -284,7 +284,7 @@ def remove_directory(path: Path) -> None:
     _changed(Change("rmdir", path))
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: PurePath) -> None:
     """Make the names in a directory durable.  Raises SyncFailedError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -297,7 +297,7 @@ def sync_directory(path: Path) -> None:
     _changed(Change("sync-directory", path))
 
 
-def set_times(path: Path, modified_ns: int) -> None:
+def set_times(path: PurePath, modified_ns: int) -> None:
     """Give a file back the time of its last change, in nanoseconds since 1970.  Raises DiskWriteError."""
     try:
         os.utime(path, ns=(modified_ns, modified_ns))
@@ -307,7 +307,7 @@ def set_times(path: Path, modified_ns: int) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[WritableFile]:
+def replacing(path: PurePath) -> Iterator[WritableFile]:
     """Build a file beside `path`, then sync it, rename it over `path` and sync the directory.
 
     When the body raises, the half-built file is removed and `path` is as it was.  Raises DiskWriteError, also for a `path`
@@ -332,7 +332,7 @@ def replacing(path: Path) -> Iterator[WritableFile]:
     sync_directory(path.parent)
 
 
-def write_whole(path: Path, parts: bytes | Iterable[bytes]) -> None:
+def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:
     """Write a file as a whole or not at all, durably.  Raises DiskWriteError."""
     with replacing(path) as file:
         position = 0
@@ -341,7 +341,7 @@ def write_whole(path: Path, parts: bytes | Iterable[bytes]) -> None:
             position += len(part)
 
 
-def copy_durably(source: Path, target: Path) -> None:
+def copy_durably(source: PurePath, target: PurePath) -> None:
     """Copy a file's bytes to a new file and sync it; the directory is the caller's.  Raises DiskReadError, DiskWriteError."""
     descriptor = open_for_reading(source)
     try:
@@ -355,7 +355,7 @@ def copy_durably(source: Path, target: Path) -> None:
         os.close(descriptor)
 
 
-def free_bytes(path: Path) -> int:
+def free_bytes(path: PurePath) -> int:
     """Bytes that an ordinary user may still write on the file system of `path`."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
@@ -374,7 +374,7 @@ def _flock(kind: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, 0, LOCKED_RANGE, 0)
 
 
-def lock_holder(storage_directory: Path, control_file: Path) -> int | None:
+def lock_holder(storage_directory: PurePath, control_file: PurePath) -> int | None:
     """Process id of whoever holds the storage directory; 0 when it is held and the id is unknown; None when it is free.
 
     Takes no lock and writes nothing: it asks the kernel about the control file's locked range, which both a released node
@@ -400,7 +400,7 @@ def lock_holder(storage_directory: Path, control_file: Path) -> int | None:
     )  # a lock of ours belongs to an open file, and the kernel tells no process
 
 
-def _recorded_pid(storage_directory: Path) -> int | None:
+def _recorded_pid(storage_directory: PurePath) -> int | None:
     """The process that is written down as the holder, if there is one of that id."""
     try:
         text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
@@ -427,10 +427,10 @@ class DirectoryLock:
         self._descriptors = descriptors
 
     @classmethod
-    def acquire(cls, storage_directory: Path, control_file: Path) -> DirectoryLock:
+    def acquire(cls, storage_directory: PurePath, control_file: PurePath) -> DirectoryLock:
         """Take both locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
         state = storage_directory / STATE_DIRECTORY
-        if not state.exists():
+        if not Path(state).exists():
             make_directory(state)
         descriptors: list[int] = []
         path = state / "lock"

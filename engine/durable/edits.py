@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.manifest import check_name
 
@@ -23,7 +23,7 @@ class Cut:
     stands in front of the cut tells well enough that it is still the same log, and is read at once.
     """
 
-    path: Path
+    path: PurePath
     size: int
     known_from: int = 0
 
@@ -32,7 +32,7 @@ class Cut:
 class Overwrite:
     """Write `data` at byte `offset`, which must not lie beyond the file's end; the end may move out, never in."""
 
-    path: Path
+    path: PurePath
     offset: int
     data: bytes
 
@@ -50,7 +50,7 @@ class Replace:
     be, for the check of free space; None stands for as many as the old file has.
     """
 
-    path: Path
+    path: PurePath
     parts: Callable[[], Iterable[bytes]]
     size: int | None = None
 
@@ -59,7 +59,7 @@ class Replace:
 class Remove:
     """Take a file away (it moves to the quarantine)."""
 
-    path: Path
+    path: PurePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class FileEdits:
         return ranges
 
 
-def group_edits(storage: Path, edits: Sequence[Edit], state_files: Collection[str]) -> tuple[FileEdits, ...]:
+def group_edits(storage: PurePath, edits: Sequence[Edit], state_files: Collection[str]) -> tuple[FileEdits, ...]:
     """Edits by file, files in the order of their first edit; moves of directories are not among them.
 
     Raises ValueError for a path outside the storage directory or in our own state directory, but for `state_files`, and for a
@@ -139,4 +139,4 @@ def group_edits(storage: Path, edits: Sequence[Edit], state_files: Collection[st
         cuts = [edit for edit in found if isinstance(edit, Cut)]
         if (whole and len(found) > 1) or len(cuts) > 1:
             raise ValueError(f"{name}: these edits cannot be combined")
-    return tuple(FileEdits(found[0].path, name, tuple(found)) for name, found in grouped.items())
+    return tuple(FileEdits(Path(found[0].path), name, tuple(found)) for name, found in grouped.items())

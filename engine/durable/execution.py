@@ -198,7 +198,7 @@ def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
         if isinstance(edit, MoveDirectory):
             relocate(entry.storage, edit.path, edit.target)
             continue
-        file = files.get(edit.path)
+        file = files.get(Path(edit.path))
         if file is None:
             continue  # edits in place that change nothing
         if isinstance(edit, Cut | Overwrite):

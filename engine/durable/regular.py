@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 
@@ -44,7 +44,7 @@ def kind_of(mode: int) -> str:
     return next((name for test, name in names if test(mode)), "no file")
 
 
-def file_numbers(path: Path) -> FileNumbers | None:
+def file_numbers(path: PurePath) -> FileNumbers | None:
     """Of a regular file; None when there is none, or no access."""
     try:
         status = os.stat(path)
@@ -55,7 +55,7 @@ def file_numbers(path: Path) -> FileNumbers | None:
     return FileNumbers(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def special_kind(path: Path | str) -> str | None:
+def special_kind(path: PurePath | str) -> str | None:
     """What stands under a name that is neither free nor, links followed, a regular file; None for these two."""
     try:
         mode = os.stat(path).st_mode
@@ -68,7 +68,7 @@ def special_kind(path: Path | str) -> str | None:
     return None if stat.S_ISREG(mode) else kind_of(mode)
 
 
-def open_regular(path: Path | str, flags: int, mode: int = 0o644, *, devices: bool = False) -> int:
+def open_regular(path: PurePath | str, flags: int, mode: int = 0o644, *, devices: bool = False) -> int:
     """Open what is a regular file, or with `devices` a block device, and nothing else.  Raises NotRegularError, OSError.
 
     To open a FIFO waits for whoever opens its other end, or wakes him; to open a device can act.  So neither is opened: the

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskError
+
+Place = TypeVar("Place", bound=PurePath)
 
 UNASSIGNED, DELETING = "unassigned", "deleting"
 """Directories of our own for numbered ones that were taken away: put aside with everything they have, or to be deleted."""
@@ -23,7 +26,7 @@ RETURNING = "returning"
 """Empty directory of our own, there only while a directory that was put aside is brought back."""
 
 
-def retired_directories(storage: Path) -> tuple[Path, Path]:
+def retired_directories(storage: Place) -> tuple[Place, Place]:
     """Where directories are that were put aside, and that wait for their deletion."""
     return storage / disk.STATE_DIRECTORY / UNASSIGNED, storage / disk.STATE_DIRECTORY / DELETING
 

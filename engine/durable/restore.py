@@ -11,7 +11,7 @@ import enum
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
@@ -32,7 +32,7 @@ class Way(enum.Enum):
     REMOVE = "remove the file that the repair made"
 
 
-def read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
+def read_chunks(path: PurePath, start: int, stop: int) -> Iterator[bytes]:
     """Bytes `start` to `stop` of a file, in pieces; fewer when the file is shorter.  Raises DiskReadError."""
     while start < stop:
         part = disk.read_range(path, start, min(CHUNK, stop - start))
@@ -42,7 +42,7 @@ def read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
         start += len(part)
 
 
-def stamp(path: Path, start: int = 0) -> Stamp | None:
+def stamp(path: PurePath, start: int = 0) -> Stamp | None:
     """Size, SHA-256 from `start` on and time of a file; None when there is none.  Raises DiskReadError."""
     state = file_numbers(path)
     if state is None:

@@ -1,6 +1,6 @@
 """What is wrong with the headers of a data file and of its index: the facts, and the sentences that tell them.
 
-The facts are found by `engine.log.headers`.
+The facts are found by `engine.log.header_judgement`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.findings import Code, Finding, make_finding
@@ -28,7 +28,7 @@ class ControlState:
 
 
 def inspect_control(
-    path: Path, storage: Path | None, partitions: Collection[int] | None = None, *, exclusive: bool = False
+    path: PurePath, storage: PurePath | None, partitions: Collection[int] | None = None, *, exclusive: bool = False
 ) -> ControlState:
     """Read and check a control file; a struct that is being written at this moment is no finding.
 
@@ -57,7 +57,7 @@ def inspect_control(
 
 
 def _check(
-    path: Path, control: ControlFile | None, storage: Path | None, partitions: Collection[int] | None
+    path: PurePath, control: ControlFile | None, storage: PurePath | None, partitions: Collection[int] | None
 ) -> Iterator[Finding]:
     """Findings of a control file as decoded; None stands for one that is missing or too short for its header."""
     if control is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.storage.places import open_source
 
 _CHUNK = 1 << 20
@@ -74,7 +74,7 @@ class HashingSource:
         """The source belongs to somebody else."""
 
 
-def digest_file(path: Path, length: int, limits: Limits) -> Digest | None:
+def digest_file(path: PurePath, length: int, limits: Limits) -> Digest | None:
     """Of the first `length` bytes of a file; None where there are not so many.  Raises DiskReadError, CutShort."""
     try:
         with open_source(path) as source:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltzctl.engine.columns.column import ABSENT
-from waltzctl.engine.columns.manifest import MANIFEST, SIGNATURE
+from waltzctl.engine.columns.manifest_columns import MANIFEST, SIGNATURE
 from waltzctl.engine.strict_json import InvalidJsonError, StrictObject, canonical
 from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout
 

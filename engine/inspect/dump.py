@@ -9,19 +9,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.storage.view import FileState, TargetKind, read_segment_header, resolve
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
@@ -49,7 +49,7 @@ class ControlDump:
     that is too short for its header every value is None and there are no partitions.
     """
 
-    path: Path
+    path: PurePath
     layout: Layout | None
     version: int | None
     created: str | None
@@ -68,7 +68,7 @@ class SegmentDump:
     ok, missing or stale (anything that rebuild-index would change).
     """
 
-    path: Path
+    path: PurePath
     partition: int | None
     segment: int
     version: int | None
@@ -82,7 +82,7 @@ class SegmentDump:
     index: str
 
 
-def dump_control(path: Path, partitions: Collection[int] | None = None) -> ControlDump:
+def dump_control(path: PurePath, partitions: Collection[int] | None = None) -> ControlDump:
     """The control file at `path`, or of the storage directory there.  Raises NotWaltzError, InvalidRequestError."""
     target = resolve(path)
     if target.kind is TargetKind.CONTROL:
@@ -113,7 +113,7 @@ def dump_control(path: Path, partitions: Collection[int] | None = None) -> Contr
     )
 
 
-def dump_segments(path: Path, partitions: Collection[int] | None = None) -> Iterator[SegmentDump | Finding]:
+def dump_segments(path: PurePath, partitions: Collection[int] | None = None) -> Iterator[SegmentDump | Finding]:
     """Every segment that `path` names, in order, each followed by what a quick check finds in it.
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.

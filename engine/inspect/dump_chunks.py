@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun
-from waltzctl.engine.log.index import Place, prove, prove_at_or_before
+from waltzctl.engine.log.index import RecordPlace, prove, prove_at_or_before
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
@@ -72,7 +72,7 @@ class SegmentReader(SegmentCheck):
             if first is not None and start.transaction_id <= first:
                 return
 
-    def _piece(self, place: Place, stop: int) -> Iterator[Item]:
+    def _piece(self, place: RecordPlace, stop: int) -> Iterator[Item]:
         """Items that begin in front of the offset `stop`."""
         for item in self._scan(place, stop, None):
             if isinstance(item, Damage):
@@ -83,7 +83,7 @@ class SegmentReader(SegmentCheck):
             elif int(item.offset[0]) < stop:
                 yield item.first(int(item.offset.searchsorted(stop)))
 
-    def _scan(self, place: Place, stop: int, last: int | None) -> Generator[Item, None, bool]:
+    def _scan(self, place: RecordPlace, stop: int, last: int | None) -> Generator[Item, None, bool]:
         """Scan from `place`; ends behind `stop` or the id `last`.  Returns whether the end of the file was seen."""
         next_id: int | None = place.transaction_id
         scan = self.scan(place.transaction_id, place.offset, stop=self.size, data=self._keep_data)
@@ -104,22 +104,24 @@ class SegmentReader(SegmentCheck):
             self.next_id = next_id
         return ended
 
-    def at_or_before(self, first: int | None) -> Place:
+    def at_or_before(self, first: int | None) -> RecordPlace:
         """The place of the record `first` if the index proves it, else of one before it that it proves."""
         return self._proven(self.begins if first is None else first, self.size)
 
-    def _proven(self, wanted: int, stop: int) -> Place:
+    def _proven(self, wanted: int, stop: int) -> RecordPlace:
         found = prove_at_or_before(self.data, self.reader, wanted, stop, above=self.begins)
-        return Place(HEADER_SIZE, self.begins) if found is None else Place(found.offset, found.transaction_id)
+        return (
+            RecordPlace(HEADER_SIZE, self.begins) if found is None else RecordPlace(found.offset, found.transaction_id)
+        )
 
-    def _chunk_before(self, stop: int) -> Place:
+    def _chunk_before(self, stop: int) -> RecordPlace:
         """A proven place about CHUNK bytes before `stop`; the segment's beginning where there is none."""
         reader, wanted = self.reader, stop - CHUNK
         if reader is None or wanted <= HEADER_SIZE:
-            return Place(HEADER_SIZE, self.begins)
+            return RecordPlace(HEADER_SIZE, self.begins)
         return self._proven(reader.first_from(wanted + 1) - 1, stop)
 
-    def _subdivide(self, start: Place, stop: int) -> list[tuple[Place, int]]:
+    def _subdivide(self, start: RecordPlace, stop: int) -> list[tuple[RecordPlace, int]]:
         """Places between `start` and `stop` where pieces begin, each with its end; found by a scan where they are far apart."""
         places = [start]
         if stop - start.offset > 4 * CHUNK:
@@ -143,6 +145,6 @@ class SegmentReader(SegmentCheck):
                 while (number := int(run.offset.searchsorted(places[-1].offset + CHUNK))) < len(run):
                     if run.offset[number] >= stop:
                         break
-                    places.append(Place(int(run.offset[number]), run.first_transaction_id + number))
+                    places.append(RecordPlace(int(run.offset[number]), run.first_transaction_id + number))
         ends = [place.offset for place in places[1:]] + [stop]
         return list(zip(places, ends, strict=True))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -50,7 +50,7 @@ class DumpedRecord:
 
 
 def dump_records(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
     first: int | None = None,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
@@ -29,12 +29,12 @@ PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 
 
-def states(*paths: Path) -> tuple[FileState | None, ...]:
+def states(*paths: PurePath) -> tuple[FileState | None, ...]:
     """How the files are now."""
     return tuple(FileState.of(path) for path in paths)
 
 
-def has_later_segment(directory: Path, first: int) -> bool:
+def has_later_segment(directory: PurePath, first: int) -> bool:
     """Whether a data file with a larger id is there, so that this one is written no more."""
     try:
         names = places.names(directory)
@@ -48,10 +48,10 @@ def has_later_segment(directory: Path, first: int) -> bool:
 class Watch:
     """Looks at files again and again, a bounded number of times, until they have been quiet for long enough."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[PurePath, ...]
     held: bool
     limits: Limits
-    directory: Path | None = None
+    directory: PurePath | None = None
     """Whose time counts as well: removing and making files changes nothing else."""
     looks: int = 0
     unchanged_since: float | None = None

@@ -7,10 +7,10 @@ from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.sampling import choose_blocks
 from waltzctl.engine.log.index import MOST_HELD, last_proven, prove_at_or_before
 from waltzctl.engine.log.index_comparison import check_rising
+from waltzctl.engine.scan.byte_source import only_zeros
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import only_zeros
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
 TAIL = 8 << 20

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
-from waltzctl.engine.findings.directories import not_assigned, special_finding
+from waltzctl.engine.findings.directory_contents import not_assigned, special_finding
 from waltzctl.engine.inspect.segment_job import SegmentReport
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
 from waltzctl.engine.losses import DirectoryGone, GivenUp, Loss, NoSegment, count
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import Range, still_lost, without
 from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.loss_ledger import Range, still_lost, without
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 
@@ -25,9 +25,9 @@ class PartitionContext:
     `assigned`, `local_low_water_mark` and `session_id` are None where nothing tells.  `accepted`: losses that somebody agreed to.
     """
 
-    storage: Path | None
+    storage: PurePath | None
     number: int | None
-    path: Path
+    path: PurePath
     local_low_water_mark: int | None = None
     assigned: bool | None = None
     session_id: int | None = None
@@ -41,7 +41,7 @@ class PartitionContext:
     def finding(
         self,
         code: Code,
-        path: Path,
+        path: PurePath,
         message: str,
         *,
         severity: Severity | None = None,
@@ -139,7 +139,9 @@ def other_files(context: PartitionContext, view: PartitionView) -> Iterator[Find
     yield from stray_files(context, view.temporary, view.unknown)
 
 
-def stray_files(context: PartitionContext, temporary: Sequence[Path], unknown: Sequence[Path]) -> Iterator[Finding]:
+def stray_files(
+    context: PartitionContext, temporary: Sequence[PurePath], unknown: Sequence[PurePath]
+) -> Iterator[Finding]:
     """Half-built files and unknown names."""
     for path in temporary:
         yield context.finding(Code.TEMPORARY_FILE, path, "the file was being built when its process ended")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
-from waltzctl.engine.findings.directories import ledger_damaged
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.live import Watch, states
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     held_ids,
@@ -24,16 +22,18 @@ from waltzctl.engine.inspect.partition_checks import (
     special_findings,
     stray_files,
 )
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import end, joints
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import Range, ledger_path, of_partition
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.loss_ledger import Range, ledger_path, of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 from waltzctl.formats.segment import RECORD_OVERHEAD
@@ -372,7 +372,7 @@ class PartitionRun:
             temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
             yield from stray_files(self._context, temporary, unknown)
 
-    def _still_there(self, paths: Sequence[Path]) -> list[Path]:
+    def _still_there(self, paths: Sequence[PurePath]) -> list[PurePath]:
         """Of names that may belong to work in progress, those that are not it."""
         return [
             path
@@ -446,13 +446,13 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
         yield from _interrupted(storage)
 
 
-def _interrupted(storage: Path) -> Iterator[Finding]:
-    if places.is_url(str(storage)) or not (storage / disk.STATE_DIRECTORY / disk.QUARANTINE).exists():
+def _interrupted(storage: PurePath) -> Iterator[Finding]:
+    if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
         return  # nothing was ever repaired here: the import below is saved as well
     from waltzctl.engine.storage.store import interrupted
 
     try:
-        entries = interrupted(storage)
+        entries = interrupted(places.local(storage))
     except WaltzError as error:
         yield make_finding(Code.READ_ERROR, storage / disk.STATE_DIRECTORY, str(error))
         return

@@ -9,14 +9,14 @@ import numpy as np
 from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import BadData, Code, Finding, Tail
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.index import IndexReader, prove
 from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_LISTED = 10_000

@@ -14,15 +14,15 @@ import shlex
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.findings.directories import spelled
+from waltzctl.engine.findings.directory_contents import spelled
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordRun
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.strays import Ids, joined
@@ -61,7 +61,7 @@ class ReleasedStart:
     findings: tuple[Finding, ...]
 
 
-def released_start(storage: Path, control: ControlFile | None) -> ReleasedStart:
+def released_start(storage: PurePath, control: ControlFile | None) -> ReleasedStart:
     """Go through a start of the release on a storage directory.  `control`: its control file, as decoded.
 
     What cannot be read is a finding.  Reads the control file, headers, and of each segment what the release would scan.
@@ -77,7 +77,7 @@ def released_start(storage: Path, control: ControlFile | None) -> ReleasedStart:
 class _Refused(Exception):  # noqa: N818  # the release does not get past this segment
     """Why a segment cannot be opened.  `command` mends it without loss, where there is one."""
 
-    def __init__(self, path: Path, why: str, command: str | None = None) -> None:
+    def __init__(self, path: PurePath, why: str, command: str | None = None) -> None:
         super().__init__(why)
         self.path, self.why, self.command = path, why, command
 
@@ -93,7 +93,7 @@ class _Opened:
 
 
 class _Start:
-    def __init__(self, storage: Path, control: ControlFile | None) -> None:
+    def __init__(self, storage: PurePath, control: ControlFile | None) -> None:
         self.storage = storage
         self.control = control
         self.control_path = storage / CONTROL_FILE_NAME
@@ -103,7 +103,7 @@ class _Start:
     def _find(
         self,
         code: Code,
-        path: Path,
+        path: PurePath,
         message: str,
         *,
         command: str | None = None,
@@ -126,7 +126,7 @@ class _Start:
 
     def refuse(
         self,
-        path: Path,
+        path: PurePath,
         why: str,
         *,
         command: str | None = None,
@@ -142,7 +142,7 @@ class _Start:
         """Control file, then partitions.  Raises DiskReadError."""
         for number, mark, key in self._assigned():
             directory = self.storage / str(number)
-            if directory.is_dir():
+            if places.is_directory(directory):
                 _PartitionStart(self, number, mark, key, view_partition(directory, number)).run()
             elif places.still_named(directory):
                 self.refuse(directory, "it is no directory", partition=number)
@@ -230,7 +230,7 @@ class _PartitionStart:
         segment = None if parsed is None else parsed[0]
         self.start.refuse(refusal.path, refusal.why, command=refusal.command, partition=self.number, segment=segment)
 
-    def _tell(self, path: Path, opened: _Opened) -> None:
+    def _tell(self, path: PurePath, opened: _Opened) -> None:
         if opened.dropped:
             said = (
                 f"release 0.13.2 cuts this file in front of transaction {opened.next_id} without a word:"
@@ -307,7 +307,7 @@ class _PartitionStart:
         with open_source(path) as source, open_source(index_path) as entries:
             return self._recover(data, header, index, index_header, source, entries, rebuild)
 
-    def _compare(self, path: Path, header: SegmentHeader, command: str | None) -> None:
+    def _compare(self, path: PurePath, header: SegmentHeader, command: str | None) -> None:
         if header.cluster_key != self.key:
             raise _Refused(path, f"{path.name} says that it belongs to the cluster {header.cluster_key}", command)
         if header.partition != self.number:
@@ -353,7 +353,7 @@ class _PartitionStart:
         return False
 
     @staticmethod
-    def _entry(path: Path, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
+    def _entry(path: PurePath, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
         position = HEADER_SIZE + ENTRY_SIZE * (number - begins)
         raw = bytearray(ENTRY_SIZE)
         if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:
@@ -363,7 +363,7 @@ class _PartitionStart:
             raise _Refused(path, f"the entry of transaction {number} in {path.name} is negative", rebuild)
         return int(offset)
 
-    def _size_of_good(self, path: Path, source: ByteSource, offset: int, number: int) -> int | None:
+    def _size_of_good(self, path: PurePath, source: ByteSource, offset: int, number: int) -> int | None:
         """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
         if offset >= source.size():
             return None
@@ -375,7 +375,7 @@ class _PartitionStart:
             break
         return None
 
-    def _check_length(self, path: Path, source: ByteSource, offset: int, number: int) -> None:
+    def _check_length(self, path: PurePath, source: ByteSource, offset: int, number: int) -> None:
         size = source.size()
         header = Probe(source, size, MAX_DATA_LENGTH, Budget(2**63)).header(offset) if offset < size else None
         if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:

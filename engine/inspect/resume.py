@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState
 
@@ -61,7 +61,7 @@ def _stamp(states: tuple[FileState | None, FileState | None]) -> list[list[int] 
 class ResumeState:
     """What earlier runs finished.  The file is written whole, by rename, every few seconds and at the end."""
 
-    def __init__(self, path: Path, options: VerifyOptions) -> None:
+    def __init__(self, path: PurePath, options: VerifyOptions) -> None:
         """Read the file where there is one.  Raises InvalidRequestError when it is something else, DiskReadError."""
         self.path = Path(os.path.realpath(path))  # a link stays one
         self._mode = {"sample": options.sample, "sample_seed": options.sample_seed, "quick": options.quick}
@@ -134,7 +134,7 @@ class ResumeState:
         self._written = time.monotonic()
 
 
-def _read_whole(path: Path) -> bytes:
+def _read_whole(path: PurePath) -> bytes:
     state = FileState.of(path)
     if state is None and os.path.lexists(path):
         raise ValueError(f"{path} is no file")
@@ -150,7 +150,7 @@ def _circumstances(job: SegmentJob) -> list[Any]:
     return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark, job.durable_to]
 
 
-def refuse_inside(path: Path, inspected: Iterable[Path]) -> None:
+def refuse_inside(path: PurePath, inspected: Iterable[PurePath]) -> None:
     """Refuse a state file inside what is inspected, which is only read.  Raises InvalidRequestError."""
     place = os.path.realpath(path)
     for directory in inspected:

@@ -10,22 +10,22 @@ from typing import Self
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.findings.directories import special_index
+from waltzctl.engine.findings.directory_contents import special_index
 from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding
 from waltzctl.engine.inspect.digests import HashingSource
-from waltzctl.engine.inspect.limits import CutShort, Limits
 from waltzctl.engine.inspect.live import Watch, has_later_segment, states
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partial import PartialScan
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import held_by
-from waltzctl.engine.log.headers import judge_headers
+from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.storage.places import open_source
@@ -249,7 +249,26 @@ class SegmentCheck:
         )
 
     def finish(self, scan: RangeScan) -> SegmentReport:
-        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError."""
+        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError.
+
+        A node appends data before index and tears neither apart for long, so what a scan of a growing segment meets may pass:
+
+        ======================== ================================= =====================================================
+        the scan found           the files meanwhile               then
+        ======================== ================================= =====================================================
+        nothing                  are not asked                     the report
+        only what never passes   did not change                    the report
+        what passes              are quiet, or the segment is not  the report: nobody is writing
+                                 the last one
+        what passes              are not quiet; looks are used up  the report without it, `uncertain`
+        anything                 changed, and what was added reads the report without what passes, `uncertain`
+                                 on without anything new wrong
+        anything                 changed, and something new is     look again; when looks are used up FilesChangedError,
+                                 wrong                             so that the segment is opened anew
+        ======================== ================================= =====================================================
+
+        *What passes*: a torn tail, a short index, index entries without records, an index that is not there yet.
+        """
         watch = self.watch()
         while True:
             found = self._assess(scan)

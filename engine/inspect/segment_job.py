@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
-from waltzctl.engine.log.headers import Expected
+from waltzctl.engine.log.header_judgement import Expected
 from waltzctl.engine.losses import ShortHeader
 from waltzctl.engine.storage.view import FileState, index_path_of
 from waltzctl.formats.segment import segment_name
@@ -19,16 +19,21 @@ from waltzctl.formats.segment import segment_name
 class SegmentJob:
     """A segment and what its surroundings say about it.
 
-    `first` is the id in its name.  `last`: no data file with a larger id was there.  `cluster_key`, `partition` and
-    `local_low_water_mark` are None where nothing tells them.  `held`: a process holds the storage directory.  `storage` is
-    the directory that remedies name.
+    ======================= ==================================================================================
+    `directory`             where its two files are
+    `first`                 the transaction id in their name
+    `partition`             None where nothing tells it; so with `cluster_key` and `local_low_water_mark`
+    `last`                  no data file with a larger id was there when this was planned
+    `storage`               the storage directory that remedies name
+    `held`                  a process holds that directory, so that files may grow while they are read
+    ======================= ==================================================================================
     """
 
-    directory: Path
+    directory: PurePath
     first: int
     partition: int | None = None
     last: bool = True
-    storage: Path | None = None
+    storage: PurePath | None = None
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
     held: bool = False
@@ -44,12 +49,12 @@ class SegmentJob:
     """The last transaction that the partition's marks and files prove to have been durable (`engine.storage.evidence`)."""
 
     @property
-    def data_path(self) -> Path:
+    def data_path(self) -> PurePath:
         """The data file."""
         return self.directory / (self.name or segment_name(self.first))
 
     @property
-    def index_path(self) -> Path:
+    def index_path(self) -> PurePath:
         """The index file."""
         return index_path_of(self.data_path)
 
@@ -99,14 +104,25 @@ class SegmentJob:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What a check of one segment says.
+    """What a check of one segment says.  Ids are transaction ids.
 
-    `begins`: id of the first record, by name or header, whichever the data supports.  `next_id`: the id that the next segment
-    must begin with, None when this one's own damage leaves that open.  `accounted`: the last id that is here, intact or
-    damaged, `begins` - 1 when there is none; `uncertain`: there may be more.  `index_excess`: a finding about index entries
-    without records, apart from the others because a gap behind this segment may be their cause; `index_end`: the id behind
-    the index's last entry.  `last_id`: the last intact record.  `torn`: it has a torn tail.  `gone`: the file vanished.
-    `finished` is False when the time was over.  `digest`: of the bytes that the job asked to be hashed, where there were so many.
+    =============== ==========================================================================================
+    `begins`        of the first record: that in the name or that in the header, whichever the data supports
+    `last_id`       of the last intact record; None without any
+    `accounted`     of the last record that is here, intact or damaged; `begins` - 1 without any
+    `uncertain`     whether records may follow that one, as the end was not read or not understood
+    `next_id`       with which the next segment must begin; None where damage at the end leaves that open
+    `index_end`     behind the index's last entry; None without an index
+    `records`       intact records that were counted
+    `findings`      what is wrong, data file first, by offset; without `index_excess`
+    `index_excess`  that the index lists more than is here.  Apart from the others: a gap behind this segment
+                    says the same with more right, and only who sees both segments can tell
+    `torn`          whether it has a torn tail
+    `gone`          whether the files went away while they were read
+    `finished`      False when the time was over first
+    `states`        data file and index as they were when they were read
+    `digest`        of the bytes that the job asked to be hashed, where the file has so many
+    =============== ==========================================================================================
     """
 
     job: SegmentJob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
@@ -24,7 +24,7 @@ _ADVICE = (
 class SigningKey:
     """A key and the file that it came from.  `private` is None where the file has the public half only."""
 
-    path: Path
+    path: PurePath
     public: Ed25519PublicKey = field(repr=False)
     private: Ed25519PrivateKey | None = field(default=None, repr=False)
 
@@ -52,7 +52,7 @@ class SigningKey:
         return None
 
 
-def load_key(path: Path) -> SigningKey:
+def load_key(path: PurePath) -> SigningKey:
     """The Ed25519 key in a PEM file, private or public.  Raises InvalidRequestError for anything else, DiskReadError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization

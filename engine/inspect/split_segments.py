@@ -5,11 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.limits import CutShort, Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import VerifyOptions
 
 PART = 64 << 20
 """Bytes that one thread reads at a time."""

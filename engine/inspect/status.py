@@ -5,23 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity, worst
 from waltzctl.engine.inspect import partition_runs
-from waltzctl.engine.inspect.crew_checks import check_all
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.engine.storage.availability import Availability, read_availability
+from waltzctl.engine.storage.availability_marks import Availability, read_availability
 from waltzctl.engine.storage.view import PartitionView
+from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
@@ -62,7 +62,7 @@ class StorageStatus:
     `findings` are those that belong to no partition.
     """
 
-    path: Path | str
+    path: PurePath | str
     cluster_key: uuid.UUID | None
     layout: Layout | None
     num_partitions: int | None
@@ -71,8 +71,10 @@ class StorageStatus:
     findings: tuple[Finding, ...] = ()
 
 
-def storage_status(path: Path, partitions: Collection[int] | None = None, crew: Crew | None = None) -> StorageStatus:
-    """Look at a storage directory: headers, index lengths, both ends of each segment; with a `crew` its workers look.
+def storage_status(
+    path: PurePath, partitions: Collection[int] | None = None, executor: TaskExecutor | None = None
+) -> StorageStatus:
+    """Look at a storage directory: headers, index lengths, both ends of each segment; with an `executor` its workers look.
 
     Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;
     DiskReadError.
@@ -93,10 +95,10 @@ def storage_status(path: Path, partitions: Collection[int] | None = None, crew: 
     described: dict[int, PartitionStatus] = {}
     every = list(partition_runs.runs(scope, around, limits, partitions))
     jobs = [job for run in every for job in run.jobs]
-    reports = iter(check_all(jobs, _OPTIONS, limits, crew, deadline=None) if crew is not None else ())
+    reports = iter(check_all(jobs, _OPTIONS, limits, executor, deadline=None) if executor is not None else ())
 
     def check(job: SegmentJob) -> SegmentReport:
-        return check_segment(job, _OPTIONS, limits) if crew is None else next(reports)
+        return check_segment(job, _OPTIONS, limits) if executor is None else next(reports)
 
     for run in every:
         number = run.context.number

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.findings.directories import Stray, stray_finding
+from waltzctl.engine.findings.directory_contents import Stray, stray_finding
 from waltzctl.engine.inspect.partition_checks import PartitionContext
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.storage.strays import Ids, hidden, judge_stray

@@ -6,14 +6,14 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.storage import places
-from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.view import (
     FileState,
     PartitionView,
@@ -40,14 +40,14 @@ class PartitionScope:
     `whole`: everything in it.  `files`: data or index files that were named one by one.
     """
 
-    path: Path
+    path: PurePath
     number: int | None
     whole: bool = False
-    files: list[Path] = field(default_factory=list)
+    files: list[PurePath] = field(default_factory=list)
     view: PartitionView | None = None
     error: DiskReadError | None = None
 
-    def names(self, path: Path) -> bool:
+    def names(self, path: PurePath) -> bool:
         """Whether a data or index file, or the other one of the pair, was asked for."""
         return self.whole or any(one.stem == path.stem for one in self.files)
 
@@ -60,15 +60,15 @@ class Scope:
     checked.  `whole`: the storage directory itself was named.
     """
 
-    storage: Path | None
-    control_path: Path | None
+    storage: PurePath | None
+    control_path: PurePath | None
     whole: bool = False
     check_control: bool = False
     partitions: dict[str, PartitionScope] = field(default_factory=dict)
-    temporary: tuple[Path, ...] = ()
-    unknown: tuple[Path, ...] = ()
+    temporary: tuple[PurePath, ...] = ()
+    unknown: tuple[PurePath, ...] = ()
 
-    def partition(self, path: Path, number: int | None) -> PartitionScope:
+    def partition(self, path: PurePath, number: int | None) -> PartitionScope:
         """The scope of a partition directory, made when it is first named."""
         return self.partitions.setdefault(places.identity(path), PartitionScope(path, number))
 
@@ -118,7 +118,7 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
         yield _job(template, 0 if header is None else header.first_transaction_id, True, state.size, data.name)
 
 
-def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scope]:
+def plan(paths: Iterable[PurePath], partitions: Collection[int] | None) -> list[Scope]:
     """What is to be inspected.
 
     Raises NotWaltzError, InvalidRequestError for a partition that cannot be or is not the one that a path names,
@@ -148,12 +148,12 @@ def plan(paths: Iterable[Path], partitions: Collection[int] | None) -> list[Scop
     return list(scopes.values())
 
 
-def _scope_of(scopes: dict[str, Scope], storage: Path) -> Scope:
+def _scope_of(scopes: dict[str, Scope], storage: PurePath) -> Scope:
     key = places.identity(storage)
     return scopes.setdefault(key, Scope(storage, storage / CONTROL_FILE_NAME))
 
 
-def _loose(scopes: dict[str, Scope], directory: Path) -> Scope:
+def _loose(scopes: dict[str, Scope], directory: PurePath) -> Scope:
     return scopes.setdefault(places.identity(directory), Scope(None, None))
 
 
@@ -170,7 +170,7 @@ def _look(scope: Scope, partitions: Collection[int] | None) -> None:
             partition.view = None
 
 
-def _look_at_storage(scope: Scope, storage: Path, partitions: Collection[int] | None) -> None:
+def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int] | None) -> None:
     try:
         view = view_storage(storage, ())
     except NotWaltzError:
@@ -183,7 +183,7 @@ def _look_at_storage(scope: Scope, storage: Path, partitions: Collection[int] | 
     ]
     for number in sorted(numbers):
         path = storage / str(number)
-        if number < 2**31 and path.is_dir() and (partitions is None or number in partitions):
+        if number < 2**31 and places.is_directory(path) and (partitions is None or number in partitions):
             scope.partition(path, number).whole = True
 
 
@@ -254,7 +254,7 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
     return Surroundings(state, held, key, tuple(findings), _ledger(storage))
 
 
-def _ledger(storage: Path | None) -> Ledger:
+def _ledger(storage: PurePath | None) -> Ledger:
     if storage is None:
         return Ledger()
     try:

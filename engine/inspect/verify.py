@@ -14,24 +14,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import InvalidRequestError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import partition_runs
-from waltzctl.engine.inspect.crew_checks import check_all
-from waltzctl.engine.inspect.limits import CutShort, Limits
-from waltzctl.engine.inspect.outcome import Tally, VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART, SplitSegment
 from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.inspect.verification import Tally, VerifyOptions, VerifySummary
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan import kernels
+from waltzctl.engine.task_executor import TaskExecutor
 
 if TYPE_CHECKING:
     from waltzctl.engine.inspect.vouching import Vouching
@@ -45,18 +45,18 @@ _AHEAD = 3
 
 
 def verify(
-    paths: Iterable[Path],
+    paths: Iterable[PurePath],
     options: VerifyOptions | None = None,
     progress: Progress = SILENT,
-    crew: Crew | None = None,
+    executor: TaskExecutor | None = None,
 ) -> Iterator[Finding | VerifySummary]:
     """Findings of everything that `paths` name, in order, and a summary as the last item.
 
     A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.
     Nothing is written but the state file of `options.resume` and the manifest of `options.manifest`, nothing is locked, and a
     directory that a node is writing is no difficulty.  An interrupt from the keyboard ends the verification with an incomplete
-    summary.  With a `crew` its workers check the segments, and findings come when all of them are done; otherwise threads of this
-    process do.
+    summary.  With an `executor` its workers check the segments, and findings come when all of them are done; otherwise threads of
+    this process do.
 
     Raises NotWaltzError, InvalidRequestError, RefusedError and DiskReadError for paths and options, before the first finding;
     behind the summary RefusedError, DiskReadError or DiskWriteError when the manifest could not be written.
@@ -76,7 +76,7 @@ def verify(
         from waltzctl.engine.inspect.vouching import Vouching
 
         vouching = Vouching(options.manifest, scopes)
-    return _Verification(scopes, options, state, progress, crew, vouching).run()
+    return _Verification(scopes, options, state, progress, executor, vouching).run()
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Verification:
         options: VerifyOptions,
         state: ResumeState | None,
         progress: Progress,
-        crew: Crew | None,
+        executor: TaskExecutor | None,
         vouching: Vouching | None,
     ) -> None:
         self._scopes = scopes
@@ -122,7 +122,7 @@ class _Verification:
         self._options = options
         self._state = state
         self._progress = progress
-        self._crew = crew
+        self._crew = executor
         self._assigned: list[SegmentJob] = []
         self._reports: list[SegmentReport] = []
         self._opened = contextlib.ExitStack()
@@ -134,13 +134,13 @@ class _Verification:
         self._total = self._expected_bytes()
         self._limits = Limits(
             max_duration=options.max_duration,
-            limit_rate=options.limit_rate if crew is None else None,
-            progress=progress if crew is None else SILENT,
+            limit_rate=options.limit_rate if executor is None else None,
+            progress=progress if executor is None else SILENT,
             total=self._total,
             exclusive=options.exclusive,
         )
         threads = options.threads or os.cpu_count() or 1
-        self._threads = threads if self._total >= _WORTH_THREADS and crew is None else 1
+        self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1
 
     def _expected_bytes(self) -> int:
         """About how much will be read, for progress and for the choice of means."""

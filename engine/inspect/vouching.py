@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import retired_directories
@@ -29,12 +29,12 @@ from waltzctl.engine.inspect.directory_manifest import (
     NoManifestError,
     decode_manifest,
 )
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.resume import refuse_inside
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
+from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.view import FileState, read_control
 from waltzctl.formats.adapters import format_time
@@ -46,17 +46,17 @@ _Segment = tuple[int, int]
 """Partition, first transaction id in the name."""
 
 
-def listing(storage: Path) -> dict[str, FileState]:
+def listing(storage: PurePath) -> dict[str, FileState]:
     """The files that a manifest names, by name relative to the storage directory.  Raises DiskReadError."""
     found: dict[str, FileState] = {}
     aside = retired_directories(storage)[0]
     _collect(storage, "", found)
-    if aside.is_dir():
+    if places.is_directory(aside):
         _collect(aside, aside.relative_to(storage).as_posix() + "/", found)
     return dict(sorted(found.items()))
 
 
-def _collect(directory: Path, prefix: str, found: dict[str, FileState]) -> None:
+def _collect(directory: PurePath, prefix: str, found: dict[str, FileState]) -> None:
     try:
         names = places.listing(directory)
     except FileNotFoundError:  # it went away while we looked
@@ -72,11 +72,13 @@ def _collect(directory: Path, prefix: str, found: dict[str, FileState]) -> None:
             _collect(path, f"{prefix}{name}/", found)
 
 
-def _goes_into(path: Path, prefix: str) -> bool:
+def _goes_into(path: PurePath, prefix: str) -> bool:
     """Whether a name that is no file is a directory of the storage; our own state has a rule of its own."""
     if not prefix:
-        return path.name != disk.STATE_DIRECTORY and path.is_dir()  # a partition may be a link to another disk
-    return path.is_dir() and not path.is_symlink()  # deeper ones could go in a circle
+        return path.name != disk.STATE_DIRECTORY and places.is_directory(
+            path
+        )  # a partition may be a link to another disk
+    return places.is_directory(path) and not places.access(path).link(path)  # deeper ones could go in a circle
 
 
 def _segment_of(name: str) -> _Segment | None:
@@ -96,7 +98,7 @@ class _Control:
     partitions: dict[int, tuple[int, int, int]]
 
     @classmethod
-    def read(cls, path: Path) -> _Control | None:
+    def read(cls, path: PurePath) -> _Control | None:
         control = read_control(path)
         if control is None or not control.size_fits:
             return None
@@ -142,7 +144,7 @@ class Vouching:
                 f"{path}: there is no such manifest, and {self._key.path} holds a public key, which cannot sign one",
                 advice="name the manifest to check, or the private key to write one",
             )
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        if not places.is_directory(path.parent) or not os.access(path.parent, os.W_OK):
             raise InvalidRequestError(f"{path.parent}: no directory that can be written to")
         if places.lock_holder(self._storage, self._storage / CONTROL_FILE_NAME) is not None:
             raise RefusedError(
@@ -192,7 +194,7 @@ class Vouching:
         """A segment was checked."""
         self._reports[self._name(report.job.data_path)] = report
 
-    def _name(self, path: Path) -> str:
+    def _name(self, path: PurePath) -> str:
         return path.relative_to(self._storage).as_posix()
 
     def _digest(self, name: str, size: int, limits: Limits) -> Digest | None:
@@ -284,7 +286,7 @@ class Vouching:
         said = f"{what} is not what the manifest says: SHA-256 {'none' if found is None else found.sha256}, {wanted.sha256} there"
         yield self._finding(Code.MANIFEST_DIFFERS, path, said, wanted.name)
 
-    def _marks_risen(self, path: Path) -> str | None:
+    def _marks_risen(self, path: PurePath) -> str | None:
         """What to say of a control file that differs, but only as a node's going on explains; None where it does not."""
         assert self._manifest is not None
         try:
@@ -322,7 +324,7 @@ class Vouching:
             transaction_id=None if last is None else last + 1,
         )
 
-    def _finding(self, code: Code, path: Path, message: str, name: str) -> Finding:
+    def _finding(self, code: Code, path: PurePath, message: str, name: str) -> Finding:
         segment = _segment_of(name)
         return make_finding(
             code,

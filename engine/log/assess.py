@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
-from waltzctl.engine.storage.accepted_losses import without
 from waltzctl.engine.storage.evidence import Evidence
+from waltzctl.engine.storage.loss_ledger import without
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from waltzctl.engine.findings import BadData
 from waltzctl.engine.log.index import MOST_HELD
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.checksums import crc32
 
 

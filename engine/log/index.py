@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, entry_position
 
 MOST_HELD = 64 << 20
@@ -25,7 +25,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Where a record begins, in bytes from the start of its data file, and its id."""
 
     offset: int

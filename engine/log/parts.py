@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.log.index import IndexReader, Place, prove
-from waltzctl.engine.scan.source import ByteSource
+from waltzctl.engine.log.index import IndexReader, RecordPlace, prove
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.formats.segment import HEADER_SIZE
 
 
@@ -27,7 +27,7 @@ def share(first: int, stop: int, number: int, parts: int) -> int | None:
 
 
 def cut(
-    data: ByteSource, index: IndexReader | None, begin: Place, ids: tuple[int, int], stop: int, parts: int
+    data: ByteSource, index: IndexReader | None, begin: RecordPlace, ids: tuple[int, int], stop: int, parts: int
 ) -> list[Part]:
     """Up to `parts` parts that cover the data from `begin` to the offset `stop`, which holds the records ``[ids[0], ids[1])``.
 
@@ -40,7 +40,7 @@ def cut(
         wanted = share(first, behind, number, parts)
         found = None if wanted is None or index is None else prove(data, index, wanted, stop)
         if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:
-            bounds.append(Place(found.offset, found.transaction_id))
+            bounds.append(RecordPlace(found.offset, found.transaction_id))
     stops = [bound.offset for bound in bounds[1:]] + [stop]
     return [Part(bound.transaction_id, bound.offset, end) for bound, end in zip(bounds, stops, strict=True)]
 
@@ -51,4 +51,4 @@ def cut_segment(data: ByteSource, index: IndexReader | None, begins: int, size: 
     Raises DiskReadError.
     """
     behind = begins if index is None else begins + index.count()
-    return cut(data, index, Place(HEADER_SIZE, begins), (begins, behind), size, -(-size // part))
+    return cut(data, index, RecordPlace(HEADER_SIZE, begins), (begins, behind), size, -(-size // part))

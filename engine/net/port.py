@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import ListenError
 from waltzctl.engine.net.budget import Budget
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.net.output_budget import OutputBudget
+from waltzctl.engine.net.peer_limits import PortLimits
 
 if TYPE_CHECKING:
     from waltzctl.engine.net.connection import Connection

@@ -20,7 +20,7 @@ from typing import ClassVar
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.executor import Executor
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.failure_responses import failure_of

@@ -19,12 +19,12 @@ from typing import Any
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.net.configuration_file import FileEntry, read_entries
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.logs import LogFormat, LogLevel
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.health_options import HealthOptions
-from waltzctl.engine.node.options import NodeOptions, ZooKeeperOptions
+from waltzctl.engine.node.node_options import NodeOptions, ZooKeeperOptions
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.node.settings import (
     BY_KEY,
@@ -38,7 +38,7 @@ from waltzctl.engine.node.settings import (
     Setting,
     Value,
 )
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 _MAX_SECRET = 4096

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.node.commit import failure_frames
 from waltzctl.engine.node.failure_responses import failure_of

@@ -32,7 +32,7 @@ from waltzctl.engine.node.permissions import (
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.wire_records import WireRecords

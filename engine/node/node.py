@@ -32,7 +32,7 @@ from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, HealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node_metrics import NodeMetrics
-from waltzctl.engine.node.options import NodeOptions
+from waltzctl.engine.node.node_options import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, read_node
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.storage.directory import StorageDirectory

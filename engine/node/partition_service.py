@@ -33,7 +33,7 @@ from waltzctl.engine.node.permissions import Access, Denial, PartitionState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.partition import Partition
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from waltzctl.engine.amounts import parse_duration, parse_size
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.logs import LogFormat, LogLevel
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE
 from waltzctl.engine.node.health_options import HealthOptions
-from waltzctl.engine.node.options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
+from waltzctl.engine.node.node_options import DEFAULT_DRAIN_SECONDS, DEFAULT_HOST, DEFAULT_PORT
 from waltzctl.engine.node.service_options import ServiceOptions
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 Value = str | int | float | bool | Path | None
 ENVIRONMENT_PREFIX = "WALTZCTL_SERVE_"

@@ -131,7 +131,7 @@ def verify_again(
 
     `exclusive`: the directory's lock is held here, so that nobody else can be writing.
     """
-    from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+    from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
 
     findings: list[Finding] = []

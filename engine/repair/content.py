@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Replace
@@ -22,7 +22,7 @@ IN_PLACE_LIMIT = 64 << 20
 class Span:
     """Bytes `start` to `stop` of a file."""
 
-    path: Path
+    path: PurePath
     start: int
     stop: int
 
@@ -68,7 +68,7 @@ class Content:
         self._size = sum(map(len, self.pieces))
 
     @classmethod
-    def of_file(cls, path: Path, size: int) -> Content:
+    def of_file(cls, path: PurePath, size: int) -> Content:
         """A file as it is."""
         return cls(str(path), (Span(path, 0, size),))
 
@@ -118,7 +118,7 @@ class Content:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def edits(self, path: Path, size: int | None) -> list[Edit]:
+    def edits(self, path: PurePath, size: int | None) -> list[Edit]:
         """What makes this content of the file at `path`, which has `size` bytes now (None: there is none).
 
         In place where every byte that stays keeps its offset and few are written; else the file is built anew.

@@ -26,7 +26,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
@@ -35,7 +35,14 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.availability_marks import (
+    Availability,
+    availability_path,
+    combine,
+    encode_marks,
+    load_marks,
+)
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.formats.control import (
     CONTROL_HEADER,
@@ -52,7 +59,7 @@ _NEVER = (-1, -1, -1)
 """Session and marks of a partition that has seen no session."""
 
 
-def plan_convert(path: Path, *, layout: Layout) -> Repair:
+def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     """Plan to bring a storage directory to `layout`; no steps when it has it.  Read-only.
 
     Raises NotWaltzError, RefusedError for damage in the control file, for an interrupted repair, and for what the layout could
@@ -61,7 +68,7 @@ def plan_convert(path: Path, *, layout: Layout) -> Repair:
     target = resolve(path)
     if target.kind is not TargetKind.STORAGE or target.storage is None:
         raise NotWaltzError(f"{path}: not a storage directory", advice="a directory is converted as a whole")
-    storage = target.storage
+    storage = local(target.storage)
     draft = Draft(COMMAND, path, storage, Arguments.of(layout=layout))
     draft.refuse_interrupted()
     view = view_storage(storage)
@@ -123,7 +130,7 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
     """Whether a partition is assigned.  Raises RefusedError where nothing tells, or files are in both places."""
     number, current = info.partition, info.current_struct
     assert current is not None  # nothing is damaged
-    directory, aside = view.path / str(number), put_aside_path(view.path, number)
+    directory, aside = view.path / str(number), local(put_aside_path(view.path, number))
     present = number in view.partitions
     assigned = present if current.assigned is None else current.assigned
     if assigned and not present:

@@ -7,12 +7,12 @@ first.  The index knows better: its entry for that id lies *inside* the damaged 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.survey import Loss, Survey, open_hint
-from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
 
 
@@ -36,7 +36,7 @@ def entry_inside(index: ByteSource, begins: int, transaction_id: int, offset: in
     return int(entry) if offset < entry < end else None
 
 
-def may_be_data(index: Path, begins: int, loss: Loss) -> bool:
+def may_be_data(index: PurePath, begins: int, loss: Loss) -> bool:
     """Whether the index of the segment that begins with id `begins` has the record behind a damaged place inside it.
 
     Raises DiskReadError.

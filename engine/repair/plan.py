@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
@@ -22,7 +22,8 @@ from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.storage.accepted_losses import ledger_path
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.engine.storage.view import FileState, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -38,7 +39,7 @@ class Step:
     """
 
     action: str
-    path: Path
+    path: PurePath
     partition: int | None
     from_transaction_id: int | None
     to_transaction_id: int | None
@@ -54,7 +55,7 @@ class Plan:
 
     hash: str
     command: str
-    path: Path
+    path: PurePath
     arguments: Arguments
     steps: tuple[Step, ...]
     undecided: tuple[Finding, ...]
@@ -86,7 +87,7 @@ class Repair:
     edits: tuple[Edit, ...]
     partitions: tuple[int, ...]
     binding: Binding
-    sources: tuple[Path, ...] = ()
+    sources: tuple[PurePath, ...] = ()
     roll_back: bool = False
 
     def check_current(self) -> None:
@@ -104,7 +105,7 @@ class Repair:
         )
 
 
-def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[Path] = ()) -> Binding:
+def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[PurePath] = ()) -> Binding:
     """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError."""
     control = storage / CONTROL_FILE_NAME
     listing = [*_states(storage, [control, ledger_path(storage)])]
@@ -125,16 +126,16 @@ def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], source
     return Binding(tuple(listing), tuple(digests))
 
 
-def _states(storage: Path, paths: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
+def _states(storage: PurePath, paths: Iterable[PurePath]) -> Iterable[tuple[str, int, int]]:
     for path in paths:
         if (state := FileState.of(path)) is not None:
             yield path.relative_to(storage).as_posix(), state.size, state.modified_ns
 
 
-def _digests(storage: Path | None, paths: Iterable[Path]) -> Iterable[tuple[str, str | None]]:
+def _digests(storage: PurePath | None, paths: Iterable[PurePath]) -> Iterable[tuple[str, str | None]]:
     for path in paths:
         found = stamp(path)
-        name = str(path.resolve()) if storage is None else path.relative_to(storage).as_posix()
+        name = str(Path(path).resolve()) if storage is None else path.relative_to(storage).as_posix()
         yield name, None if found is None else found.sha256
 
 
@@ -159,14 +160,14 @@ class Draft:
     """
 
     command: str
-    path: Path
+    path: PurePath
     storage: Path
     arguments: Arguments
     steps: list[Step] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     undecided: list[Finding] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
-    sources: set[Path] = field(default_factory=set)
+    sources: set[PurePath] = field(default_factory=set)
     roll_back: bool = False
     accepted: list[AcceptedLoss] = field(default_factory=list)
     settled: list[AcceptedLoss] = field(default_factory=list)
@@ -174,7 +175,7 @@ class Draft:
     def step(
         self,
         action: str,
-        path: Path,
+        path: PurePath,
         partition: int | None,
         reason: str,
         *,
@@ -223,7 +224,7 @@ class Draft:
         return Repair(plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back)
 
 
-def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | None:
+def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:
     """The plan to take back what was interrupted in the storage directory of a path; None where nothing was.  Read-only.
 
     It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
@@ -233,10 +234,10 @@ def plan_roll_back(command: str, path: Path, arguments: Arguments) -> Repair | N
         storage = resolve(path).storage
     except NotWaltzError:
         return None  # the planner says what it needs
-    entries = () if storage is None else interrupted(storage)
+    entries = () if storage is None else interrupted(local(storage))
     if storage is None or not entries:
         return None
-    draft = Draft(command, path, storage, arguments, roll_back=True)
+    draft = Draft(command, path, local(storage), arguments, roll_back=True)
     for entry in entries:
         touched = partitions_of(entry)
         only = next(iter(touched)) if len(touched) == 1 else None

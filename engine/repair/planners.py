@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.repair.arguments import Arguments, Setting, arguments_of
@@ -19,23 +19,23 @@ from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 
-Planner = Callable[[Path, Arguments], Repair | None]
+Planner = Callable[[PurePath, Arguments], Repair | None]
 """Makes the plan of one command; None for arguments that it cannot have been given."""
 _LIMIT = 64 << 20
 
 
-def _rebuild_index(path: Path, arguments: Arguments) -> Repair:
+def _rebuild_index(path: PurePath, arguments: Arguments) -> Repair:
     return plan_rebuild_index(path, partitions=arguments.partitions, everything=arguments.everything)
 
 
-def _truncate(path: Path, arguments: Arguments) -> Repair | None:
+def _truncate(path: PurePath, arguments: Arguments) -> Repair | None:
     if arguments.partitions is None or arguments.after is None:
         return None
     (partition,) = arguments.partitions
     return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=arguments.allow_data_loss)
 
 
-def _recover(path: Path, arguments: Arguments) -> Repair:
+def _recover(path: PurePath, arguments: Arguments) -> Repair:
     if arguments.forget_losses:
         return plan_forget(path, partitions=arguments.partitions)
     return plan_recover(
@@ -47,11 +47,11 @@ def _recover(path: Path, arguments: Arguments) -> Repair:
     )
 
 
-def _convert(path: Path, arguments: Arguments) -> Repair | None:
+def _convert(path: PurePath, arguments: Arguments) -> Repair | None:
     return None if arguments.layout is None else plan_convert(path, layout=arguments.layout)
 
 
-def _set_partition(path: Path, arguments: Arguments) -> Repair | None:
+def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
     if arguments.partitions is None or not arguments.settings:
         return None
     (partition,) = arguments.partitions
@@ -68,7 +68,7 @@ PLANNERS: Mapping[str, Planner] = {
 }
 
 
-def make(command: str, path: Path, arguments: Arguments) -> Repair:
+def make(command: str, path: PurePath, arguments: Arguments) -> Repair:
     """Run the planner of a command, after `plan_roll_back`.
 
     Raises InvalidRequestError for an unknown command, and what the planner raises.
@@ -82,7 +82,7 @@ def make(command: str, path: Path, arguments: Arguments) -> Repair:
     return repair
 
 
-def load_plan(file: Path) -> Repair:
+def load_plan(file: PurePath) -> Repair:
     """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
 
     Raises InvalidRequestError for a file that is no plan, StalePlanError when it is not the one that would be carried out, and

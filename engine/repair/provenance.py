@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -33,9 +33,9 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.replicas import Agreement, Replica
 from waltzctl.engine.repair.survey import begins_at, open_hint
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.belonging import beside, named_instead, stranger
 from waltzctl.engine.storage.evidence import MOMENT_MS
 from waltzctl.engine.storage.view import SegmentView, read_segment_header
@@ -84,7 +84,7 @@ class Verdict:
     header: SegmentHeader | None
     why: str = ""
     codes: tuple[Code, ...] = ()
-    sources: frozenset[Path] = frozenset()
+    sources: frozenset[PurePath] = frozenset()
     behind: bool = False
 
     @property
@@ -160,7 +160,7 @@ def _behind_right_header(view: SegmentView, content: Content, around: Surroundin
     """Judge records behind a header that is right: they are the partition's own unless their request ids and a witness say no."""
     partition, named = around.partition, view.first_transaction_id
     why = stranger(view, content, partition, header.cluster_key, around.segments)
-    sources: set[Path] = set()
+    sources: set[PurePath] = set()
     if why is None and around.replicas and (other := named_instead(content, partition)) is not None:
         for replica in around.replicas:
             if replica.compare(partition, content, named) is Agreement.DIFFERS:
@@ -209,13 +209,13 @@ def _fields(
     return reasons, wrong, unproven
 
 
-def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tuple[_Testimony, frozenset[Path]]:
+def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tuple[_Testimony, frozenset[PurePath]]:
     """What the witnesses say, and the files of replicas that were read.  A replica that holds the same records outweighs what the
     index, the request ids and the next segment let suspect.
     """
     named, partition = view.first_transaction_id, around.partition
     said = _Testimony([], [])
-    sources: set[Path] = set()
+    sources: set[PurePath] = set()
     hint = open_hint(view.index_path)
     try:
         named_here, stop = _compare(content, named, hint, partition, said)

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
-from waltzctl.engine.crew import Crew, LocalCrew
 from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
@@ -36,10 +35,11 @@ from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import (
     FileState,
     SegmentView,
@@ -50,6 +50,7 @@ from waltzctl.engine.storage.view import (
     resolve,
     view_storage,
 )
+from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
     ENTRY_SIZE,
@@ -77,11 +78,11 @@ class IndexPlan:
     has inside the damage in front of it is not taken for one.
     """
 
-    path: Path
+    path: PurePath
     content: Content
     begins: int
     header: bytes
-    hint: Path | None
+    hint: PurePath | None
     ceiling: int | None = None
     keeps_end: bool = False
     doubts: bool = False
@@ -226,7 +227,7 @@ def index_header(
 class _SegmentTask:
     """A segment whose index is to be looked at."""
 
-    storage: Path
+    storage: PurePath
     partition: int
     segment: SegmentView
     control: ControlFile | None
@@ -250,16 +251,16 @@ class _SegmentPlan:
 
 
 def plan_rebuild_index(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
     everything: bool = False,
-    crew: Crew | None = None,
+    executor: TaskExecutor | None = None,
 ) -> Repair:
     """Plan to rebuild the indexes of a storage directory, of one of its partitions or of one segment.
 
     Only indexes that differ from what the data gives are replaced, or all with `everything`.  What cannot be read is left,
-    and stands in `undecided`.  Read-only.  The workers of `crew`, by default this thread alone, read the segments.
+    and stands in `undecided`.  Read-only.  The workers of `executor`, by default this thread alone, read the segments.
 
     Raises NotWaltzError, RefusedError outside of a storage directory or when a repair was interrupted, InvalidRequestError
     for a partition that cannot be, DiskReadError.
@@ -274,7 +275,7 @@ def plan_rebuild_index(
     view = view_storage(target.storage, partitions)
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
-    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, everything=everything))
+    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)
@@ -294,7 +295,7 @@ def plan_rebuild_index(
                 make_finding(Code.SPECIAL_FILE, path, said, storage_directory=target.storage, partition=number)
             )
     weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
-    for found in (crew or LocalCrew(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
+    for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:
             draft.undecided.append(found.undecided)
         elif found.wanted is not None and found.why is not None:

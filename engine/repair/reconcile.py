@@ -5,8 +5,18 @@ to which transaction they are kept, behind which one this replica goes on with w
 are intact but not those that a quorum holds.  Here that knowledge becomes cuts and losses, before anything else is planned; what
 was cut is then restored, as far as it was promised here, like anything that is lost.
 
-Nothing at or below the local low-water mark is cut or replaced without the explicit wish to lose data.  Above it nobody was
-promised anything, if the replicas that were compared are all there are; so every intact record that goes is called a loss.
+What may be done to an intact record here that the replicas do not keep:
+
+==================================== ============================ ===============================================
+where it stands                      without --allow-data-loss    with it
+==================================== ============================ ===============================================
+at or below the local low-water mark stays; a finding says so     goes
+above it                             goes                         goes
+the mark is unknown                  stays; a finding says so     goes
+==================================== ============================ ===============================================
+
+Above the mark nobody was promised anything if the replicas that were compared are all there are.  The planner cannot know that,
+so each step by which intact records go says that it loses data.
 """
 
 from __future__ import annotations
@@ -16,7 +26,7 @@ from dataclasses import dataclass
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.arguments import Agreed
-from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.formats.segment import HEADER_SIZE
 
@@ -25,10 +35,10 @@ from waltzctl.formats.segment import HEADER_SIZE
 class Reconciliation:
     """Prepares the parts of one partition.  `removed`: segments that go unless something is restored into their place."""
 
-    ground: Ground
+    context: RepairContext
     agreed: Agreed
     mark: int | None
-    removed: list[Part]
+    removed: list[RepairedSegment]
 
     def prepare(self) -> None:
         """Cut, and turn outvoted records into losses.  Raises DiskReadError."""
@@ -40,13 +50,13 @@ class Reconciliation:
 
     def allowed(self, first: int, last: int | None) -> bool:
         """Whether intact records from `first` on may be touched; a finding where not."""
-        ground, mark = self.ground, self.mark
-        if ground.allow_data_loss or (mark is not None and first > mark):
+        context, mark = self.context, self.mark
+        if context.allow_data_loss or (mark is not None and first > mark):
             return True
         what = f"transaction {first}" if last == first else f"transactions from {first} on"
         why = "the local low-water mark is unknown" if mark is None else f"at or below the local low-water mark {mark}"
-        ground.find(
-            Code.REPLICA_DIFFERS, ground.directory,
+        context.find(
+            Code.REPLICA_DIFFERS, context.directory,
             f"{what}: the records here are not those that the other replicas keep; {why}, so they are only replaced or cut with"
             " --allow-data-loss", transaction_id=first,
         )  # fmt: skip
@@ -54,12 +64,12 @@ class Reconciliation:
 
     def cut(self, after: int) -> None:
         """Take away what stands behind a transaction."""
-        ground = self.ground
-        parts = sorted(ground.parts, key=lambda part: part.first)
+        context = self.context
+        parts = sorted(context.segments, key=lambda part: part.first)
         staying = [part for part in parts if part.first <= after + 1]
         last = next((part for part in reversed(staying) if part.data is not None and not part.short), None)
         if last is not None and not self._cut_inside(last, after):
-            ground.find(
+            context.find(
                 Code.REPLICA_DIFFERS, last.data_path,
                 f"transaction {after} is in a damaged place, so that nothing tells where what follows it begins",
                 segment=last.first, transaction_id=after + 1,
@@ -67,9 +77,9 @@ class Reconciliation:
             return
         behind = [part for part in parts if part not in staying]
         self.removed += [part for part in behind if not part.untouchable]
-        ground.parts = [*staying, *(part for part in behind if part.untouchable)]
+        context.segments = [*staying, *(part for part in behind if part.untouchable)]
 
-    def _cut_inside(self, part: Part, after: int) -> bool:
+    def _cut_inside(self, part: RepairedSegment, after: int) -> bool:
         found, content = part.survey, part.original
         if found is None or content is None:
             return False
@@ -80,8 +90,8 @@ class Reconciliation:
         offset = HEADER_SIZE if after + 1 == part.first else places.get(after + 1)
         if offset is None:
             return False
-        self.ground.draft.step(
-            "cut-segment", part.data_path, self.ground.partition,
+        self.context.draft.step(
+            "cut-segment", part.data_path, self.context.partition,
             f"transaction {after} becomes the last one: no quorum of the replicas holds what follows it here",
             ids=(after + 1, max(after + 1, found.next_id - 1)), offset=offset, length=content.size() - offset,
             loses_data=found.next_id > after + 1,
@@ -91,29 +101,29 @@ class Reconciliation:
 
     def outvote(self, first: int, last: int) -> None:
         """Make a loss of intact records that are to be replaced."""
-        parts = sorted((part for part in self.ground.parts if part.survey is not None), key=lambda part: part.first)
+        parts = sorted((part for part in self.context.segments if part.survey is not None), key=lambda part: part.first)
         stops = [*(part.first for part in parts[1:]), last + 1]
         for part, stop in zip(parts, stops, strict=True):
             low, high = max(first, part.first), min(last + 1, stop)
             if low < high and not outvote(part, low, high):
-                self.ground.find(
+                self.context.find(
                     Code.REPLICA_DIFFERS, part.data_path, "the place of the records that are to be replaced is damaged",
                     segment=part.first, transaction_id=low,
                 )  # fmt: skip
 
     def finish(self) -> None:
         """Remove the segments behind the cut; those into whose place something was restored are written anew already."""
-        ground = self.ground
-        restored = {part.first for part in ground.parts if part.content is not None}
+        context = self.context
+        restored = {part.first for part in context.segments if part.content is not None}
         for part in reversed(self.removed):
             if part.first in restored:
                 continue
             for action, state in (("remove-segment", part.data), ("remove-index", part.index)):
                 if state is not None:
                     data = state is part.data and state.size > HEADER_SIZE
-                    ground.draft.step(
-                        action, state.path, ground.partition, f"begins behind transaction {self.agreed.cut_after}",
+                    context.draft.step(
+                        action, state.path, context.partition, f"begins behind transaction {self.agreed.cut_after}",
                         ids=(part.first, part.first), offset=0, length=state.size,
                         loses_data=data,
                     )  # fmt: skip
-                    ground.draft.edits.append(Remove(state.path))
+                    context.draft.edits.append(Remove(state.path))

@@ -11,7 +11,7 @@ enters the ledger of accepted losses (`engine.repair.recover_ledger`) in the sam
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
@@ -21,8 +21,9 @@ from waltzctl.engine.repair.recover_control import plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition
 from waltzctl.engine.repair.replicas import open_replicas
-from waltzctl.engine.storage.accepted_losses import of_partition, read_ledger
 from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import (
     PartitionView,
     StorageView,
@@ -38,10 +39,10 @@ COMMAND = "recover"
 
 
 def plan_recover(
-    path: Path,
+    path: PurePath,
     *,
     partitions: Collection[int] | None = None,
-    replicas: Sequence[Path] = (),
+    replicas: Sequence[PurePath] = (),
     allow_data_loss: bool = False,
     agreed: Sequence[Agreed] = (),
 ) -> Repair:
@@ -66,7 +67,7 @@ def plan_recover(
         allow_data_loss=allow_data_loss,
         agreed=tuple(agreed),
     )
-    draft = Draft(COMMAND, path, target.storage, arguments)
+    draft = Draft(COMMAND, path, local(target.storage), arguments)
     if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
         return first
     view = view_storage(target.storage, partitions)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings import Code
-from waltzctl.engine.findings.directories import ledger_damaged
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
-from waltzctl.engine.repair.recover_parts import Ground
-from waltzctl.engine.storage.accepted_losses import Range, ledger_path, read_ledger, still_lost, without
+from waltzctl.engine.repair.repaired_segments import RepairContext
+from waltzctl.engine.storage.loss_ledger import Range, ledger_path, read_ledger, still_lost, without
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 from waltzctl.formats.adapters import format_time
@@ -28,14 +29,14 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 COMMAND = "recover"
 
 
-def settle_ledger(ground: Ground, present: Sequence[AcceptedLoss], mark: int | None, steps_before: int) -> None:
+def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark: int | None, steps_before: int) -> None:
     """What a partition's plan, of which all is known, means for its losses: `present` are those in the ledger now.
 
     `mark`: the local low-water mark before; `steps_before`: how many steps of the plan are about something else.
     """
-    draft, after = ground.draft, -1 if mark is None else mark
-    if ground.lowered_to is not None:
-        after = min(after, ground.lowered_to)
+    draft, after = context.draft, -1 if mark is None else mark
+    if context.lowered_to is not None:
+        after = min(after, context.lowered_to)
     steps = draft.steps[steps_before:]
     restored = [
         (step.from_transaction_id, step.to_transaction_id + 1)
@@ -45,44 +46,44 @@ def settle_ledger(ground: Ground, present: Sequence[AcceptedLoss], mark: int | N
         and step.to_transaction_id is not None
     ]
     known = [(loss.first, loss.last + 1) for loss in present]
-    entries = [(*one, False) for one in sorted(ground.given_up)] + [(*one, True) for one in sorted(ground.disputed)]
+    entries = [(*one, False) for one in sorted(context.given_up)] + [(*one, True) for one in sorted(context.disputed)]
     for first, stop, why, disputed in entries:
         for low, high in without((first, stop), [*known, *restored]):
             until = "a replica tells which record is right" if disputed else "it is here again"
             draft.step(
-                "accept-loss", ledger_path(draft.storage), ground.partition,
+                "accept-loss", ledger_path(draft.storage), context.partition,
                 f"{'disputed' if disputed else 'given up'}; verify names it until {until}, or until recover --forget-losses",
                 ids=(low, high - 1), loses_data=True,
             )  # fmt: skip
-            draft.accepted.append(AcceptedLoss(ground.partition, low, high - 1, after, "", why, disputed))
+            draft.accepted.append(AcceptedLoss(context.partition, low, high - 1, after, "", why, disputed))
             known.append((low, high))
-    held = [*restored, *_held(ground)]
-    told = [*restored, *ground.confirmed]
+    held = [*restored, *_held(context)]
+    told = [*restored, *context.confirmed]
     for loss in present:
         rest = without((loss.first, loss.last + 1), told) if loss.disputed else still_lost(loss, held, mark)
         ids = (loss.first, loss.last)
         if rest and loss.disputed:
             many = "is" if loss.first == loss.last else f"to {loss.last} are"
-            ground.find(
-                Code.LOSS_ACCEPTED, ground.directory,
+            context.find(
+                Code.LOSS_ACCEPTED, context.directory,
                 f"transaction {loss.first} {many} disputed since {loss.time} ({loss.reason}): only an intact replica tells which"
                 " record is right", transaction_id=rest[0][0],
             )  # fmt: skip
         elif rest:
             lost = ", ".join(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in rest)
-            ground.find(
-                Code.LOSS_ACCEPTED, ground.directory,
+            context.find(
+                Code.LOSS_ACCEPTED, context.directory,
                 f"given up on {loss.time} ({loss.reason}), and not here again: {lost}", transaction_id=rest[0][0],
             )  # fmt: skip
         elif restored or loss.disputed:
             said = "a replica tells which record is right" if loss.disputed else "what was given up is here again"
-            draft.step("settle-accepted-loss", ledger_path(draft.storage), ground.partition, said, ids=ids)
+            draft.step("settle-accepted-loss", ledger_path(draft.storage), context.partition, said, ids=ids)
             draft.settled.append(loss)
 
 
-def _held(ground: Ground) -> Iterable[Range]:
+def _held(context: RepairContext) -> Iterable[Range]:
     """The ids of intact records before the repair."""
-    for part in ground.parts:
+    for part in context.segments:
         if part.survey is not None:
             lost = [
                 (loss.first, part.survey.next_id if loss.stop is None else loss.stop) for loss in part.survey.losses
@@ -129,7 +130,7 @@ class _Contents:
         return [encode_ledger(sorted(losses, key=lambda loss: (loss.partition, loss.first)))]
 
 
-def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Repair:
+def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) -> Repair:
     """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
 
     Raises NotWaltzError, InvalidRequestError for a partition that cannot be, RefusedError when a repair was interrupted, or for
@@ -143,7 +144,7 @@ def plan_forget(path: Path, *, partitions: Collection[int] | None = None) -> Rep
     control = read_control(target.storage / CONTROL_FILE_NAME)
     if partitions is not None and control is not None:
         check_partitions(control, partitions)
-    draft = Draft(COMMAND, path, target.storage, Arguments.of(partitions, forget_losses=True))
+    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
     draft.refuse_interrupted()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.repair.content import Content, Literal, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
-from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
@@ -27,19 +27,19 @@ from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 @dataclass(slots=True)
 class LossPlanner:
-    """Decides about losses; adds steps, findings and changed contents to the ground."""
+    """Decides about losses; adds steps, findings and changed contents to the context."""
 
-    ground: Ground
+    context: RepairContext
     replicas: Sequence[Replica]
     witnesses: Witnesses = field(init=False)
     rivals: Rivals = field(init=False)
     _doubted: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.witnesses = Witnesses(self.ground)
-        self.rivals = Rivals(self.ground, self.replicas)
+        self.witnesses = Witnesses(self.context)
+        self.rivals = Rivals(self.context, self.replicas)
 
-    def settle(self, part: Part) -> None:
+    def settle(self, part: RepairedSegment) -> None:
         """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
 
         The records themselves do not tell, and an index may have been made from either.  A replica tells: by the same record
@@ -58,12 +58,12 @@ class LossPlanner:
                 part.survey = rest
             elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
                 part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
-            elif self.ground.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
+            elif self.context.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
         if (
             tail is not None
-            and self.ground.allow_data_loss
+            and self.context.allow_data_loss
             and (twice := self._goes_on_behind(part, found)) is not None
         ):
             part.survey, part.ceiling = twice, None
@@ -79,13 +79,13 @@ class LossPlanner:
         if self._whole_tail(part, other.tail) is None:
             part.survey = found
 
-    def _goes_on_behind(self, part: Part, found: Survey) -> Survey | None:
+    def _goes_on_behind(self, part: RepairedSegment, found: Survey) -> Survey | None:
         """The survey with the ids of an end that is out of order as right ones, where the next segment bears them out.
 
         It begins with the very record that stands here under the same id: the two overlap, and their ids are right.  None
         where it does not.
         """
-        following = next((one for one in self.ground.parts if one.first == part.ceiling), None)
+        following = next((one for one in self.context.segments if one.first == part.ceiling), None)
         rest = None if following is None or part.original is None else by_ids(part.original, found, None)
         if following is None or rest is None or rest.next_id <= following.first:
             return None
@@ -93,7 +93,7 @@ class LossPlanner:
         same = record_at(part, here)
         return rest if same is not None and same == record_at(following, HEADER_SIZE) else None
 
-    def _without_data(self, part: Part, found: Survey) -> Survey:
+    def _without_data(self, part: RepairedSegment, found: Survey) -> Survey:
         """Where the index says that what was found behind damage may be a record's data, nothing is made of it.
 
         A replica with another record under its id proves that it is data.  `_doubted`: segment and offset of what stays open.
@@ -104,7 +104,7 @@ class LossPlanner:
             if may_be_data(part.index_path, part.first, loss):
                 assert loss.stop is not None
                 whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
-                if whole is not None and any(one.record(self.ground.partition, loss.stop) for one in self.replicas):
+                if whole is not None and any(one.record(self.context.partition, loss.stop) for one in self.replicas):
                     part.survey = found = whole
                     continue
                 self._doubted.add((part.first, loss.offset))
@@ -115,7 +115,7 @@ class LossPlanner:
             place += 1
         return found
 
-    def _shifted(self, part: Part) -> None:
+    def _shifted(self, part: RepairedSegment) -> None:
         """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
 
         They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
@@ -135,16 +135,16 @@ class LossPlanner:
                 part.survey = replace(part.survey, losses=kept)
                 return
 
-    def _held(self, part: Part, loss: Loss) -> bool:
+    def _held(self, part: RepairedSegment, loss: Loss) -> bool:
         """Whether a replica has the record behind a loss, under its id."""
         if loss.stop is None:
             return False
         record = record_at(part, loss.end)
         return any(
-            record is not None and one.record(self.ground.partition, loss.stop) == record for one in self.replicas
+            record is not None and one.record(self.context.partition, loss.stop) == record for one in self.replicas
         )
 
-    def inner(self, part: Part, loss: Loss) -> None:
+    def inner(self, part: RepairedSegment, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""
         assert loss.stop is not None
         assert part.content is not None
@@ -168,29 +168,29 @@ class LossPlanner:
             self._undecided(part, loss, f"{found.why}; {said}")
         elif self.replicas and self.rivals.superfluous(part, loss):
             self._remove_bytes(part, loss, "a repeat, or a replica holds another record under its id")
-        elif self.ground.allow_data_loss and not loss.record_ok and not loss.unread:
+        elif self.context.allow_data_loss and not loss.record_ok and not loss.unread:
             self._split(part, loss)
         else:
             self._undecided(part, loss, found.why)
 
-    def _restored(self, part: Part, loss: Loss, found: Proven) -> None:
+    def _restored(self, part: RepairedSegment, loss: Loss, found: Proven) -> None:
         assert loss.stop is not None
-        self.ground.draft.step(
-            "restore-record", part.data_path, self.ground.partition,
+        self.context.draft.step(
+            "restore-record", part.data_path, self.context.partition,
             f"{loss.cause}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
             ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
             loses_data=loss.cause is Code.REPLICA_DIFFERS,
         )  # fmt: skip
 
     def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
-        found = find_proven(self.replicas, self.ground.partition, first, stop, neighbours)
+        found = find_proven(self.replicas, self.context.partition, first, stop, neighbours)
         if isinstance(found, Proven):
-            self.ground.draft.sources |= {run.span.path for run in found.runs}
+            self.context.draft.sources |= {run.span.path for run in found.runs}
         return found
 
-    def _split(self, part: Part, loss: Loss) -> None:
+    def _split(self, part: RepairedSegment, loss: Loss) -> None:
         """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
-        ground, content = self.ground, part.content
+        context, content = self.context, part.content
         assert content is not None
         assert part.header is not None
         assert loss.stop is not None
@@ -199,36 +199,36 @@ class LossPlanner:
             self.rivals.dispute(part, loss)
             self._remove_bytes(part, loss, "records out of order; no transaction is missing there")
             return
-        path = ground.directory / segment_name(loss.stop)
-        if ground.taken(loss.stop) or FileState.of(path) is not None:
+        path = context.directory / segment_name(loss.stop)
+        if context.taken(loss.stop) or FileState.of(path) is not None:
             self._undecided(part, loss, f"the segment cannot be split: there is a {path.name}")
             return
         ids = (loss.first, loss.stop - 1)
-        ground.draft.step(
-            "split-segment", part.data_path, ground.partition,
+        context.draft.step(
+            "split-segment", part.data_path, context.partition,
             f"{loss.cause}: transactions {ids[0]} to {ids[1]} are lost; what follows moves to {path.name}",
             ids=ids, offset=loss.offset, length=length, loses_data=True,
         )  # fmt: skip
-        ground.give_up(loss.first, loss.stop, f"{loss.cause} in {part.data_path.name}")
+        context.give_up(loss.first, loss.stop, f"{loss.cause} in {part.data_path.name}")
         header = replace(part.header, first_transaction_id=loss.stop)
-        index = FileState.of(ground.directory / index_name(loss.stop))
-        behind = Part(loss.stop, path, ground.directory / index_name(loss.stop), None, index, header)
+        index = FileState.of(context.directory / index_name(loss.stop))
+        behind = RepairedSegment(loss.stop, path, context.directory / index_name(loss.stop), None, index, header)
         pieces = (Literal(header.encode()), *content.part(loss.end, content.size()))
         behind.content = Content(str(path), pieces)
         behind.shifted = True
-        ground.put(behind)
+        context.put(behind)
         part.content = content.spliced(loss.offset, content.size(), ())
 
-    def _remove_bytes(self, part: Part, loss: Loss, why: str) -> None:
+    def _remove_bytes(self, part: RepairedSegment, loss: Loss, why: str) -> None:
         assert part.content is not None
-        self.ground.draft.step(
-            "remove-bytes", part.data_path, self.ground.partition, why,
+        self.context.draft.step(
+            "remove-bytes", part.data_path, self.context.partition, why,
             offset=loss.offset, length=loss.length, loses_data=True,
         )  # fmt: skip
         part.content = part.content.spliced(loss.offset, loss.end, ())
         part.shifted = True
 
-    def _undecided(self, part: Part, loss: Loss, why: str) -> None:
+    def _undecided(self, part: RepairedSegment, loss: Loss, why: str) -> None:
         assert loss.stop is not None
         many = "is" if loss.stop - loss.first == 1 else f"to {loss.stop - 1} are"
         said = f"transaction {loss.first} {many} lost ({loss.cause}): {why}"
@@ -238,12 +238,12 @@ class LossPlanner:
             said = f"transaction {loss.first}: the record is intact, the replicas keep another one under this id: {why}"
         elif loss.record_ok:
             said = f"transaction {loss.first}: the record is intact, its data is not what was sent: {why}"
-        self.ground.find(
+        self.context.find(
             loss.cause, part.data_path, said,
             segment=part.first, transaction_id=loss.first, offset=loss.offset, length=loss.end - loss.offset,
         )  # fmt: skip
 
-    def gap(self, part: Part | None, first: int, following: Part) -> None:
+    def gap(self, part: RepairedSegment | None, first: int, following: RepairedSegment) -> None:
         """Ids `first` to `following.first` - 1 are missing between two segments; `part` (or nothing) is in front.
 
         `part` may end in a torn record, which belongs to what is missing.
@@ -256,20 +256,20 @@ class LossPlanner:
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
         if tail is not None and part is not None:
-            if self.ground.allow_data_loss and not tail.kept:
+            if self.context.allow_data_loss and not tail.kept:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
-                self.ground.give_up(first, stop, f"the end of {part.data_path.name} was torn")
+                self.context.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
                 said = f"transaction {tail.first} and what followed in this segment are lost: {found.why}"
                 self.leave_tail(part, tail, said)
-        self.ground.find(
+        self.context.find(
             Code.SEGMENT_GAP, following.data_path, f"transactions {first} to {stop - 1} are missing: {found.why}",
             segment=following.first, transaction_id=first,
         )  # fmt: skip
 
     def end(
         self,
-        part: Part | None,
+        part: RepairedSegment | None,
         first: int,
         mark: int | None,
         proven: Evidence,
@@ -304,7 +304,7 @@ class LossPlanner:
                     self._restore_behind(part, found, said)
                     return found.runs[-1].stop
                 why = why or found.why
-            if self.ground.allow_data_loss and (held := self._held_from(first, wanted, before)) is not None:
+            if self.context.allow_data_loss and (held := self._held_from(first, wanted, before)) is not None:
                 self._restore_behind(part, held, _why_restored(proven, mark))
                 first, part, tail = held.runs[-1].stop, None, None
         if required > first or (whole and wanted > first):
@@ -313,7 +313,7 @@ class LossPlanner:
             self._torn(part, tail, mark)
         return first
 
-    def _stood_here(self, part: Part, tail: Loss) -> int:
+    def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
         """The id behind the records of an end whose bits or ids are wrong, as a replica has them in as many bytes; or 0."""
         found = self._whole_tail(part, tail)
         return 0 if found is None else found.runs[-1].stop
@@ -332,23 +332,23 @@ class LossPlanner:
         return most
 
     def _end_lost(
-        self, part: Part | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
+        self, part: RepairedSegment | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
     ) -> None:
         """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
-        ground, acknowledged = self.ground, proven.mark
-        if ground.allow_data_loss and (tail is None or not tail.kept):
+        context, acknowledged = self.context, proven.mark
+        if context.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
-            ground.lower_mark(first - 1)
-            ground.give_up(first, stop, f"the end was lost; {proven.said_by()}")
+            context.lower_mark(first - 1)
+            context.give_up(first, stop, f"the end was lost; {proven.said_by()}")
             return
         if tail is not None and part is not None:
             self.leave_tail(part, tail, f"transaction {tail.first} was durable here and is damaged: {why}")
-        path = ground.directory if part is None else part.data_path
+        path = context.directory if part is None else part.data_path
         if first < acknowledged:
             mark = acknowledged - 1
             said = f"transactions {first} to {mark} are acknowledged (local low-water mark {mark}) and missing: {why}"
-            ground.find(Code.ACKNOWLEDGED_MISSING, path, said, transaction_id=first)
+            context.find(Code.ACKNOWLEDGED_MISSING, path, said, transaction_id=first)
         following = max(first, acknowledged)
         if part is not None and proven.with_data > following:
             part.keeps_index = True  # it is all that knows of them
@@ -356,11 +356,11 @@ class LossPlanner:
             said = (
                 f"transactions {following} to {stop - 1} were durable here and are missing ({proven.said_by()}): {why}"
             )
-            ground.find(Code.DURABLE_MISSING, path, said, transaction_id=following)
+            context.find(Code.DURABLE_MISSING, path, said, transaction_id=following)
 
-    def _torn(self, part: Part, tail: Loss, mark: int | None) -> None:
+    def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
-        ground = self.ground
+        context = self.context
         whole = self._whole_tail(part, tail)
         if whole is not None:
             self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
@@ -376,19 +376,19 @@ class LossPlanner:
                 " are repeats, or all these ids are wrong; an intact replica tells, or truncate gives them up"
             )
             self.leave_tail(part, tail, said)
-        elif tail.out_of_order and not ground.allow_data_loss:
+        elif tail.out_of_order and not context.allow_data_loss:
             said = (
                 f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"
                 " behind them tells that they are of no use"
             )
             self.leave_tail(part, tail, said)
-        elif tail.doubtful and not ground.allow_data_loss:
+        elif tail.doubtful and not context.allow_data_loss:
             said = (
                 f"transaction {tail.first} looks torn, but there are records behind its beginning: they may be its data, or its"
                 " length is damaged and they would be lost"
             )
             self.leave_tail(part, tail, said)
-        elif mark is None and not ground.allow_data_loss:
+        elif mark is None and not context.allow_data_loss:
             said = f"transaction {tail.first} is torn; the local low-water mark is unknown, so it may be acknowledged"
             self.leave_tail(part, tail, said)
         else:
@@ -397,17 +397,17 @@ class LossPlanner:
             self.cut_tail(part, tail, above, loses=loses)
             if loses:
                 stop = max(tail.first + 1, part.first + part.index_entries)
-                ground.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
+                context.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
-    def leave_tail(self, part: Part, tail: Loss, said: str) -> None:
+    def leave_tail(self, part: RepairedSegment, tail: Loss, said: str) -> None:
         """Leave the end of a segment to a person."""
         code = tail.cause if tail.out_of_order else Code.TORN_TAIL
-        self.ground.find(
+        self.context.find(
             code, part.data_path, said, severity=Severity.DAMAGE,
             segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
         )  # fmt: skip
 
-    def _whole_tail(self, part: Part, tail: Loss) -> Proven | None:
+    def _whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
         """The last record or records from a replica, when they were written here and only their bits changed.
 
         In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
@@ -430,32 +430,32 @@ class LossPlanner:
         return None
 
     @staticmethod
-    def _begins_alike(part: Part, tail: Loss, found: Proven, start: int) -> bool:
+    def _begins_alike(part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:
         """Whether an end, from `start` bytes behind its beginning on, holds the bytes that a replica's records have there."""
         assert part.original is not None
         theirs = Content("", tuple(run.span for run in found.runs))
         length = tail.end - tail.offset - start
         return theirs.read(start, length) == part.original.read(tail.offset + start, length)
 
-    def _stands_alike(self, part: Part, tail: Loss, whole: Proven) -> bool:
+    def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
         """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
         assert part.original is not None
         ends = [one.end for one in records_in_a_row(part.original, tail.offset, tail.end)]
         return ends[-1:] == [tail.offset + len(whole)]
 
-    def cut_tail(self, part: Part, tail: Loss, why: str, *, loses: bool) -> None:
+    def cut_tail(self, part: RepairedSegment, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut what stands behind the last record that is in its place."""
         assert part.content is not None
         what = "the end is out of order" if tail.out_of_order else "the end is torn"
         if loses and not self.rivals.superfluous(part, tail):
             self.rivals.dispute(part, tail)
-        self.ground.draft.step(
-            "cut-torn-tail", part.data_path, self.ground.partition, f"{what}; {why}",
+        self.context.draft.step(
+            "cut-torn-tail", part.data_path, self.context.partition, f"{what}; {why}",
             ids=(tail.first, tail.first), offset=tail.offset, length=tail.end - tail.offset, loses_data=loses,
         )  # fmt: skip
         part.content = part.content.spliced(tail.offset, part.content.size(), ())
 
-    def _restore_behind(self, part: Part | None, found: Proven, why: str) -> None:
+    def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         """Put records behind a segment: into it, or into segments of their own where the replica has it so."""
         target = part
         if part is not None and part.content is not None and part.survey is not None:
@@ -465,11 +465,11 @@ class LossPlanner:
         for run in found.runs:
             own = target is None or (run.first == run.begins and target.has_records)
             if own or target is None:
-                target = self.ground.new_part(run.first, run.created)
+                target = self.context.new_part(run.first, run.created)
             assert target.content is not None
             action = "restore-segment" if own else "restore-record"
-            self.ground.draft.step(
-                action, target.data_path, self.ground.partition,
+            self.context.draft.step(
+                action, target.data_path, self.context.partition,
                 f"{why}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
                 ids=(run.first, run.stop - 1), offset=target.content.size(), length=len(run.span),
             )  # fmt: skip

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Replica
 
 
@@ -49,11 +49,11 @@ class Behind:
 class OverlapPlanner:
     """Decides about overlaps of one partition; `mark` None: the local low-water mark is not known."""
 
-    ground: Ground
+    context: RepairContext
     replicas: Sequence[Replica]
     mark: int | None
 
-    def mend(self, earlier: Part, later: Part, behind: Behind) -> Outcome:
+    def mend(self, earlier: RepairedSegment, later: RepairedSegment, behind: Behind) -> Outcome:
         """Decide about two segments of which the earlier one ends behind the beginning of the later one.
 
         Raises DiskReadError.
@@ -82,7 +82,7 @@ class OverlapPlanner:
             if max(ends[kept], joined) >= ends[1 - kept]:
                 why = "; ".join(votes[kept])
                 return self._keep(kept, earlier, later, why, ids_lost=False)
-        if self.ground.allow_data_loss:
+        if self.context.allow_data_loss:
             kept = 0 if ends[0] > ends[1] else 1
             further = "it reaches further" if ends[0] != ends[1] else "it is the later one, which a node reads"
             outcome = self._keep(
@@ -90,7 +90,7 @@ class OverlapPlanner:
             )
             if outcome is not Outcome.LEFT:
                 named = f"{earlier.data_path.name} and {later.data_path.name}"
-                self.ground.dispute(first, min(ends), f"{named} held other records under these ids")
+                self.context.dispute(first, min(ends), f"{named} held other records under these ids")
             return outcome
         said = [
             f"for {part.data_path.name}: {'; '.join(votes[place]) or 'nothing'}"
@@ -101,7 +101,7 @@ class OverlapPlanner:
         return self._leave(earlier, later, said)
 
     @staticmethod
-    def _run(part: Part, first: int, stop: int) -> Content:
+    def _run(part: RepairedSegment, first: int, stop: int) -> Content:
         """The records `first` to `stop` - 1 of a segment."""
         assert part.original is not None
         places = offsets(part, (first, stop))
@@ -114,10 +114,10 @@ class OverlapPlanner:
         """What speaks for the earlier and for the later run."""
         votes: tuple[list[str], list[str]] = ([], [])
         for replica in self.replicas:
-            held = replica.runs(self.ground.partition, first, stop)
+            held = replica.runs(self.context.partition, first, stop)
             if held is None:
                 continue
-            self.ground.draft.sources |= {run.span.path for run in held}
+            self.context.draft.sources |= {run.span.path for run in held}
             theirs = Content("", tuple(run.span for run in held))
             for place in (0, 1):
                 if runs[place].equals(theirs):
@@ -131,40 +131,42 @@ class OverlapPlanner:
                 votes[reach[0]].append(f"it alone reaches the local low-water mark {self.mark}")
         return votes
 
-    def _keep(self, kept: int, earlier: Part, later: Part, why: str, *, ids_lost: bool) -> Outcome:
+    def _keep(
+        self, kept: int, earlier: RepairedSegment, later: RepairedSegment, why: str, *, ids_lost: bool
+    ) -> Outcome:
         if kept == 0:
             return self._remove(later, f"{earlier.data_path.name} is kept: {why}", ids_lost=ids_lost)
         return self._cut(earlier, later, f"{later.data_path.name} is kept: {why}", ids_lost=ids_lost)
 
-    def _cut(self, earlier: Part, later: Part, why: str, *, ids_lost: bool) -> Outcome:
+    def _cut(self, earlier: RepairedSegment, later: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
         last = later.first - 1
         stop = earlier.survey.next_id if earlier.survey is not None else later.first
         if not earlier.cut_behind(last):
             return self._leave(earlier, later, ["its place in the earlier one is not to be found"])
         assert earlier.content is not None
         size = 0 if earlier.data is None else earlier.data.size
-        self.ground.draft.step(
-            "cut-segment", earlier.data_path, self.ground.partition, f"transaction {last} becomes its last one: {why}",
+        self.context.draft.step(
+            "cut-segment", earlier.data_path, self.context.partition, f"transaction {last} becomes its last one: {why}",
             ids=(later.first, stop - 1), offset=earlier.content.size(), length=size - earlier.content.size(),
             loses_data=ids_lost,
         )  # fmt: skip
         return Outcome.CUT
 
-    def _remove(self, part: Part, why: str, *, ids_lost: bool) -> Outcome:
-        ground = self.ground
+    def _remove(self, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
+        context = self.context
         assert part.survey is not None
         for action, state in (("remove-segment", part.data), ("remove-index", part.index)):
             if state is not None:
-                ground.draft.step(
-                    action, state.path, ground.partition, why,
+                context.draft.step(
+                    action, state.path, context.partition, why,
                     ids=(part.first, max(part.first, part.survey.next_id - 1)), offset=0, length=state.size,
                     loses_data=ids_lost and state is part.data,
                 )  # fmt: skip
-                ground.draft.edits.append(Remove(state.path))
-        ground.parts.remove(part)
+                context.draft.edits.append(Remove(state.path))
+        context.segments.remove(part)
         return Outcome.REMOVED
 
-    def _leave(self, earlier: Part, later: Part, said: Sequence[str]) -> Outcome:
+    def _leave(self, earlier: RepairedSegment, later: RepairedSegment, said: Sequence[str]) -> Outcome:
         assert earlier.survey is not None
         assert later.survey is not None
         stop = min(earlier.survey.next_id, later.survey.next_id)
@@ -173,7 +175,7 @@ class OverlapPlanner:
             if stop == later.first + 1
             else f"transactions {later.first} to {stop - 1} stand"
         )
-        self.ground.find(
+        self.context.find(
             Code.SEGMENT_OVERLAP, later.data_path,
             f"{many} twice: in {earlier.data_path.name}, which goes on to {earlier.survey.next_id - 1}, and here, up to"
             f" {later.survey.next_id - 1}; {'; '.join(said)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError
@@ -15,11 +15,11 @@ from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
-from waltzctl.engine.repair.recover_parts import Ground, Part, open_part, plan_files
 from waltzctl.engine.repair.recover_strays import plan_strays
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
 from waltzctl.engine.repair.replicas import Replica
-from waltzctl.engine.storage.accepted_losses import still_lost
 from waltzctl.engine.storage.evidence import Evidence, evidence
+from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.engine.storage.orphans import listed_in
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -45,66 +45,66 @@ def plan_partition(
     """
     directory = draft.storage / str(partition) if view is None else view.path
     around = Surroundings(control, partition, () if view is None else view.segments, replicas)
-    ground = Ground(draft, control, partition, directory, allow_data_loss, around)
+    context = RepairContext(draft, control, partition, directory, allow_data_loss, around)
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
     if view is not None and view.special:
         for path in view.special:
-            ground.find(
+            context.find(
                 Code.SPECIAL_FILE, path, "nothing is planned for the partition while no regular file stands there"
             )
         return
     before, steps = len(draft.undecided), len(draft.steps)
-    ground.parts = [open_part(ground, one) for one in around.segments]
+    context.segments = [open_part(context, one) for one in around.segments]
     if view is not None:
-        plan_strays(ground, view.strays)
+        plan_strays(context, view.strays)
     mark = _mark(control, partition)
-    reconciliation = None if agreed is None else Reconciliation(ground, agreed, mark, [])
+    reconciliation = None if agreed is None else Reconciliation(context, agreed, mark, [])
     if reconciliation is not None:
         reconciliation.prepare()
     end = None if agreed is None else agreed.clean_to + 1
     whole = agreed is not None and agreed.restore_end
     proven = evidence(view, mark, [loss for loss in accepted if still_lost(loss, (), mark)])
-    walk = _Walk(ground, LossPlanner(ground, replicas), mark, end, proven, accepted, whole=whole)
+    walk = _Walk(context, LossPlanner(context, replicas), mark, end, proven, accepted, whole=whole)
     walk.run()
-    if assigned and not any(part.content is not None or not _leftover(part) for part in ground.parts):
-        _nothing_left(ground)
-    if view is None and len(ground.parts) == 0:
+    if assigned and not any(part.content is not None or not _leftover(part) for part in context.segments):
+        _nothing_left(context)
+    if view is None and len(context.segments) == 0:
         del draft.undecided[before:]
-        ground.find(
+        context.find(
             Code.PARTITION_DIRECTORY_MISSING, directory, "it belongs here, but its directory does not exist, and no replica"
             " gives its records",
         )  # fmt: skip
-    for part in sorted(ground.parts, key=lambda part: part.first):
-        plan_files(ground, part)
-    _leftovers(ground, walk.expected, end)
+    for part in sorted(context.segments, key=lambda part: part.first):
+        plan_files(context, part)
+    _leftovers(context, walk.expected, end)
     if reconciliation is not None:
         reconciliation.finish()
-    settle_ledger(ground, accepted, mark, steps)
+    settle_ledger(context, accepted, mark, steps)
 
 
-def _leftover(part: Part) -> bool:
+def _leftover(part: RepairedSegment) -> bool:
     """Whether a segment has no data, so that it goes unless something takes its place."""
     return part.content is None and (part.data is None or part.short)
 
 
-def _nothing_left(ground: Ground) -> None:
+def _nothing_left(context: RepairContext) -> None:
     """No segment will be left of a partition in which a session began: a loss that a node would not mend by itself."""
     current = None
-    if 0 <= ground.partition < len(ground.control.partitions):
-        current = ground.control.partitions[ground.partition].current_struct
+    if 0 <= context.partition < len(context.control.partitions):
+        current = context.control.partitions[context.partition].current_struct
     if current is None or current.session_id < 0:
         return
-    if ground.allow_data_loss:
-        part = ground.new_part(0, ground.control.header.created)
-        ground.draft.step(
-            "create-segment", part.data_path, ground.partition, "nothing is left: the log begins anew with transaction 0",
+    if context.allow_data_loss:
+        part = context.new_part(0, context.control.header.created)
+        context.draft.step(
+            "create-segment", part.data_path, context.partition, "nothing is left: the log begins anew with transaction 0",
             offset=0, length=HEADER_SIZE, loses_data=True,
         )  # fmt: skip
-    elif not ground.parts and ground.directory.is_dir() and current.local_low_water_mark < 0:
-        ground.find(
-            Code.PARTITION_EMPTY, ground.directory,
+    elif not context.segments and Path(context.directory).is_dir() and current.local_low_water_mark < 0:
+        context.find(
+            Code.PARTITION_EMPTY, context.directory,
             f"there is no segment, though session {current.session_id} began in it: nothing tells what it held",
             severity=Severity.DAMAGE,
         )  # fmt: skip
@@ -127,7 +127,7 @@ class _Walk:
 
     def __init__(
         self,
-        ground: Ground,
+        context: RepairContext,
         losses: LossPlanner,
         mark: int | None,
         end: int | None,
@@ -136,9 +136,9 @@ class _Walk:
         *,
         whole: bool = False,
     ) -> None:
-        self.ground = ground
+        self.context = context
         self.losses = losses
-        self.overlaps = OverlapPlanner(ground, losses.replicas, mark)
+        self.overlaps = OverlapPlanner(context, losses.replicas, mark)
         self.mark = mark
         self.end = end
         self.proven = proven
@@ -147,8 +147,8 @@ class _Walk:
         self.expected: int | None = 0
 
     def run(self) -> None:
-        parts = sorted(self.ground.parts, key=lambda part: part.first)
-        before: Part | None = None
+        parts = sorted(self.context.segments, key=lambda part: part.first)
+        before: RepairedSegment | None = None
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for part in there:
             self.losses.settle(part)
@@ -170,12 +170,12 @@ class _Walk:
             self._join(before, part)
             before = part
         self._end(before)
-        for part in sorted(self.ground.parts, key=lambda part: part.first):
+        for part in sorted(self.context.segments, key=lambda part: part.first):
             if part.survey is not None:
                 for loss in reversed(part.survey.inner):
                     self.losses.inner(part, loss)
 
-    def _join(self, before: Part | None, part: Part) -> None:
+    def _join(self, before: RepairedSegment | None, part: RepairedSegment) -> None:
         """From the end of one segment to the beginning of the next."""
         assert part.survey is not None
         tail = None if before is None or before.survey is None else before.survey.tail
@@ -188,13 +188,13 @@ class _Walk:
         found = part.survey
         self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)
 
-    def _junk(self, before: Part) -> None:
+    def _junk(self, before: RepairedSegment) -> None:
         """Bytes behind the last record of a segment whose successor begins with the very next id: nothing is missing."""
         assert before.survey is not None
         tail = before.survey.tail
         assert tail is not None
         assert before.content is not None
-        ground = self.ground
+        context = self.context
         if tail.out_of_order and self.losses.rivals.superfluous(before, tail):
             self.losses.cut_tail(
                 before, tail, "the next segment holds what belongs behind it", loses=bool(self.losses.replicas)
@@ -203,32 +203,32 @@ class _Walk:
         if tail.kept or tail.doubtful:
             return
         if tail.out_of_order:
-            if ground.allow_data_loss:
+            if context.allow_data_loss:
                 self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
             else:
                 said = "records with ids that do not belong there; the next segment holds what does"
                 self.losses.leave_tail(before, tail, said)
             return
-        ground.draft.step(
-            "cut-torn-tail", before.data_path, ground.partition, "the next segment holds what belongs behind it",
+        context.draft.step(
+            "cut-torn-tail", before.data_path, context.partition, "the next segment holds what belongs behind it",
             offset=tail.offset, length=tail.end - tail.offset,
         )  # fmt: skip
         before.content = before.content.spliced(tail.offset, before.content.size(), ())
 
-    def _end(self, last: Part | None) -> None:
+    def _end(self, last: RepairedSegment | None) -> None:
         if self.expected is not None:
             self.expected = self.losses.end(
                 last, self.expected, self.mark, self.proven, limit=self.end, whole=self.whole
             )
 
 
-def _whole_end(part: Part) -> int:
+def _whole_end(part: RepairedSegment) -> int:
     """The id behind the last record of a segment; 0 where its end is torn, which is to be mended first."""
     assert part.survey is not None
     return part.survey.next_id if part.survey.tail is None else 0
 
 
-def _behind(parts: Sequence[Part]) -> Behind:
+def _behind(parts: Sequence[RepairedSegment]) -> Behind:
     """What the parts behind a segment say of where it ends."""
     if not parts:
         return Behind(end=True)
@@ -237,7 +237,7 @@ def _behind(parts: Sequence[Part]) -> Behind:
     return Behind(parts[0].first, _reach(parts))
 
 
-def _reach(parts: Sequence[Part]) -> int:
+def _reach(parts: Sequence[RepairedSegment]) -> int:
     """The id behind the last record to which the first of some segments and those that join it go without a loss."""
     following = parts[0].first
     for part in parts:
@@ -249,20 +249,20 @@ def _reach(parts: Sequence[Part]) -> int:
     return following
 
 
-def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
+def _leftovers(context: RepairContext, expected: int | None, end: int | None) -> None:
     """Indexes without data and data files that end inside their header, unless something took their place.
 
     What an index says about ids from `end` on (None: not known) is not kept by any replica, and no loss.
     """
-    for part in list(ground.parts):
+    for part in list(context.segments):
         if part.content is not None or (part.data is not None and not part.short):
             continue
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
             restored = expected is not None and expected >= part.first + entries
-            harmless = part.data is None and (restored or _covered(ground, part.first, part.first + entries))
-            if harmless and not _as_listed(ground, part):
-                ground.find(
+            harmless = part.data is None and (restored or _covered(context, part.first, part.first + entries))
+            if harmless and not _as_listed(context, part):
+                context.find(
                     Code.INDEX_ORPHAN, part.index_path,
                     f"an index with {entries} entries for transaction {part.first} on, but no data file, and what other segments"
                     " hold under these ids is not what it lists: truncate in front of them, or bring the data file back",
@@ -270,50 +270,52 @@ def _leftovers(ground: Ground, expected: int | None, end: int | None) -> None:
                 )  # fmt: skip
                 continue
         else:
-            harmless = expected is not None and expected >= part.first and (part.data is None or _is_last(ground, part))
-        if harmless or ground.allow_data_loss:
+            harmless = (
+                expected is not None and expected >= part.first and (part.data is None or _is_last(context, part))
+            )
+        if harmless or context.allow_data_loss:
             if not harmless:
-                ground.give_up(part.first, part.first + entries, "the data file is lost, its index was left")
-            _remove(ground, part, loses=not harmless)
+                context.give_up(part.first, part.first + entries, "the data file is lost, its index was left")
+            _remove(context, part, loses=not harmless)
         elif part.data is None:
-            ground.find(
+            context.find(
                 Code.INDEX_ORPHAN, part.index_path,
                 f"an index with {entries} entries for transaction {part.first} on, but no data file, and transactions up to there"
                 " are missing: records were lost",
                 severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
             )  # fmt: skip
         else:
-            ground.find(
+            context.find(
                 Code.SEGMENT_HEADER_SHORT, part.data_path,
                 f"shorter than its header; what it held (index: {entries} records), or what was in front of it, is lost",
                 segment=part.first, transaction_id=part.first,
             )  # fmt: skip
 
 
-def _covered(ground: Ground, first: int, stop: int) -> bool:
+def _covered(context: RepairContext, first: int, stop: int) -> bool:
     """Whether intact or at least known records with ids `first` to `stop` - 1 are in other segments."""
-    for part in sorted(ground.parts, key=lambda part: part.first):
+    for part in sorted(context.segments, key=lambda part: part.first):
         if part.survey is not None and part.survey.begins <= first:
             first = max(first, part.survey.next_id)
     return first >= stop
 
 
-def _as_listed(ground: Ground, part: Part) -> bool:
+def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
     """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
-    orphan = SegmentView(ground.partition, part.first, None, part.index)
-    planned = [(one.first, one.content) for one in ground.parts if one.content is not None and one.has_records]
+    orphan = SegmentView(context.partition, part.first, None, part.index)
+    planned = [(one.first, one.content) for one in context.segments if one.content is not None and one.has_records]
     try:
         return listed_in(orphan, planned)
     except (DiskReadError, FileNotFoundError):
         return False
 
 
-def _is_last(ground: Ground, part: Part) -> bool:
-    return all(other.data is None or other.first <= part.first for other in ground.parts)
+def _is_last(context: RepairContext, part: RepairedSegment) -> bool:
+    return all(other.data is None or other.first <= part.first for other in context.segments)
 
 
-def _remove(ground: Ground, part: Part, *, loses: bool) -> None:
-    files: list[tuple[str, Path, int, str]] = []
+def _remove(context: RepairContext, part: RepairedSegment, *, loses: bool) -> None:
+    files: list[tuple[str, PurePath, int, str]] = []
     if part.data is not None:
         why = "shorter than its header; it holds no record"
         files.append(("remove-empty-segment", part.data.path, part.data.size, why))
@@ -321,5 +323,5 @@ def _remove(ground: Ground, part: Part, *, loses: bool) -> None:
         why = "an index without a data file" if part.data is None else "belongs to the data file"
         files.append(("remove-orphan-index", part.index.path, part.index.size, why))
     for action, path, size, why in files:
-        ground.draft.step(action, path, ground.partition, why, offset=0, length=size, loses_data=loses)
-        ground.draft.edits.append(Remove(path))
+        context.draft.step(action, path, context.partition, why, offset=0, length=size, loses_data=loses)
+        context.draft.edits.append(Remove(path))

@@ -13,15 +13,15 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.content import Content, Span
 from waltzctl.engine.repair.survey import open_hint
+from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import FileSource, read_bytes
 from waltzctl.engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import ControlFile
@@ -74,7 +74,7 @@ class Proven:
     """Runs that follow one another and replace a loss, and the replica they come from."""
 
     runs: tuple[Run, ...]
-    replica: Path
+    replica: PurePath
 
     def __len__(self) -> int:
         return sum(len(run.span) for run in self.runs)
@@ -98,8 +98,8 @@ class Agreement(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class _Segment:
     first: int
-    path: Path
-    index: Path
+    path: PurePath
+    index: PurePath
     size: int
     created: int
 
@@ -107,7 +107,7 @@ class _Segment:
 class Replica:
     """The segments of a replica whose headers are right."""
 
-    def __init__(self, path: Path, key: uuid.UUID) -> None:
+    def __init__(self, path: PurePath, key: uuid.UUID) -> None:
         self.path = path
         self._key = key
         self._segments: dict[int, list[_Segment]] = {}
@@ -238,7 +238,7 @@ def _run(segment: _Segment, first: int, stop: int) -> Run | None:
     return None
 
 
-def open_replicas(paths: Iterable[Path], storage: Path, control: ControlFile) -> tuple[Replica, ...]:
+def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: ControlFile) -> tuple[Replica, ...]:
     """Check that each path is another replica of the same cluster.
 
     Raises MismatchError for another cluster key or number of partitions, InvalidRequestError for the directory itself,
@@ -249,7 +249,7 @@ def open_replicas(paths: Iterable[Path], storage: Path, control: ControlFile) ->
         target = resolve(path)
         if target.kind is not TargetKind.STORAGE:
             raise NotWaltzError(f"{path}: a {target.kind}, not the storage directory of a replica")
-        if path.resolve() == storage.resolve():
+        if Path(path).resolve() == Path(storage).resolve():
             raise InvalidRequestError(f"{path}: this is the directory to repair; name another replica")
         other = view_storage(path, ()).control
         if other is None:

@@ -16,7 +16,7 @@ from itertools import islice
 
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.recover_parts import Ground, Part, offsets
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Replica, find_proven
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
@@ -35,7 +35,7 @@ class _Pair:
     transaction_id: int
     extra: bytes
     standing: bytes | None
-    part: Part | None
+    part: RepairedSegment | None
 
 
 @dataclass(slots=True)
@@ -45,32 +45,32 @@ class Rivals:
     `_against`: segment (first id) and offset of what stands out of order and is a repeat, or what a replica speaks against.
     """
 
-    ground: Ground
+    context: RepairContext
     replicas: Sequence[Replica]
     _against: set[tuple[int, int]] = field(default_factory=set)
 
     def settle(self, accepted: Iterable[AcceptedLoss]) -> None:
         """Let the replicas tell of ids that the ledger calls disputed: what is right is confirmed, what is not becomes a loss."""
         for loss in accepted:
-            for part in self.ground.parts if loss.disputed and self.replicas else ():
+            for part in self.context.segments if loss.disputed and self.replicas else ():
                 if part.survey is not None:
                     first, stop = max(loss.first, part.survey.begins), min(loss.last + 1, part.survey.next_id)
                     if first < stop:
                         self._settle(part, first, stop)
 
-    def _settle(self, part: Part, first: int, stop: int) -> None:
+    def _settle(self, part: RepairedSegment, first: int, stop: int) -> None:
         places = offsets(part, (first, stop))
-        told = find_proven(self.replicas, self.ground.partition, first, stop, Neighbours(None, None))
+        told = find_proven(self.replicas, self.context.partition, first, stop, Neighbours(None, None))
         if not isinstance(told, Proven) or len(places) < 2 or part.original is None:
             return
         here = Content("", part.original.part(places[first], places[stop]))
         if here.equals(Content("", tuple(run.span for run in told.runs))):
-            self.ground.draft.sources |= {run.span.path for run in told.runs}
-            self.ground.confirmed.append((first, stop))
+            self.context.draft.sources |= {run.span.path for run in told.runs}
+            self.context.confirmed.append((first, stop))
         else:
             outvote(part, first, stop)
 
-    def choose(self, part: Part) -> None:
+    def choose(self, part: RepairedSegment) -> None:
         """Let the replicas choose between rivals: what they speak against goes, also where it stands in the sequence."""
         for loss in () if part.survey is None else part.survey.losses:
             pairs = self._pairs(part, loss)
@@ -89,11 +89,11 @@ class Rivals:
                     assert pair.part is not None
                     outvote(pair.part, pair.transaction_id, pair.transaction_id + 1)
 
-    def superfluous(self, part: Part, loss: Loss) -> bool:
+    def superfluous(self, part: RepairedSegment, loss: Loss) -> bool:
         """Whether everything that stands out of order in a place is a repeat, or what a replica speaks against."""
         return (part.first, loss.offset) in self._against
 
-    def dispute(self, part: Part, loss: Loss) -> None:
+    def dispute(self, part: RepairedSegment, loss: Loss) -> None:
         """What stands out of order in a place goes, and nobody tells whether it was right.
 
         One whose request id names another partition than that of the record in the sequence was not this partition's.
@@ -105,9 +105,9 @@ class Rivals:
                 and _named(pair.standing) == _named(pair.extra)
             ):
                 number = pair.transaction_id
-                self.ground.dispute(number, number + 1, f"two records bore this id in {part.data_path.name}")
+                self.context.dispute(number, number + 1, f"two records bore this id in {part.data_path.name}")
 
-    def _pairs(self, part: Part, loss: Loss) -> list[_Pair] | None:
+    def _pairs(self, part: RepairedSegment, loss: Loss) -> list[_Pair] | None:
         """The records that stand out of order in a place where no id is missing; None where there is anything else."""
         if not loss.out_of_order or not loss.length or loss.stop not in (loss.first, None) or part.original is None:
             return None
@@ -118,7 +118,7 @@ class Rivals:
 
     def _pair(self, extra: RecordView) -> _Pair:
         number = extra.transaction_id
-        for part in self.ground.parts:
+        for part in self.context.segments:
             if part.survey is not None and part.survey.begins <= number < part.survey.next_id:
                 standing = record_at(part, offsets(part, (number,)).get(number))
                 if standing is not None and standing[:8] == extra.record[:8]:
@@ -129,11 +129,11 @@ class Rivals:
         """The one of two that is right, as they are the same or the replicas hold it; None where nothing tells."""
         if pair.standing is None or pair.standing == pair.extra:
             return pair.standing
-        held = {one.record(self.ground.partition, pair.transaction_id) for one in self.replicas} - {None}
+        held = {one.record(self.context.partition, pair.transaction_id) for one in self.replicas} - {None}
         if len(held) != 1 or not held <= {pair.standing, pair.extra}:
             return None
         for one in self.replicas:
-            self.ground.draft.sources |= {segment.path for segment in one.segments(self.ground.partition)}
+            self.context.draft.sources |= {segment.path for segment in one.segments(self.context.partition)}
         return held.pop()
 
 
@@ -141,7 +141,7 @@ def _named(record: bytes) -> int:
     return Record.decode(record).request_id.partition
 
 
-def outvote(part: Part, first: int, stop: int) -> bool:
+def outvote(part: RepairedSegment, first: int, stop: int) -> bool:
     """Make a loss of intact records that are to be replaced by a replica's; False where damage hides their place.
 
     Raises DiskReadError.

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
@@ -66,9 +65,10 @@ from waltzctl.engine.repair.salvage_report import (
 from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, offsets_of, select
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
+from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.carve import DEFAULT_MAX_RECORD
 from waltzctl.engine.scan.probe import Budget, Probe
-from waltzctl.engine.scan.source import ByteSource, BytesSource
+from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
 
@@ -114,7 +114,7 @@ def salvage(
     control_at: str | None = None,
     progress: Progress = SILENT,
     segment_size_threshold: int = SEGMENT_SIZE_THRESHOLD,
-    crew: Crew | None = None,
+    executor: TaskExecutor | None = None,
 ) -> SalvageReport:
     """Carve the records of one cluster, of one partition or of all, out of `sources` and write them to `to`.
 
@@ -122,8 +122,8 @@ def salvage(
     tells it, or when the highest partition found will do; `layout` when it is to be that of the control file whose marks are
     used, or the documented one.  `control_at`: that control file, ``PATH:OFFSET``, where several were found.
 
-    `to` must not exist, or be empty; it is written whole or not at all.  Sources are opened for reading only; with a `crew` its
-    workers look for the records in them.
+    `to` must not exist, or be empty; it is written whole or not at all.  Sources are opened for reading only; with an `executor`
+    its workers look for the records in them.
 
     Raises InvalidRequestError (several clusters and none named, no key at all, `to` not usable or inside a source),
     NotWaltzError (no record found), DiskReadError, DiskFullError, DiskWriteError, DamageError (what was written does not
@@ -138,11 +138,11 @@ def salvage(
         for source in opened:
             stack.callback(source.close)
         stack.callback(offsets_of.cache_clear)
-        if crew is None:
+        if executor is None:
             progress.start("carving records", sum(source.size() for source in opened))
             runs, headers = _read(opened)
         else:
-            runs, headers = _read_by(crew, opened)
+            runs, headers = _read_by(executor, opened)
         outcome = _attribute(opened, runs, headers, cluster_key, partition)
         wanted = outcome.wanted
         controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
@@ -238,12 +238,12 @@ def _carve(task: tuple[Path, int]) -> _Carved:
         return _Carved(runs, tuple(find_headers(source, number, runs)), source.unreadable)
 
 
-def _read_by(crew: Crew, opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]]:
-    """As `_read`, each source by a worker of a crew."""
+def _read_by(executor: TaskExecutor, opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]]:
+    """As `_read`, each source by a worker of an executor."""
     runs: list[Run] = []
     headers: list[FoundHeader] = []
     tasks = [(source.path, number) for number, source in enumerate(opened)]
-    found = crew.map(_carve, tasks, weights=[source.size() for source in opened], what="carving records")
+    found = executor.map(_carve, tasks, weights=[source.size() for source in opened], what="carving records")
     for source, carved in zip(opened, found, strict=True):
         runs += carved.runs
         headers += carved.headers

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair.salvage_headers import FoundHeader
-from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import (
     CONTROL_HEADER,

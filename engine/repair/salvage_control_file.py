@@ -17,7 +17,7 @@ from uuid import UUID
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Finding, Severity
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.repair.salvage_attribution import join_keys

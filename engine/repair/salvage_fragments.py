@@ -15,7 +15,7 @@ import numpy as np
 
 from waltzctl.engine.repair.salvage_runs import Run
 from waltzctl.engine.repair.salvage_selection import Piece
-from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD, Record
 

@@ -20,9 +20,9 @@ import numpy as np
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, write_error
 from waltzctl.engine.repair.salvage_selection import Piece
+from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import ByteSource, FileSource
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,

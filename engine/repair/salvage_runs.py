@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from waltzctl.engine.repair.salvage_control import carve_control
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.segment import (
     FORMAT_VERSION,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from waltzctl.engine.repair.salvage_attribution import RANK, Attributed
 from waltzctl.engine.repair.salvage_runs import Run
-from waltzctl.engine.scan.source import ByteSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 
 BLOCK = 1 << 20
 CHUNK = 4096

@@ -15,7 +15,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.progress import Progress
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 
 SECTOR = 4096
 """Bytes that are given up around a place that cannot be read."""

@@ -15,7 +15,7 @@ partitions are put aside, and back.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
@@ -26,16 +26,23 @@ from waltzctl.engine.errors import (
     MarkWouldFallError,
     RefusedError,
 )
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, Setting
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.availability import Availability, availability_path, combine, encode_marks, load_marks
+from waltzctl.engine.storage.availability_marks import (
+    Availability,
+    availability_path,
+    combine,
+    encode_marks,
+    load_marks,
+)
 from waltzctl.engine.storage.fences import fence_path
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
@@ -56,7 +63,7 @@ COMMAND = "set-partition"
 _ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
-def plan_set_partition(path: Path, *, partition: int, setting: Setting, allow_data_loss: bool = False) -> Repair:
+def plan_set_partition(path: PurePath, *, partition: int, setting: Setting, allow_data_loss: bool = False) -> Repair:
     """Plan to set what is named of a partition; no steps where it is so already.  Read-only.
 
     Raises InvalidRequestError for values that cannot be meant, RefusedError for a damaged control file, for an interrupted
@@ -76,7 +83,7 @@ def plan_set_partition(path: Path, *, partition: int, setting: Setting, allow_da
         raise RefusedError(f"{view.control_path}: no usable control file", advice="run verify, then recover")
     check_partitions(control, (partition,))
     arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
-    draft = Draft(COMMAND, path, target.storage, arguments)
+    draft = Draft(COMMAND, path, local(target.storage), arguments)
     draft.refuse_interrupted()
     draft.partitions.add(partition)
     _Planner(draft, view.control_path, control, partition, setting, allow_data_loss).plan()
@@ -87,7 +94,7 @@ class _Planner:
     """Adds the steps and edits for one partition to a draft."""
 
     def __init__(
-        self, draft: Draft, path: Path, control: ControlFile, number: int, setting: Setting, allow_data_loss: bool
+        self, draft: Draft, path: PurePath, control: ControlFile, number: int, setting: Setting, allow_data_loss: bool
     ) -> None:
         self._draft = draft
         self._path = path
@@ -317,7 +324,7 @@ class _Planner:
         self._draft.edits.append(Overwrite(self._path, offset, data))
 
 
-def _in_force(draft: Draft, path: Path, info: PartitionInfo) -> PartitionStruct:
+def _in_force(draft: Draft, path: PurePath, info: PartitionInfo) -> PartitionStruct:
     current = info.current_struct
     if current is None or info.stored_partition != info.partition:
         raise RefusedError(
@@ -332,7 +339,7 @@ def _same(chosen: PartitionStruct | None, written: PartitionStruct) -> bool:
     return chosen is not None and (chosen.marks, chosen.flags) == (written.marks, written.flags)
 
 
-def _read_fence(storage: Path, control: ControlFile, partition: int) -> int | None:
+def _read_fence(storage: PurePath, control: ControlFile, partition: int) -> int | None:
     """The highest session that a node here let in; None where none ever served.  Raises RefusedError, DiskReadError."""
     path = fence_path(storage)
     partitions = len(control.partitions)

@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove
 from waltzctl.engine.durable.manifest import (
@@ -50,7 +50,7 @@ class Obstacle:
     """Why an entry cannot be taken back over what came since: the partition, the files that came or grew, one sentence."""
 
     partition: int
-    paths: tuple[Path, ...]
+    paths: tuple[PurePath, ...]
     why: str
 
 
@@ -94,7 +94,7 @@ class _DataFile:
     """A data file as it is, or as an undo will make it.  `since`: it came or grew after the repair."""
 
     first: int
-    path: Path
+    path: PurePath
     content: Content
     back: bool = False
     since: bool = False
@@ -266,7 +266,7 @@ def set_aside(entry: QuarantineEntry) -> list[Edit]:
     return [*edits, *_marks_as_left(entry)]
 
 
-def _begins_with(path: Path, known: Stamp) -> bool:
+def _begins_with(path: PurePath, known: Stamp) -> bool:
     digest = hashlib.sha256()
     for part in read_chunks(path, known.start, known.size):
         digest.update(part)

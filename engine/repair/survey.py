@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
 from waltzctl.engine.errors import DamageError, SpecialFileError
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.repair.content import Content
+from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import ByteSource, FileSource
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000
@@ -91,7 +91,7 @@ class Survey:
         return tuple(loss for loss in self.losses if loss.stop is not None)
 
 
-def open_hint(path: Path) -> FileSource | None:
+def open_hint(path: PurePath) -> FileSource | None:
     """An index file as a hint for the scanner; None when there is none, or none to read."""
     try:
         return FileSource(path)

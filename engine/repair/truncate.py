@@ -12,7 +12,7 @@ replica is behind it, and a Waltz server brings it up to date.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, Remove
 from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
@@ -24,6 +24,7 @@ from waltzctl.engine.repair.provenance import Surroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import (
     FileState,
     SegmentView,
@@ -47,7 +48,7 @@ from waltzctl.formats.segment import (
 COMMAND = "truncate"
 
 
-def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bool = False) -> Repair:
+def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss: bool = False) -> Repair:
     """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing stands behind it.
 
     Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
@@ -66,7 +67,7 @@ def plan_truncate(path: Path, *, partition: int, after: int, allow_data_loss: bo
         raise RefusedError(f"{view.control_path}: no usable control file", advice="its marks must be known; run verify")
     check_partitions(view.control, (partition,))
     draft = Draft(
-        COMMAND, path, target.storage, Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
+        COMMAND, path, local(target.storage), Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
     )
     draft.refuse_interrupted()
     draft.partitions.add(partition)
@@ -156,7 +157,7 @@ def _check_marks(
         )
 
 
-def _kept(data: list[SegmentView], after: int, directory: Path) -> SegmentView | None:
+def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentView | None:
     """The segment that becomes the last one; None when none remains (after -1, and no segment begins at 0)."""
     kept = [segment for segment in data if segment.first_transaction_id <= after + 1]
     if kept:

@@ -17,6 +17,7 @@ from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
@@ -121,7 +122,7 @@ def check_undo(
     edits = to_set_aside(entry, entries) if allow_data_loss else []
     if not edits:
         check_ways_back(entry, entries)
-    return tuple(edit.path for edit in edits)
+    return tuple(local(edit.path) for edit in edits)
 
 
 def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[Edit]:
@@ -131,7 +132,7 @@ def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> 
         return []
     edits = set_aside(entry)
     if edits:
-        _check_unchanged(entry, entries, but={edit.path for edit in edits})
+        _check_unchanged(entry, entries, but={local(edit.path) for edit in edits})
     return edits
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.recover_parts import Ground, Part
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.replicas import Neighbours, Witness
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.scan.columns import RecordView
@@ -25,15 +25,15 @@ Row = tuple[Loss, Loss]
 class Witnesses:
     """Finds the witnesses of a partition's losses.  Reads records; its functions raise DiskReadError."""
 
-    ground: Ground
+    context: RepairContext
     _rows: dict[int, tuple[Survey, dict[int, Row]]] = field(default_factory=dict)
 
-    def around(self, part: Part, loss: Loss) -> Neighbours:
+    def around(self, part: RepairedSegment, loss: Loss) -> Neighbours:
         """The nearest ones on both sides of a loss with intact records behind it."""
         assert loss.stop is not None
         return Neighbours(self._in_front(part, loss), self._at(part, loss.end, loss.stop, loss.stop))
 
-    def before(self, part: Part | None, first: int) -> Witness | None:
+    def before(self, part: RepairedSegment | None, first: int) -> Witness | None:
         """The nearest one at the end of a segment, in front of its torn end and of transaction `first`, or in those in front."""
         while part is not None:
             found = part.survey
@@ -46,7 +46,7 @@ class Witnesses:
             part = self._neighbour(part, behind=False)
         return None
 
-    def behind(self, part: Part | None, stop: int) -> Witness | None:
+    def behind(self, part: RepairedSegment | None, stop: int) -> Witness | None:
         """The nearest one at the beginning of a segment, or of those behind it, from transaction `stop` on."""
         while part is not None:
             found = part.survey
@@ -55,13 +55,13 @@ class Witnesses:
             part = self._neighbour(part, behind=True)
         return None
 
-    def _in_front(self, part: Part, loss: Loss) -> Witness | None:
+    def _in_front(self, part: RepairedSegment, loss: Loss) -> Witness | None:
         first = (self._row(part, loss.offset) or (loss, loss))[0]
         if first.offset == HEADER_SIZE:
             return self.before(self._neighbour(part, behind=False), first.first)
         return _witness(part, first.before, first.first - 1)
 
-    def _at(self, part: Part, offset: int, number: int, least: int) -> Witness | None:
+    def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> Witness | None:
         """The record at an offset, where `number` is expected, or the nearest one behind it, with an id of at least `least`."""
         assert part.survey is not None
         last = self._row(part, offset)
@@ -75,16 +75,16 @@ class Witnesses:
         found = _witness(part, offset, number)
         return found if found is not None and found.transaction_id >= least else None
 
-    def _neighbour(self, part: Part, *, behind: bool) -> Part | None:
+    def _neighbour(self, part: RepairedSegment, *, behind: bool) -> RepairedSegment | None:
         """The next segment of which something was read."""
         near = [
             one
-            for one in self.ground.parts
+            for one in self.context.segments
             if one.survey is not None and (one.first > part.first if behind else one.first < part.first)
         ]
         return (min if behind else max)(near, key=lambda one: one.first, default=None)
 
-    def _row(self, part: Part, offset: int) -> Row | None:
+    def _row(self, part: RepairedSegment, offset: int) -> Row | None:
         """The row of the loss at an offset, if there is one."""
         found = part.survey
         assert found is not None
@@ -110,12 +110,12 @@ def _below(found: Witness | None, first: int) -> Witness | None:
     return found if found is not None and found.transaction_id < first else None
 
 
-def _witness(part: Part, offset: int | None, number: int) -> Witness | None:
+def _witness(part: RepairedSegment, offset: int | None, number: int) -> Witness | None:
     record = record_at(part, offset)
     return None if record is None else Witness(number, record)
 
 
-def record_at(part: Part, offset: int | None) -> bytes | None:
+def record_at(part: RepairedSegment, offset: int | None) -> bytes | None:
     """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
     if offset is None or part.original is None:
         return None

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Budget, Candidates, Found, Probe
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.scan.walk import RecordWalk
 
 DEFAULT_MAX_RECORD = 256 << 20

@@ -101,8 +101,16 @@ BAD_CHECKSUM, ORDER = int(Status.CHECKSUM), int(Status.ORDER)
 def walk(state: Any, memory: Any, columns: Any) -> int:
     """Walk records in `memory` until something stops the loop; returns a `Status` and leaves the rest in `state`.
 
-    A length is compared with its bounds before anything is done with it; a negative one is a large one.  Nothing is believed
-    that stands at or beyond FILLED (a length there is loaded, which costs less than to ask first, and dropped).
+    Bytes are taken for what they are worth by where they stand:
+
+    ======================== =========================================================================================
+    in front of FILLED       read from the file: believed, once a record's checksum agrees
+    FILLED to the buffer's   loaded perhaps, never believed: a header's length may be loaded from there, as that costs less
+    end                      than to ask first; the comparison with FILLED that follows drops it
+    ROOM and behind          belongs to nobody: a record whose length reaches there ends the walk (`Status.LENGTH`)
+    ======================== =========================================================================================
+
+    A length is compared with its bounds before anything is done with it; a negative one counts as too large.
 
     Checksums are settled a stretch of records at a time, as a compiled loop checks several at once faster than one after the
     other.  Where one is wrong, the rows behind it are dropped: they were found by its length.

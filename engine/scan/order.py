@@ -27,10 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from waltzctl.engine.scan.byte_source import read_bytes
 from waltzctl.engine.scan.kernel import OVERHEAD
 from waltzctl.engine.scan.probe import Found
 from waltzctl.engine.scan.resync import Resynchroniser
-from waltzctl.engine.scan.source import read_bytes
 from waltzctl.engine.scan.walk import following
 
 SKIPPED_ALLOWANCE = 1_000_000

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.index_mask import inside_index
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.formats.checksums import crc32, multiply, shift_operator
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER
 

@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.kernel import OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.scan.walk import RecordWalk, following
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
 

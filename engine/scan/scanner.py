@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.order import OrderJudge
 from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Probe
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.scan.walk import RecordWalk
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch, RecordRun
 from waltzctl.engine.scan.kernel import (
     BASE,
@@ -25,7 +26,6 @@ from waltzctl.engine.scan.kernel import (
     Status,
     data_length,
 )
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM
 

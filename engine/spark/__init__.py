@@ -1,1 +1,1 @@
-"""Waltz on Spark: the data source, streams, the writer, and the crew that does the work of commands on a cluster."""
+"""Waltz on Spark: the data source, streams, the writer, and the executor that does the work of commands on a cluster."""

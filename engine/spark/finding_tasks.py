@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import ControlState
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     end_findings,
@@ -19,12 +17,14 @@ from waltzctl.engine.inspect.partition_checks import (
     told,
 )
 from waltzctl.engine.inspect.partition_runs import PartitionRun
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import Stretch, end, joints
 from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
-from waltzctl.engine.storage.accepted_losses import Range
+from waltzctl.engine.storage.loss_ledger import Range
 from waltzctl.engine.storage.view import FileState, read_segment_header
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
@@ -52,7 +52,7 @@ class PartitionTask:
         return self.bytes + self.segments * FLAT
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.context.path
 
@@ -90,7 +90,7 @@ class ChunkTask:
         return sum(job.bytes + FLAT for job in self.jobs)
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.context.path
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.spark import shipping
-from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.spark_executor import SparkExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ def describe_worker(task: int) -> Worker:
 
 def check_workers(session: Session) -> None:
     """Have every worker start, and tell what it has.  Raises MismatchError, ClusterError."""
-    count = session.hands * 2
+    count = session.parallelism * 2
     workers: Sequence[Worker] = list(
-        SparkCrew(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")
+        SparkExecutor(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")
     )
     ours = platform.python_version_tuple()[:2]
     for worker in workers:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.spark.columns import VIEWS
+from waltzctl.engine.spark.view_schemas import VIEWS
 from waltzctl.engine.storage import places
 
 SPLIT_SIZE = 128 << 20
@@ -42,7 +42,7 @@ class ReadOptions:
     `pushdown` None: as Spark is set.  `columns` None: all of the view that need not be asked for.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[PurePath, ...]
     view: str = "records"
     columns: tuple[str, ...] | None = None
     data: bool = False
@@ -85,7 +85,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def paths(options: Mapping[str, str]) -> tuple[Path, ...]:
+def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
     """What load() was given.  Raises InvalidRequestError when that is nothing."""
     texts: list[str] = []
     if options.get("paths"):

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waltzctl.engine.columns.column import Column
-from waltzctl.engine.columns.kinds import REQUEST_ID, hex32
+from waltzctl.engine.columns.column_kinds import REQUEST_ID, hex32
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch, UInt32Column
-from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_schema, arrow_type
+from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, arrow_schema, arrow_type
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
 _COLUMNS = {column.name: column for column in RECORD_COLUMNS}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import Span
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
-from waltzctl.engine.spark.splits import Notice, Part, Surveyed, node_of, parts_of
+from waltzctl.engine.spark.splits import Notice, SegmentPart, Surveyed, node_of, parts_of
 from waltzctl.engine.storage.view import view_partition
 
 
@@ -34,7 +34,7 @@ class MissingTask:
         return 0
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.partition.directory
 
@@ -49,7 +49,9 @@ class MissingTask:
         yield from run.losses_in_front(self.span) if self.front else run.losses_behind(self.span)
 
 
-def record_parts(surveyed: Surveyed, selection: Selection, split_size: int) -> Iterator[Part | Notice | MissingTask]:
+def record_parts(
+    surveyed: Surveyed, selection: Selection, split_size: int
+) -> Iterator[SegmentPart | Notice | MissingTask]:
     """The parts of everything that is wanted, partition by partition, in order."""
     span = selection.ids.span()
     for run in surveyed.runs:

@@ -17,8 +17,8 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_records import damage_told
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun, joint
@@ -28,12 +28,12 @@ from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.record_arrays import Gathering, finding_batch, rows_between
 from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
-from waltzctl.engine.spark.splits import Notice, Part, total
+from waltzctl.engine.spark.splits import Notice, SegmentPart, total
 from waltzctl.engine.storage.view import FileState
 
 _End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
 """A segment that was read to its end: what the next one must join, and how its files were."""
-Item = Part | Notice | MissingTask
+Item = SegmentPart | Notice | MissingTask
 
 
 def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -57,7 +57,7 @@ def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema
         before = None
         if reading.end is not None and item.follower is not None:
             behind = packet[place + 1] if place + 1 < len(packet) else None
-            if isinstance(behind, Part) and behind.job == item.follower:
+            if isinstance(behind, SegmentPart) and behind.job == item.follower:
                 before = reading.end
             else:
                 yield from gathering.tell(_look_behind(reading.end, item, limits), item.node)
@@ -67,7 +67,7 @@ def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema
 class _PartReading:
     """The reading of one part.  `end` is set when the end of its segment was seen."""
 
-    def __init__(self, part: Part, limits: Limits, gathering: Gathering, before: _End | None) -> None:
+    def __init__(self, part: SegmentPart, limits: Limits, gathering: Gathering, before: _End | None) -> None:
         self._part = part
         self._limits = limits
         self._gathering = gathering
@@ -118,14 +118,14 @@ class _PartReading:
             self.end = part.job, reader.stretch, (reader.data_state, reader.index_state)
 
 
-def _overlaps(part: Part, first: int, following: int | None) -> bool:
+def _overlaps(part: SegmentPart, first: int, following: int | None) -> bool:
     """Whether ids from `first` to the one before `following` (None: without end) are wanted."""
     return (part.last is None or first <= part.last) and (
         part.first is None or following is None or following > part.first
     )
 
 
-def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Finding]:
+def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iterable[Finding]:
     """A gap or an overlap between a segment that was read and the one behind it, unless either was changed meanwhile."""
     job, stretch, seen = before
     found = joint(stretch, begun(reader.job.first, reader.begins))
@@ -138,7 +138,7 @@ def join_findings(before: _End, reader: SegmentCheck, part: Part) -> Iterable[Fi
     yield loss_finding(found, reader.job.where)
 
 
-def _look_behind(before: _End, part: Part, limits: Limits) -> list[Finding]:
+def _look_behind(before: _End, part: SegmentPart, limits: Limits) -> list[Finding]:
     """As `join_findings`, where the segment behind is another task's: only its header is read."""
     assert part.follower is not None
     if part.last is not None and min(before[1].accounted + 1, part.follower.first) > part.last:

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ChecksumMismatchError, DamageError, DiskReadError, InvalidRequestError
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.scan.source import FileSource
 from waltzctl.engine.spark.run_joining import StagedSegment
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import (

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
-from waltzctl.engine.log.index import Place, prove
+from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun
 from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
 from waltzctl.engine.scan.resync import LOOKAHEAD
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.spark.record_arrays import rows_of
-from waltzctl.engine.spark.splits import Part
+from waltzctl.engine.spark.splits import SegmentPart
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 LOOKBACK = 4 << 20
@@ -48,13 +48,13 @@ class Range:
     `to_end`: it is the last one.
     """
 
-    begin: Place
+    begin: RecordPlace
     stop: int
     to_end: bool
     skip: int = 0
 
 
-def range_of(reader: SegmentReader, part: Part) -> Range | None:
+def range_of(reader: SegmentReader, part: SegmentPart) -> Range | None:
     """The range of an opened segment's part; None where the part in front of it reads it too, or there is nothing.
 
     Raises DiskReadError.
@@ -66,7 +66,7 @@ def range_of(reader: SegmentReader, part: Part) -> Range | None:
     return _by_search(reader, part)
 
 
-def items_of(reader: SegmentReader, part: Part, wanted: Range, *, data: bool) -> Iterator[Item]:
+def items_of(reader: SegmentReader, part: SegmentPart, wanted: Range, *, data: bool) -> Iterator[Item]:
     """Records and damage that begin in the range.  Sets the reader's `next_id` when the end of the segment was seen."""
     next_id: int | None = wanted.begin.transaction_id
     end = wanted.begin.offset
@@ -95,7 +95,7 @@ def items_of(reader: SegmentReader, part: Part, wanted: Range, *, data: bool) ->
         reader.next_id = next_id
 
 
-def _index_usable(reader: SegmentReader, part: Part) -> bool:
+def _index_usable(reader: SegmentReader, part: SegmentPart) -> bool:
     index, entries, size = reader.reader, part.entries or 0, part.job.bytes
     if index is None or entries < 4 * part.count:
         return False
@@ -110,13 +110,13 @@ def _index_usable(reader: SegmentReader, part: Part) -> bool:
         return False
 
 
-def _by_index(reader: SegmentReader, part: Part) -> Range | None:
+def _by_index(reader: SegmentReader, part: SegmentPart) -> Range | None:
     assert part.entries is not None
     begins, end = reader.begins, reader.begins + part.entries
     low = begins if part.first is None else min(max(part.first, begins), end)
     high = end if part.last is None else max(low, min(part.last + 1, end))
 
-    def bound(number: int) -> Place | None:
+    def bound(number: int) -> RecordPlace | None:
         wanted = share(low, high, number, part.count)
         return None if wanted is None else _proven(reader, wanted, part.job.bytes)
 
@@ -130,7 +130,7 @@ def _by_index(reader: SegmentReader, part: Part) -> Range | None:
     return Range(begin, reader.size, True)
 
 
-def _proven(reader: SegmentReader, transaction_id: int, size: int) -> Place | None:
+def _proven(reader: SegmentReader, transaction_id: int, size: int) -> RecordPlace | None:
     """Where the record is, if the index says so, it is there, and those in front of it lead up to it."""
     assert reader.reader is not None
     try:
@@ -142,7 +142,7 @@ def _proven(reader: SegmentReader, transaction_id: int, size: int) -> Place | No
             near = before is not None and 0 <= found.offset - before <= LOOKBACK
             if transaction_id - back >= reader.begins and (near or back == 1):
                 leads = _leads(reader, transaction_id - back, before, found.offset, transaction_id)
-                return Place(found.offset, transaction_id) if leads else None
+                return RecordPlace(found.offset, transaction_id) if leads else None
     except DiskReadError:
         return None
     return None
@@ -163,14 +163,14 @@ def _leads(reader: SegmentReader, first: int, start: int | None, stop: int, expe
     return (end, next_id) == (stop, expected)
 
 
-def _by_search(reader: SegmentReader, part: Part) -> Range | None:
+def _by_search(reader: SegmentReader, part: SegmentPart) -> Range | None:
     body = part.job.bytes - HEADER_SIZE
     target = HEADER_SIZE + body * part.number // part.count
     stop = HEADER_SIZE + body * (part.number + 1) // part.count
     last = part.number == part.count - 1
     if last:
         stop = reader.size
-    head = Place(HEADER_SIZE, reader.begins)
+    head = RecordPlace(HEADER_SIZE, reader.begins)
     if part.number == 0:
         return Range(head, stop, last)
     if target >= reader.size:
@@ -183,7 +183,7 @@ def _by_search(reader: SegmentReader, part: Part) -> Range | None:
     return Range(begin, stop, last)
 
 
-def _searched(reader: SegmentReader, target: int) -> tuple[bool, Place | None]:
+def _searched(reader: SegmentReader, target: int) -> tuple[bool, RecordPlace | None]:
     """The first record at or behind `target`, and whether that is sure; sure and None: the file ends before one begins."""
     start = target - LOOKBACK
     if start <= HEADER_SIZE:
@@ -200,7 +200,7 @@ def _searched(reader: SegmentReader, target: int) -> tuple[bool, Place | None]:
                 start = place + 1
             else:
                 return False, None
-            found, broken = _chain(reader, Place(head.offset, head.transaction_id), target)
+            found, broken = _chain(reader, RecordPlace(head.offset, head.transaction_id), target)
             if broken is None:
                 return True, found
             if broken >= target:
@@ -211,9 +211,9 @@ def _searched(reader: SegmentReader, target: int) -> tuple[bool, Place | None]:
     return False, None
 
 
-def _chain(reader: SegmentReader, head: Place, target: int) -> tuple[Place | None, int | None]:
+def _chain(reader: SegmentReader, head: RecordPlace, target: int) -> tuple[RecordPlace | None, int | None]:
     """Follow records: the first at or behind `target`, and where the chain broke before it had convinced."""
-    found: Place | None = None
+    found: RecordPlace | None = None
     size = reader.size
     enough = target + LOOKAHEAD
     scan = summarise_records(
@@ -230,6 +230,6 @@ def _chain(reader: SegmentReader, head: Place, target: int) -> tuple[Place | Non
     return found, None if end == size else end
 
 
-def _first_at(run: RecordRun, target: int) -> Place | None:
+def _first_at(run: RecordRun, target: int) -> RecordPlace | None:
     number = int(run.offset.searchsorted(target))
-    return None if number == len(run) else Place(int(run.offset[number]), run.first_transaction_id + number)
+    return None if number == len(run) else RecordPlace(int(run.offset[number]), run.first_transaction_id + number)

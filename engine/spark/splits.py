@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
 from waltzctl.engine.spark.selection import Selection
@@ -30,8 +30,8 @@ _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Part `number` of the `count` into which a segment is cut, and what of it is wanted.
+class SegmentPart:
+    """SegmentPart `number` of the `count` into which a segment is cut, and what of it is wanted.
 
     `entries`: index entries when it was planned; None: no index.  `first`, `last`: ids, inclusive; None is no bound.
     `follower`: the segment behind this one, wanted or not; the last part tells whether the two join.
@@ -52,7 +52,7 @@ class Part:
         return self.job.bytes // self.count + FLAT
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.job.directory
 
@@ -70,7 +70,7 @@ class Notice:
         return len(self.findings)
 
     @property
-    def directory(self) -> Path | None:
+    def directory(self) -> PurePath | None:
         """None: nothing has to be read."""
         return None
 
@@ -84,7 +84,7 @@ class Surveyed:
     runs: tuple[PartitionRun, ...]
 
 
-def survey(paths: Iterable[Path], selection: Selection) -> Iterator[Surveyed]:
+def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed]:
     """List what is wanted of all `paths`: each file is looked at once, and of its bytes only the control files' are read, and
     as many headers of data files as it takes to see one with the control file's key.
 
@@ -102,12 +102,12 @@ def survey(paths: Iterable[Path], selection: Selection) -> Iterator[Surveyed]:
         yield Surveyed(scope, around, tuple(runs(scope, around, limits, wanted)))
 
 
-def expand(path: Path) -> list[Path]:
+def expand(path: PurePath) -> list[PurePath]:
     """A path that names a storage, or what it stands for: a pattern's matches, or the storages that a directory holds.
 
     Raises NotWaltzError, DiskReadError.
     """
-    if not isinstance(path, places.UrlPath) and _WILDCARDS & set(str(path)) and not path.exists():
+    if places.on_this_machine(path) and _WILDCARDS & set(str(path)) and not places.exists(path):
         import glob
 
         matches = [Path(match) for match in sorted(glob.glob(str(path)))]
@@ -119,23 +119,23 @@ def expand(path: Path) -> list[Path]:
     except NotWaltzError:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             inside = [path / name for name in places.names(path)]
-            held = [one for one in inside if (one / CONTROL_FILE_NAME).is_file()]
+            held = [one for one in inside if places.file_numbers(one / CONTROL_FILE_NAME) is not None]
             if held:
                 return held
         raise
     return [path]
 
 
-def _is_wanted(path: Path, selection: Selection) -> bool:
+def _is_wanted(path: PurePath, selection: Selection) -> bool:
     """Whether a filter leaves the partition that a path names; an option that contradicts the path is an error."""
     target = resolve(path)
     target.selected(selection.named)
     return target.partition is None or target.partition in selection
 
 
-def _holds_any(path: Path, selection: Selection) -> bool:
+def _holds_any(path: PurePath, selection: Selection) -> bool:
     """Whether a storage without its control file holds a partition that a filter leaves: the others do not show what it is."""
-    if resolve(path).kind is not TargetKind.STORAGE or (path / CONTROL_FILE_NAME).exists():
+    if resolve(path).kind is not TargetKind.STORAGE or places.exists(path / CONTROL_FILE_NAME):
         return True
     try:
         view_storage(path, selection)
@@ -153,7 +153,7 @@ def node_of(scope: Scope, run: PartitionRun | None = None) -> str:
     return "" if scope.control_path is None else text(scope.control_path)
 
 
-def text(path: Path | str) -> str:
+def text(path: PurePath | str) -> str:
     """A path as Spark can hold it: bytes that are no UTF-8 become marks of replacement."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
@@ -164,7 +164,7 @@ def entries_of(run: PartitionRun) -> dict[int, int]:
     return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
 
-def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[Part]:
+def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments that are wanted, in order."""
     entries = entries_of(run)
     first, last = selection.ids.span()
@@ -173,7 +173,7 @@ def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int
         if not _overlaps(job, behind, known, first, last):
             continue
         count = parts_for(_bytes_of(job, known, first, last), split_size)
-        whole = Part(node, job, known, 0, count, first, last)
+        whole = SegmentPart(node, job, known, 0, count, first, last)
         for number in range(count):
             yield replace(whole, number=number, follower=behind if number == count - 1 else None)
 

@@ -18,8 +18,8 @@ from waltzctl.engine.errors import ClusterError, InvalidRequestError, Unavailabl
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.handshake import check_workers
 from waltzctl.engine.spark.java import prepare_java
-from waltzctl.engine.spark.session import Session, SparkOptions
 from waltzctl.engine.spark.spark_errors import first_line, of_spark, said_at_start
+from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError, StalePlanError
@@ -73,7 +73,7 @@ def _looked_at_again(view: PartitionView) -> PartitionView:
 class DirectoryHistory:
     """See `engine.spark.stream_reader.History`."""
 
-    def __init__(self, path: Path, rows: RowMaker) -> None:
+    def __init__(self, path: PurePath, rows: RowMaker) -> None:
         self._path = path
         self._rows = rows
         self._control: ControlFile | None = None

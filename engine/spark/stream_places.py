@@ -14,12 +14,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.log.index import Place, prove_at_or_before
+from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
 from waltzctl.engine.log.parts import cut
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
@@ -42,7 +42,7 @@ class SegmentRange:
     """
 
     node: str
-    directory: Path
+    directory: PurePath
     partition: int
     segment: int
     first: int
@@ -55,7 +55,7 @@ class SegmentRange:
     ends_at: Anchor | None = None
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
-    storage: Path | None = None
+    storage: PurePath | None = None
     bytes: int = 0
 
     @property
@@ -220,7 +220,7 @@ class PartitionPlaces:
                 whole = replace(whole, start=start.end, start_id=whole.first)
             elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:
                 whole = replace(whole, start=found.offset, start_id=found.transaction_id)
-            begin, ids = Place(whole.start, whole.start_id), (whole.first, whole.last + 1)
+            begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
             parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
         for part, behind in zip_longest(parts, parts[1:]):
             yield replace(

@@ -115,7 +115,7 @@ def path_of(options: Mapping[str, str]) -> str:
     return text
 
 
-class Part(Protocol):
+class StreamPart(Protocol):
     """A piece of a batch that one task reads; can be pickled.  `bytes`: how much that is, about."""
 
     @property
@@ -145,7 +145,7 @@ class History(Protocol):
     def again(self, partition: int, anchor: Anchor) -> Anchor | None:
         """The record that has an anchor's id now."""
 
-    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[Part]:
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[StreamPart]:
         """What lies behind `start` up to `end`, in order."""
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]:
@@ -158,7 +158,7 @@ class History(Protocol):
 class TaskParts(InputPartition):
     """The parts that one task reads, in order."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[StreamPart]) -> None:
         super().__init__(None)
         self.parts = tuple(parts)
 
@@ -332,7 +332,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_same_cluster(one, key, self._history.place)
         self._check_kept(begin, finish)
         tasks: list[InputPartition] = []
-        packed: list[Part] = []
+        packed: list[StreamPart] = []
         weight = 0
         for number in sorted(finish.partitions):
             low, high = begin.at(number), finish.partitions[number]

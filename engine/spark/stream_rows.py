@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.spark.columns import arrow_schema, columns_of
 from waltzctl.engine.spark.record_arrays import Constants, arrow_batch, finding_batch
+from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of
 from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from waltzctl.engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
 from waltzctl.engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.control_file import create_control_file
-from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.storage.segment import create_segment
+from waltzctl.engine.storage.segment_files import create_segment
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
@@ -98,12 +98,13 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         )
     if not given.get("path"):
         raise InvalidRequestError("format waltz writes nothing without a path", advice='save("/data/new-directory")')
-    path = places.place(given["path"])
-    if isinstance(path, places.UrlPath):
+    place = places.place(given["path"])
+    if not places.on_this_machine(place):
         raise InvalidRequestError(
-            f"{path}: a storage directory is written to a file system that driver and executors share",
+            f"{place}: a storage directory is written to a file system that driver and executors share",
             advice="write it there, then copy it to the object store",
         )
+    path = places.local(place)
     try:
         key = uuid.UUID(given["clusterkey"]) if "clusterkey" in given else uuid.uuid4()
     except ValueError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.dump_records import damage_told
-from waltzctl.engine.inspect.limits import Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import MAX_LISTED
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.bad_data import bad_data
-from waltzctl.engine.log.index import Place, prove
+from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import DamageCause, RecordBatch
@@ -48,8 +48,8 @@ class StatsTask:
     job: SegmentJob
     place: int
     scale: Scale
-    preceding: Path | None
-    following: Path | None
+    preceding: PurePath | None
+    following: PurePath | None
     changed: int | None
     volume: int
     number: int = 0
@@ -73,14 +73,14 @@ class Gathered:
     headers: tuple[Finding, ...] = ()
     findings: tuple[Finding, ...] = ()
     stretch: Stretch | None = None
-    start: Place | None = None
-    end: Place | None = None
+    start: RecordPlace | None = None
+    end: RecordPlace | None = None
     clock: Clock = Clock(None, "it is gone")  # noqa: RUF009  # frozen
     gone: bool = False
     states: tuple[FileState | None, ...] = field(default=())
 
 
-def _header(path: Path | None) -> SegmentHeader | None:
+def _header(path: PurePath | None) -> SegmentHeader | None:
     """A neighbour's header; None where there is none to read."""
     try:
         return None if path is None else read_segment_header(FileState.of(path))
@@ -105,17 +105,17 @@ def gather(task: StatsTask) -> Gathered:
 class _PartReader(SegmentReader):
     """A segment that is read in parts."""
 
-    def bound(self, number: int, parts: int) -> Place | None:
+    def bound(self, number: int, parts: int) -> RecordPlace | None:
         """Where the part `number` begins; None where the index does not prove a record.  Raises DiskReadError."""
         if number == 0:
-            return Place(HEADER_SIZE, self.begins)
+            return RecordPlace(HEADER_SIZE, self.begins)
         wanted = None if self.reader is None else share(self.begins, self.reader.end(), number, parts)
         if self.reader is None or wanted is None:
             return None
         found = prove(self.data, self.reader, wanted, self.size)
-        return None if found is None else Place(found.offset, found.transaction_id)
+        return None if found is None else RecordPlace(found.offset, found.transaction_id)
 
-    def part(self, start: Place, stop: int) -> Iterator[Item]:
+    def part(self, start: RecordPlace, stop: int) -> Iterator[Item]:
         """Items from `start` on that begin in front of the offset `stop`; all of them when that is the end."""
         if stop >= self.size:
             yield from self._scan(start, self.size, None)
@@ -155,7 +155,7 @@ class _Gathering:
             if behind is not None:
                 stop = behind.offset
                 break
-        end: Place | None = start
+        end: RecordPlace | None = start
         try:
             for item in reader.part(start, stop):
                 end = self._take(counting, item, end)
@@ -193,19 +193,19 @@ class _Gathering:
             doubtful=bool(self._headers),
         )
 
-    def _take(self, counting: Counting, item: Item, before: Place | None) -> Place | None:
+    def _take(self, counting: Counting, item: Item, before: RecordPlace | None) -> RecordPlace | None:
         """Count records, name damage; where the next item is expected to begin."""
         if isinstance(item, RecordBatch):
             counting.add(item)
             if not item.data_ok.all():
                 self._name_bad_data(item)
-            return Place(item.end, int(item.transaction_id[-1]) + 1)
+            return RecordPlace(item.end, int(item.transaction_id[-1]) + 1)
         following = item.next_transaction_id
         torn = item.cause is DamageCause.TORN_TAIL
         found = damage_told(self._reader, item) if torn or self._listed() else None
         if found is not None:
             self._findings.append(found)
-        return before if torn else Place(item.end, item.transaction_id if following is None else following)
+        return before if torn else RecordPlace(item.end, item.transaction_id if following is None else following)
 
     def _name_bad_data(self, batch: RecordBatch) -> None:
         for row in np.flatnonzero(~batch.data_ok).tolist():

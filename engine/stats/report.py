@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class PartitionStats:
     """
 
     place: int
-    path: Path
+    path: PurePath
     partition: int | None
     segments: int
     records: int
@@ -139,7 +139,7 @@ class Untimed:
     """A segment whose records are in no bucket of time, and why."""
 
     place: int
-    path: Path
+    path: PurePath
     segment: int
     records: int
     bytes: int

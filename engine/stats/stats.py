@@ -1,8 +1,8 @@
 """stats: count every record once, by partition, client, size, time and transaction id.
 
 The way of verify and dump up to the records: what the paths name (`engine.inspect.targets`), the partitions, their segments.
-Each segment, or part of a large one, is a task for a crew (`engine.crew`), whose results are merged as they come.  A damaged
-place is a finding, as dump has it, and a gap; it never ends the counting.
+Each segment, or part of a large one, is a task for an executor (`engine.task_executor`), whose results are merged as they
+come.  A damaged place is a finding, as dump has it, and a gap; it never ends the counting.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import PurePath
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.findings import Finding, loss_finding
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.outcome import Tally
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.stats.aggregate import Aggregate, Collector
 from waltzctl.engine.stats.axes import Clock, Interval, Scale
 from waltzctl.engine.stats.gathering import Gathered, StatsTask, gather
-from waltzctl.engine.stats.options import StatsOptions
 from waltzctl.engine.stats.report import (
     GAPS_LISTED,
     Gap,
@@ -40,7 +38,9 @@ from waltzctl.engine.stats.report import (
     size_classes_of,
     time_buckets_of,
 )
+from waltzctl.engine.stats.stats_options import StatsOptions
 from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.task_executor import TaskExecutor
 
 __all__ = ["StatsOptions", "StatsReport", "stats"]
 
@@ -102,7 +102,7 @@ class _Partition:
     segments: list[_Segment]
 
     @property
-    def path(self) -> Path:
+    def path(self) -> PurePath:
         """Its directory."""
         return self.run.context.path
 
@@ -130,7 +130,7 @@ def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
         yield loss_finding(found, behind.task.job.where)
 
 
-def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsReport:
+def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecutor) -> StatsReport:
     """Count every record of everything that `paths` name; what several paths name counts once.
 
     Nothing is written or locked, and a directory that a node is writing is no difficulty.  Memory does not grow with the number
@@ -144,15 +144,15 @@ def stats(paths: Iterable[Path], options: StatsOptions, crew: Crew) -> StatsRepo
     partitions = list(_partitions(paths, options, scale))
     segments = [segment for partition in partitions for segment in partition.segments]
     collector = Collector(scale)
-    again = _count(segments, crew, collector, options.part)
+    again = _count(segments, executor, collector, options.part)
     for segment in again:
         segment.parts.clear()
-    left = _count(again, crew, collector, None)
+    left = _count(again, executor, collector, None)
     assert not left, "a segment that is read as a whole joins"
     return _report(partitions, collector.result(), options, time.monotonic() - began)
 
 
-def _count(segments: list[_Segment], crew: Crew, collector: Collector, part: int | None) -> list[_Segment]:
+def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collector, part: int | None) -> list[_Segment]:
     """Read segments in parts of `part` bytes (None: as a whole); those whose parts do not join are not counted."""
     tasks: list[StatsTask] = []
     owners: list[_Segment] = []
@@ -162,7 +162,7 @@ def _count(segments: list[_Segment], crew: Crew, collector: Collector, part: int
         owners += [segment] * parts
     weights = [task.job.bytes // task.parts for task in tasks]
     left: list[_Segment] = []
-    results = crew.map(gather, tasks, weights=weights, what=WHAT) if tasks else iter(())
+    results = executor.map(gather, tasks, weights=weights, what=WHAT) if tasks else iter(())
     for segment, task, gathered in zip(owners, tasks, results, strict=True):
         segment.parts.append(gathered)
         if len(segment.parts) < task.parts:
@@ -176,7 +176,7 @@ def _count(segments: list[_Segment], crew: Crew, collector: Collector, part: int
     return left
 
 
-def _partitions(paths: Iterable[Path], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
+def _partitions(paths: Iterable[PurePath], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
     """What is to be counted; no data file is opened."""
     scopes = plan(paths, options.partitions)
     volume = sum(scope.data_bytes() for scope in scopes)

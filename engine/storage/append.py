@@ -5,7 +5,7 @@ it was.  What a crash left in the partition is then mended, as a node does when 
 
 What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
 its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.  So is one whose
-end was lost, and the loss accepted (`engine.storage.accepted_losses`).
+end was lost, and the loss accepted (`engine.storage.loss_ledger`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.storage.accepted_losses import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import TargetKind, resolve
 from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.request_id import RequestId
@@ -148,7 +149,7 @@ class AppendSession:
         return Record.make(transaction_id, request_id, item.header, item.data)
 
 
-def _quarantined(path: Path, partition: int, findings: Sequence[Finding]) -> PartitionQuarantinedError:
+def _quarantined(path: PurePath, partition: int, findings: Sequence[Finding]) -> PartitionQuarantinedError:
     return PartitionQuarantinedError(
         f"{path}: partition {partition} is quarantined: damage was found in it",
         findings,
@@ -163,7 +164,7 @@ def storage_to_append_to(path: Path, partition: int) -> Path:
     """
     target = resolve(path)
     target.selected((partition,))
-    return target.storage if target.kind is TargetKind.PARTITION and target.storage is not None else path
+    return local(target.storage) if target.kind is TargetKind.PARTITION and target.storage is not None else path
 
 
 def _check_losses(storage: StorageDirectory, partition: int, last: int) -> None:

@@ -9,31 +9,36 @@ still belongs here.
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
+from typing import TypeVar
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
+from waltzctl.engine.storage import places
 from waltzctl.formats.control import ControlFile, Layout
 
 _INITIAL = (-1, -1, -1)
+Place = TypeVar("Place", bound=PurePath)
 
 
-def retired_place(storage: Path, kind: str, number: int) -> Path:
+def retired_place(storage: Place, kind: str, number: int) -> Place:
     """Where a partition is, or would be, that was taken away; `kind` is UNASSIGNED or DELETING."""
     return storage / disk.STATE_DIRECTORY / kind / str(number)
 
 
-def put_aside_path(storage: Path, number: int) -> Path:
+def put_aside_path(storage: Place, number: int) -> Place:
     """Where a partition of the documented layout is while it is not assigned."""
     return retired_place(storage, UNASSIGNED, number)
 
 
-def is_retired(storage: Path, number: int) -> bool:
+def is_retired(storage: PurePath, number: int) -> bool:
     """Whether a partition was taken away on purpose: it is put aside, or waits for its deletion."""
-    return any(retired_place(storage, kind, number).is_dir() for kind in (UNASSIGNED, DELETING))
+    return any(places.is_directory(retired_place(storage, kind, number)) for kind in (UNASSIGNED, DELETING))
 
 
-def assigned_here(storage: Path | None, control: ControlFile | None, partition: int, *, directory: bool) -> bool | None:
+def assigned_here(
+    storage: PurePath | None, control: ControlFile | None, partition: int, *, directory: bool
+) -> bool | None:
     """Whether a partition belongs to a storage directory; None where nothing tells.
 
     `directory`: whether there is a directory for it.  Nothing tells without a control file, for a partition that it does not
@@ -56,7 +61,7 @@ def assigned_here(storage: Path | None, control: ControlFile | None, partition: 
     return False if whole else None
 
 
-def is_hosted(storage: Path | None, control: ControlFile | None, partition: int, *, directory: bool) -> bool:
+def is_hosted(storage: PurePath | None, control: ControlFile | None, partition: int, *, directory: bool) -> bool:
     """The same as a yes or no, for those who have to act on it.
 
     Where nothing tells for sure the struct in force decides, and where there is none whether there is a directory.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.errors import ChecksumMismatchError, InvalidRequestError, OutOfOrderError
-from waltzctl.engine.storage.segment import BatchPart
+from waltzctl.engine.storage.segment_files import BatchPart
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKPOINT_INTERVAL, CHECKSUM, HEADER_SIZE, Record
 

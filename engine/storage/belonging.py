@@ -17,14 +17,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
-from waltzctl.engine.scan.source import ByteSource, read_bytes
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import SegmentView, read_segment_header, view_partition
 from waltzctl.formats.request_id import RequestId
@@ -154,14 +154,14 @@ def _all_name(source: ByteSource, first: int, other: int) -> bool:
     return True
 
 
-def _segments(directory: Path, partition: int) -> tuple[SegmentView, ...]:
+def _segments(directory: PurePath, partition: int) -> tuple[SegmentView, ...]:
     try:
         return view_partition(directory, partition).segments
     except (DiskReadError, NotWaltzError):
         return ()
 
 
-def _stands_in(directory: Path, partition: int, record: RecordView) -> bool:
+def _stands_in(directory: PurePath, partition: int, record: RecordView) -> bool:
     """Whether the very record stands in another partition's directory, under its id."""
     number = record.transaction_id
     holding = [one for one in _segments(directory, partition) if one.first_transaction_id <= number and one.data]

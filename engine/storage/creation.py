@@ -16,7 +16,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.storage.control_file import create_control_file
-from waltzctl.engine.storage.segment import create_segment
+from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,

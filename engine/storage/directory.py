@@ -20,7 +20,7 @@ import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType, TracebackType
 
 from waltzctl.engine.durable import disk
@@ -36,13 +36,12 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.control_files import control_missing
-from waltzctl.engine.findings.directories import not_assigned
+from waltzctl.engine.findings.directory_contents import not_assigned
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
-from waltzctl.engine.storage.availability import Availability, combine, load_marks, save_marks
+from waltzctl.engine.storage.availability_marks import Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from waltzctl.engine.storage.options import StorageOptions
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_recovery import (
     Examination,
@@ -59,8 +58,9 @@ from waltzctl.engine.storage.retired import (
     put_aside,
     take_from_aside,
 )
-from waltzctl.engine.storage.segment import create_segment
+from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import roll_back_interrupted
 from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import (
@@ -84,7 +84,7 @@ class Outlook:
     `last_transaction_id` is the last one without a gap before it, -1 when there is none; `findings` are what was found.
     """
 
-    path: Path
+    path: PurePath
     quarantined: bool
     findings: tuple[Finding, ...]
     last_transaction_id: int

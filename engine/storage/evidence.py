@@ -23,9 +23,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.scan.byte_source import read_bytes
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import read_bytes
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import PartitionView, SegmentView, read_segment_header

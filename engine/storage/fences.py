@@ -10,7 +10,7 @@ The file is made when the first session is raised; a storage directory that neve
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from pathlib import PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
@@ -32,7 +32,7 @@ from waltzctl.formats.fence import (
 )
 
 
-def fence_path(storage: Path) -> Path:
+def fence_path(storage: PurePath) -> PurePath:
     """Where the fences of a storage directory are, or would be."""
     return storage / disk.STATE_DIRECTORY / FENCE_FILE_NAME
 
@@ -44,7 +44,7 @@ class SessionFences:
     directory.
     """
 
-    def __init__(self, path: Path, num_partitions: int, file: disk.WritableFile | None) -> None:
+    def __init__(self, path: PurePath, num_partitions: int, file: disk.WritableFile | None) -> None:
         self.path = path
         self._num_partitions = num_partitions
         self._file = file
@@ -53,7 +53,7 @@ class SessionFences:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, storage: Path, num_partitions: int) -> SessionFences:
+    def open(cls, storage: PurePath, num_partitions: int) -> SessionFences:
         """Open the fences of a storage directory; what stands in the file is durable on return.
 
         Raises DamageError for a file that cannot be understood or is for another number of partitions, DiskError.
@@ -153,13 +153,13 @@ class SessionFences:
             raise
 
 
-def forget_fence(storage: Path, num_partitions: int, partition: int) -> None:
+def forget_fence(storage: PurePath, num_partitions: int, partition: int) -> None:
     """Drop the fence of a partition whose files are deleted.  Raises DamageError, DiskError."""
     with SessionFences.open(storage, num_partitions) as fences:
         fences.forget(partition)
 
 
-def _open_file(path: Path, num_partitions: int) -> disk.WritableFile | None:
+def _open_file(path: PurePath, num_partitions: int) -> disk.WritableFile | None:
     try:
         file = disk.WritableFile.open(path)
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def _open_file(path: Path, num_partitions: int) -> disk.WritableFile | None:
     return file
 
 
-def _damaged(path: Path, error: FenceError) -> DamageError:
+def _damaged(path: PurePath, error: FenceError) -> DamageError:
     return DamageError(
         f"{path}: cannot be understood: {error}",
         advice="make sure that no server of an older session is running, then remove the file",

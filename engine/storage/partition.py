@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
@@ -33,10 +33,10 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
-from waltzctl.engine.storage.options import StorageOptions
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
 from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
-from waltzctl.engine.storage.segment import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from waltzctl.engine.storage.segment_files import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
@@ -56,7 +56,7 @@ class Partition:
 
     def __init__(
         self,
-        storage: Path,
+        storage: PurePath,
         control: OpenControlFile,
         number: int,
         options: StorageOptions,
@@ -344,7 +344,7 @@ class Partition:
     def _remove_segment(self, segment: SegmentExtent) -> None:
         """Remove both files, durably: the index first, for without its data file it would prove that records were lost."""
         for path in (segment.index_path, segment.data_path):
-            if path.exists():
+            if Path(path).exists():
                 disk.unlink(path)
             disk.sync_directory(self.path)
 

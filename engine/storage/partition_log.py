@@ -13,12 +13,12 @@ import contextlib
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
-from waltzctl.engine.storage.options import StorageOptions
-from waltzctl.engine.storage.segment import SegmentExtent
+from waltzctl.engine.storage.segment_files import SegmentExtent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import ListPart, WireRecords, packed
 from waltzctl.formats.segment import HEADER_SIZE, Record
 from waltzctl.formats.segment import RecordHeader as RecordHeader
@@ -36,8 +36,8 @@ class PartitionLog:
 
     def __init__(
         self,
-        path: Path,
-        storage: Path,
+        path: PurePath,
+        storage: PurePath,
         options: StorageOptions,
         segments: Iterable[SegmentExtent],
         next_transaction_id: int,

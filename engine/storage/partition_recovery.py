@@ -18,18 +18,19 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
-from waltzctl.engine.findings.directories import Stray, special_finding, special_index, stray_finding
+from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
 from waltzctl.engine.losses import BelowMark, BelowProof, NoSegment, ShortHeader
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.engine.storage.segment import SegmentExtent, create_segment
+from waltzctl.engine.storage.places import local
+from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
@@ -50,7 +51,7 @@ class Examination:
     `contiguous_next` is the id up to which every transaction is there; `proven` tells up to where they were.
     """
 
-    path: Path
+    path: PurePath
     place: Place
     view: PartitionView
     states: tuple[SegmentState, ...]
@@ -182,7 +183,7 @@ def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: P
             )
 
 
-def _special(path: Path, view: PartitionView, where: Where) -> Finding:
+def _special(path: PurePath, view: PartitionView, where: Where) -> Finding:
     """No regular file stands where a data file or an index is opened."""
     kind = special_kind(path) or "gone"
     for segment in view.data_segments:
@@ -273,7 +274,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
         f"{type(edit).__name__} {edit.path.relative_to(place.storage)} {getattr(edit, 'size', '')}" for edit in edits
     )
     entry = apply_edits(
-        place.storage,
+        local(place.storage),
         edits,
         command="open",
         arguments=[f"--partition={place.partition}"],
@@ -344,11 +345,11 @@ def _remove_empty_orphans(examination: Examination) -> None:
     One that a power loss brings back says nothing either.
     """
     for orphan in _orphans(examination):
-        if orphan.size <= HEADER_SIZE and orphan.path.exists():
+        if orphan.size <= HEADER_SIZE and Path(orphan.path).exists():
             disk.unlink(orphan.path)
 
 
-def settle_partition(directory: Path, partition: int) -> None:
+def settle_partition(directory: PurePath, partition: int) -> None:
     """Make durable what is about to be read of the last segment; the others were synced when they were closed.
 
     After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
@@ -362,7 +363,7 @@ def settle_partition(directory: Path, partition: int) -> None:
     disk.sync_directory(directory)
 
 
-def clear_unfinished(directory: Path, partition: int) -> None:
+def clear_unfinished(directory: PurePath, partition: int) -> None:
     """Remove the files that were being built when a process ended: they hold nothing that anybody was promised.
 
     One that a power loss brings back is removed again.  Raises DiskWriteError, DiskReadError.
@@ -371,7 +372,7 @@ def clear_unfinished(directory: Path, partition: int) -> None:
         disk.unlink(path)
 
 
-def renew_last_index(directory: Path, partition: int) -> None:
+def renew_last_index(directory: PurePath, partition: int) -> None:
     """Write the last segment's index anew, as it reads.
 
     After a failed sync the system may show entries which the disk does not hold, and take them for written; only what is
@@ -388,7 +389,7 @@ def renew_last_index(directory: Path, partition: int) -> None:
 _PIECE = 1 << 20
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: PurePath) -> None:
     """Make a file durable as it is, if it is there.  Raises DiskWriteError."""
     try:
         with disk.WritableFile.open(path) as file:

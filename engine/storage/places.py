@@ -1,13 +1,15 @@
 """Where a storage is read: files of this machine, or objects behind a URL (``s3://bucket/node-1``), read in ranges through
 fsspec.
 
-`UrlPath` is a path in every way that the read-only view uses one, so that the same corridor (view, verify, dump, the Spark
-data source) reads both.  Nothing is ever written through it, and nothing locks it: an object store knows no owner.
+A place is named by a pure path: one of this machine, or a `UrlPath`.  What can be asked of it, `Access` says; that has one
+implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks nothing else.
+Nothing is ever written behind a URL, and nothing locks it: an object store knows no owner.  Who writes asks for `local`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import os
 import re
@@ -15,14 +17,14 @@ import threading
 import zlib
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path, PosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from waltzctl.engine.durable import disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.scan.source import ByteSource, FileSource
+from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 SMALL = 64 << 10
@@ -36,8 +38,11 @@ _file_systems: dict[tuple[str, int], Any] = {}
 _opening = threading.Lock()
 
 
-class UrlPath(PosixPath):
-    """An object, or what looks like a directory of them, by its URL.  It can be pickled, with what opens its file system."""
+class UrlPath(PurePosixPath):
+    """The name of an object, or of what looks like a directory of them.  It can be pickled, with what opens its file system.
+
+    Like every pure path it is a name and nothing more: what stands there, the functions of this module tell.
+    """
 
     @property
     def url(self) -> str:
@@ -66,28 +71,8 @@ class UrlPath(PosixPath):
         """A URL always is."""
         return True
 
-    def resolve(self, strict: bool = False) -> Self:
-        """Itself: there are no links."""
-        return self
 
-    def is_dir(self, **_: Any) -> bool:
-        """Whether anything lies under it.  Raises DiskReadError."""
-        return self._kind() == "directory"
-
-    def is_file(self, **_: Any) -> bool:
-        """Whether it is an object.  Raises DiskReadError."""
-        return self._kind() == "file"
-
-    def exists(self, **_: Any) -> bool:
-        """Whether there is anything.  Raises DiskReadError."""
-        return self._kind() is not None
-
-    def _kind(self) -> str | None:
-        found = _info(self)
-        return None if found is None else str(found["type"])
-
-
-def _restored(url: str, options: Options) -> Path:
+def _restored(url: str, options: Options) -> PurePath:
     return place(url, dict(options))
 
 
@@ -102,7 +87,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def place(text: str, options: Mapping[str, Any] | None = None) -> Path:
+def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
     """A path, or the `UrlPath` of a URL; ``file://`` URLs are paths of this machine.
 
     `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
@@ -180,31 +165,6 @@ def _numbers(info: Mapping[str, Any]) -> FileNumbers | None:
     return FileNumbers(int(info["size"] or 0), modified, zlib.crc32(str(tag).encode()))
 
 
-def file_numbers(path: Path) -> FileNumbers | None:
-    """Of a regular file; None when there is none, or no access."""
-    if isinstance(path, UrlPath):
-        with contextlib.suppress(DiskReadError):
-            info = _info(path)
-            return None if info is None else _numbers(info)
-        return None
-    return regular.file_numbers(path)
-
-
-def listing(path: Path) -> dict[str, FileNumbers | None]:
-    """The names in a directory, in order, each with the numbers of the file; None for what is no regular file.
-
-    Raises FileNotFoundError, NotADirectoryError, and DiskReadError or OSError for the rest.
-    """
-    if not isinstance(path, UrlPath):
-        return {name: file_numbers(path / name) for name in sorted(os.listdir(path))}
-    return {name: _numbers(info) for name, info in sorted(_entries(path).items())}
-
-
-def names(path: Path) -> list[str]:
-    """As `listing`, without a look at the files."""
-    return sorted(_entries(path) if isinstance(path, UrlPath) else os.listdir(path))
-
-
 def _entries(path: UrlPath) -> dict[str, Mapping[str, Any]]:
     fs = file_system(path)
     try:
@@ -221,41 +181,6 @@ def _entries(path: UrlPath) -> dict[str, Mapping[str, Any]]:
     return {name.rpartition("/")[2]: info for name, info in entries.items()}
 
 
-def directory_modified_ns(path: Path) -> int | None:
-    """When names in a directory changed last; None where that is not known."""
-    if isinstance(path, UrlPath):
-        return None
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return None
-
-
-def identity(path: Path) -> str:
-    """What two ways to the same place have in common."""
-    return str(path) if isinstance(path, UrlPath) else os.path.realpath(path)
-
-
-def absolute(path: Path) -> Path:
-    """Independent of the current directory."""
-    return path if isinstance(path, UrlPath) else Path(os.path.abspath(path))
-
-
-def still_named(path: Path) -> bool:
-    """Whether the name is there, whatever it leads to.  Raises DiskReadError for a URL."""
-    return path.exists() if isinstance(path, UrlPath) else os.path.lexists(path)
-
-
-def special(path: Path) -> str | None:
-    """What stands under a name that is neither free nor a regular file, in words; None for these two, and for a URL."""
-    return None if isinstance(path, UrlPath) else special_kind(path)
-
-
-def lock_holder(storage: Path, control_file: Path) -> int | None:
-    """See `disk.lock_holder`; nobody holds what lies behind a URL."""
-    return None if isinstance(storage, UrlPath) else disk.lock_holder(storage, control_file)
-
-
 class OpenSource(ByteSource, Protocol):
     """A source that is a context manager."""
 
@@ -268,18 +193,278 @@ class OpenSource(ByteSource, Protocol):
         """Close."""
 
 
-def open_source(path: Path) -> OpenSource:
-    """The bytes of a file or object.  Raises FileNotFoundError, DiskReadError."""
-    return UrlSource(path) if isinstance(path, UrlPath) else FileSource(path)
+class Kind(enum.Enum):
+    """What stands under a name.  SPECIAL: neither of the others, for instance a FIFO."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SPECIAL = "special"
 
 
-def read_range(path: Path, offset: int, length: int) -> bytes:
-    """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
-    if not isinstance(path, UrlPath):
+class Access(Protocol):
+    """How places of one sort are looked at and read.  All that the read-only corridor does to a disk goes through here."""
+
+    def kind(self, path: PurePath) -> Kind | None:
+        """What stands there, links followed; None for nothing.  Raises DiskReadError for a URL."""
+
+    def named(self, path: PurePath) -> bool:
+        """Whether the name is there, whatever it leads to.  Raises DiskReadError for a URL."""
+
+    def numbers(self, path: PurePath) -> FileNumbers | None:
+        """Of a regular file; None when there is none, or no access."""
+
+    def names(self, path: PurePath) -> list[str]:
+        """The names in a directory, in order.
+
+        Raises FileNotFoundError, NotADirectoryError, and DiskReadError or OSError for the rest.
+        """
+
+    def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
+        """As `names`, each with the numbers of the file; None for what is no regular file."""
+
+    def modified_ns(self, path: PurePath) -> int | None:
+        """When names in a directory changed last; None where that is not known."""
+
+    def identity(self, path: PurePath) -> str:
+        """What two ways to the same place have in common."""
+
+    def absolute(self, path: PurePath) -> PurePath:
+        """Independent of the current directory."""
+
+    def link(self, path: PurePath) -> bool:
+        """Whether the name is a link to another place."""
+
+    def special(self, path: PurePath) -> str | None:
+        """What stands under a name that is neither free nor a regular file, in words; None for these two."""
+
+    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
+        """See `disk.lock_holder`."""
+
+    def open(self, path: PurePath) -> OpenSource:
+        """The bytes of a file.  Raises FileNotFoundError, DiskReadError."""
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
+
+
+class LocalAccess:
+    """Files of this machine; see `Access`."""
+
+    def kind(self, path: PurePath) -> Kind | None:
+        """Links followed."""
+        here = Path(path)
+        if here.is_dir():
+            return Kind.DIRECTORY
+        if here.is_file():
+            return Kind.FILE
+        return Kind.SPECIAL if here.exists() else None
+
+    def named(self, path: PurePath) -> bool:
+        """A link that leads nowhere as well."""
+        return os.path.lexists(path)
+
+    def numbers(self, path: PurePath) -> FileNumbers | None:
+        """As the system tells them."""
+        return regular.file_numbers(path)
+
+    def names(self, path: PurePath) -> list[str]:
+        """Raises OSError."""
+        return sorted(os.listdir(path))
+
+    def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
+        """Raises OSError."""
+        return {name: regular.file_numbers(path / name) for name in self.names(path)}
+
+    def modified_ns(self, path: PurePath) -> int | None:
+        """The directory's own time."""
+        try:
+            return os.stat(path).st_mtime_ns
+        except OSError:
+            return None
+
+    def identity(self, path: PurePath) -> str:
+        """The path with its links resolved."""
+        return os.path.realpath(path)
+
+    def absolute(self, path: PurePath) -> PurePath:
+        """Links stay."""
+        return Path(os.path.abspath(path))
+
+    def link(self, path: PurePath) -> bool:
+        """A symbolic one."""
+        return os.path.islink(path)
+
+    def special(self, path: PurePath) -> str | None:
+        """In words."""
+        return special_kind(path)
+
+    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
+        """The process that holds the storage directory."""
+        return disk.lock_holder(storage, control_file)
+
+    def open(self, path: PurePath) -> OpenSource:
+        """A file."""
+        return FileSource(path)
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """In one call."""
         return disk.read_range(path, offset, length)
-    with UrlSource(path) as source:
-        data = bytearray(max(0, min(length, source.size() - offset)))
-        return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""
+
+
+class UrlAccess:
+    """Objects behind URLs; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
+
+    def kind(self, path: PurePath) -> Kind | None:
+        """A directory is where anything lies under the name."""
+        found = _info(_url(path))
+        return None if found is None else Kind(found["type"])
+
+    def named(self, path: PurePath) -> bool:
+        """Whether there is anything."""
+        return self.kind(path) is not None
+
+    def numbers(self, path: PurePath) -> FileNumbers | None:
+        """The inode is a number made from the object's tag."""
+        with contextlib.suppress(DiskReadError):
+            info = _info(_url(path))
+            return None if info is None else _numbers(info)
+        return None
+
+    def names(self, path: PurePath) -> list[str]:
+        """Raises FileNotFoundError, NotADirectoryError, DiskReadError."""
+        return sorted(_entries(_url(path)))
+
+    def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
+        """Of one request.  Raises as `names`."""
+        return {name: _numbers(info) for name, info in sorted(_entries(_url(path)).items())}
+
+    def modified_ns(self, path: PurePath) -> int | None:
+        """No object store tells."""
+        return None
+
+    def identity(self, path: PurePath) -> str:
+        """The URL."""
+        return str(path)
+
+    def absolute(self, path: PurePath) -> PurePath:
+        """A URL always is."""
+        return path
+
+    def link(self, path: PurePath) -> bool:
+        """Nothing is."""
+        return False
+
+    def special(self, path: PurePath) -> str | None:
+        """Nothing is."""
+        return None
+
+    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
+        """Nobody."""
+        return None
+
+    def open(self, path: PurePath) -> OpenSource:
+        """An object."""
+        return UrlSource(_url(path))
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """In one request behind a look at the object."""
+        with UrlSource(_url(path)) as source:
+            data = bytearray(max(0, min(length, source.size() - offset)))
+            return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""
+
+
+_LOCAL = LocalAccess()
+_REMOTE = UrlAccess()
+
+
+def access(path: PurePath) -> Access:
+    """How a place is read."""
+    return _REMOTE if isinstance(path, UrlPath) else _LOCAL
+
+
+def _url(path: PurePath) -> UrlPath:
+    assert isinstance(path, UrlPath)
+    return path
+
+
+def on_this_machine(path: PurePath) -> bool:
+    """Whether it is a path and no URL."""
+    return not isinstance(path, UrlPath)
+
+
+def local(path: PurePath) -> Path:
+    """The path of something on this machine, for whoever writes.  Raises InvalidRequestError for a URL."""
+    if isinstance(path, UrlPath):
+        raise InvalidRequestError(
+            f"{path}: what lies behind a URL is read and never written",
+            advice="copy the storage directory to this machine first",
+        )
+    return Path(path)
+
+
+def is_directory(path: PurePath) -> bool:
+    """Whether it is a directory, or anything lies under it.  Raises DiskReadError for a URL."""
+    return access(path).kind(path) is Kind.DIRECTORY
+
+
+def exists(path: PurePath) -> bool:
+    """Whether anything is there, links followed.  Raises DiskReadError for a URL."""
+    return access(path).kind(path) is not None
+
+
+def still_named(path: PurePath) -> bool:
+    """See `Access.named`."""
+    return access(path).named(path)
+
+
+def special(path: PurePath) -> str | None:
+    """See `Access.special`."""
+    return access(path).special(path)
+
+
+def identity(path: PurePath) -> str:
+    """See `Access.identity`."""
+    return access(path).identity(path)
+
+
+def absolute(path: PurePath) -> PurePath:
+    """See `Access.absolute`."""
+    return access(path).absolute(path)
+
+
+def directory_modified_ns(path: PurePath) -> int | None:
+    """See `Access.modified_ns`."""
+    return access(path).modified_ns(path)
+
+
+def lock_holder(storage: PurePath, control_file: PurePath) -> int | None:
+    """See `Access.lock_holder`."""
+    return access(storage).lock_holder(storage, control_file)
+
+
+def file_numbers(path: PurePath) -> FileNumbers | None:
+    """See `Access.numbers`."""
+    return access(path).numbers(path)
+
+
+def listing(path: PurePath) -> dict[str, FileNumbers | None]:
+    """See `Access.listing`."""
+    return access(path).listing(path)
+
+
+def names(path: PurePath) -> list[str]:
+    """See `Access.names`."""
+    return access(path).names(path)
+
+
+def open_source(path: PurePath) -> OpenSource:
+    """See `Access.open`."""
+    return access(path).open(path)
+
+
+def read_range(path: PurePath, offset: int, length: int) -> bytes:
+    """See `Access.read_range`."""
+    return access(path).read_range(path, offset, length)
 
 
 class UrlSource:

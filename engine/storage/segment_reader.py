@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.scan.byte_source import ByteSource, CachedSource, FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.kernel import HEADER_WORDS
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource, CachedSource, FileSource, read_bytes
-from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import Run, SegmentExtent
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import (
@@ -64,7 +64,12 @@ _WORDS = {
 
 
 def corrupt_record(
-    extent: SegmentExtent, transaction_id: int, code: Code, offset: int | None, length: int | None, storage: Path | None
+    extent: SegmentExtent,
+    transaction_id: int,
+    code: Code,
+    offset: int | None,
+    length: int | None,
+    storage: PurePath | None,
 ) -> CorruptRecordError:
     """The error for a record that cannot be served."""
     finding = make_finding(
@@ -87,7 +92,7 @@ def corrupt_record(
 
 
 def lost_record(
-    directory: Path, storage: Path, transaction_id: int, extent: SegmentExtent | None
+    directory: PurePath, storage: PurePath, transaction_id: int, extent: SegmentExtent | None
 ) -> CorruptRecordError:
     """The error for a transaction that was here once and is not found; `extent` is the segment where it should be."""
     path = directory if extent is None else extent.data_path
@@ -120,7 +125,7 @@ def record_of(view: RecordView) -> Record:
 class SegmentReader:
     """One segment open for reading: two descriptors.  Reading is thread-safe."""
 
-    def __init__(self, extent: SegmentExtent, *, max_data_length: int, storage: Path | None) -> None:
+    def __init__(self, extent: SegmentExtent, *, max_data_length: int, storage: PurePath | None) -> None:
         """Raises FileNotFoundError, DiskReadError."""
         self._storage = storage
         self._max_data_length = max_data_length
@@ -315,7 +320,7 @@ class ReaderCache:
     those in use.
     """
 
-    def __init__(self, capacity: int, *, max_data_length: int, storage: Path | None) -> None:
+    def __init__(self, capacity: int, *, max_data_length: int, storage: PurePath | None) -> None:
         self._capacity = max(1, capacity)
         self._max_data_length = max_data_length
         self._storage = storage

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -29,14 +29,14 @@ from waltzctl.engine.findings import Finding, SegmentFiles, Tail, Where, damage_
 from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding
 from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.bad_data import bad_data
-from waltzctl.engine.log.headers import Expected, judge_headers
+from waltzctl.engine.log.header_judgement import Expected, judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.scan.source import FileSource, read_bytes
 from waltzctl.engine.storage.belonging import stranger
-from waltzctl.engine.storage.segment import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import Run, SegmentExtent
 from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
@@ -57,7 +57,7 @@ CHECKPOINTS_TRIED = 4
 class Place:
     """Where a partition's segments belong: what their headers must say."""
 
-    storage: Path
+    storage: PurePath
     partition: int
     cluster_key: uuid.UUID
     max_data_length: int

@@ -11,8 +11,8 @@ from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionState, QuarantineEntry, partitions_of
 from waltzctl.engine.errors import NotWaltzError
-from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
-from waltzctl.engine.storage.availability import AVAILABILITY_FILE_NAME
+from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
+from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
 from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
 from waltzctl.formats.fence import FENCE_FILE_NAME

@@ -17,7 +17,7 @@ import enum
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import FileNumbers
@@ -40,13 +40,13 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 class FileState:
     """A file as it was when looked at: length in bytes, time of last change in nanoseconds since 1970, inode."""
 
-    path: Path
+    path: PurePath
     size: int
     modified_ns: int
     inode: int
 
     @classmethod
-    def of(cls, path: Path) -> FileState | None:
+    def of(cls, path: PurePath) -> FileState | None:
         """State of a regular file; None when there is none (or no access)."""
         numbers = places.file_numbers(path)
         return None if numbers is None else cls(path, *numbers)
@@ -78,16 +78,16 @@ class SegmentView:
         return 0 if self.index is None else max(0, self.index.size - HEADER_SIZE) // ENTRY_SIZE
 
     @property
-    def data_path(self) -> Path:
+    def data_path(self) -> PurePath:
         """Where the data file is, or would be."""
         return self._path(SEGMENT_SUFFIX)
 
     @property
-    def index_path(self) -> Path:
+    def index_path(self) -> PurePath:
         """Where the index file is, or would be."""
         return self._path(INDEX_SUFFIX)
 
-    def _path(self, suffix: str) -> Path:
+    def _path(self, suffix: str) -> PurePath:
         present = self.data or self.index
         assert present is not None
         return present.path.with_suffix(suffix)
@@ -104,12 +104,12 @@ class StraySegment:
     index: FileState | None
 
     @property
-    def index_path(self) -> Path:
+    def index_path(self) -> PurePath:
         """Where a released node looks for the index."""
         return index_path_of(self.data.path)
 
 
-def index_path_of(data_path: Path) -> Path:
+def index_path_of(data_path: PurePath) -> PurePath:
     """The index of a data file of any name, as a released node looks for it."""
     return data_path.with_name(data_path.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
 
@@ -124,12 +124,12 @@ class PartitionView:
     """
 
     partition: int | None
-    path: Path
+    path: PurePath
     segments: tuple[SegmentView, ...]
-    temporary: tuple[Path, ...] = ()
-    unknown: tuple[Path, ...] = ()
+    temporary: tuple[PurePath, ...] = ()
+    unknown: tuple[PurePath, ...] = ()
     strays: tuple[StraySegment, ...] = ()
-    special: tuple[Path, ...] = ()
+    special: tuple[PurePath, ...] = ()
 
     @property
     def data_segments(self) -> tuple[SegmentView, ...]:
@@ -146,22 +146,22 @@ class StorageView:
     `partitions` holds every directory that is named like a partition, by number, restricted as the caller asked.
     """
 
-    path: Path
+    path: PurePath
     control_state: FileState | None
     control: ControlFile | None
     partitions: dict[int, PartitionView]
-    temporary: tuple[Path, ...] = ()
-    unknown: tuple[Path, ...] = ()
+    temporary: tuple[PurePath, ...] = ()
+    unknown: tuple[PurePath, ...] = ()
 
     @property
-    def control_path(self) -> Path:
+    def control_path(self) -> PurePath:
         """Where the control file is, or would be."""
         return self.path / CONTROL_FILE_NAME
 
 
-def partition_directories(path: Path) -> list[int]:
+def partition_directories(path: PurePath) -> list[int]:
     """The numbers of all directories of a storage directory that are named like a partition, in order.  Raises DiskReadError."""
-    return sorted(int(name) for name in _names(path) if _PARTITION.fullmatch(name) and (path / name).is_dir())
+    return sorted(int(name) for name in _names(path) if _PARTITION.fullmatch(name) and places.is_directory(path / name))
 
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
@@ -169,11 +169,11 @@ def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[
     return tuple(view for number, view in partitions.items() if number >= len(control.partitions))
 
 
-def view_partition(path: Path, partition: int | None) -> PartitionView:
+def view_partition(path: PurePath, partition: int | None) -> PartitionView:
     """Look at a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
     files: dict[int, dict[str, FileState]] = {}
     others: dict[str, FileState | None] = {}  # None: no regular file
-    temporary: list[Path] = []
+    temporary: list[PurePath] = []
     for name, numbers in _listing(path).items():
         parsed = parse_name(name)
         state = None if numbers is None else FileState(path / name, *numbers)
@@ -202,18 +202,18 @@ def view_partition(path: Path, partition: int | None) -> PartitionView:
     return PartitionView(partition, path, segments, tuple(temporary), unknown, strays, special)
 
 
-def _names(path: Path) -> list[str]:
+def _names(path: PurePath) -> list[str]:
     with _listing_errors(path):
         return places.names(path)
 
 
-def _listing(path: Path) -> dict[str, FileNumbers | None]:
+def _listing(path: PurePath) -> dict[str, FileNumbers | None]:
     with _listing_errors(path):
         return places.listing(path)
 
 
 @contextlib.contextmanager
-def _listing_errors(path: Path) -> Iterator[None]:
+def _listing_errors(path: PurePath) -> Iterator[None]:
     try:
         yield
     except NotADirectoryError as error:
@@ -224,7 +224,7 @@ def _listing_errors(path: Path) -> Iterator[None]:
         raise DiskReadError(path, None, error, doing="list") from error
 
 
-def read_control(path: Path) -> ControlFile | None:
+def read_control(path: PurePath) -> ControlFile | None:
     """Decode a control file; None when it is missing or shorter than its header.  Raises DiskReadError."""
     limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1
     try:
@@ -234,19 +234,19 @@ def read_control(path: Path) -> ControlFile | None:
     return decode_control(data) if len(data) >= CONTROL_HEADER.size else None
 
 
-def view_storage(path: Path, partitions: Collection[int] | None = None) -> StorageView:
+def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> StorageView:
     """Look at a storage directory; `partitions` restricts which partition directories are listed.
 
     Raises NotWaltzError when there is neither a control file nor a partition directory with a segment, DiskReadError.
     """
     found: dict[int, PartitionView] = {}
-    temporary: list[Path] = []
-    unknown: list[Path] = []
+    temporary: list[PurePath] = []
+    unknown: list[PurePath] = []
     for name in _names(path):
         entry = path / name
         if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
             continue
-        if _PARTITION.fullmatch(name) and int(name) < 2**31 and entry.is_dir():
+        if _PARTITION.fullmatch(name) and int(name) < 2**31 and places.is_directory(entry):
             if partitions is None or int(name) in partitions:
                 found[int(name)] = view_partition(entry, int(name))
         elif name.endswith(disk.TEMPORARY_SUFFIX):
@@ -283,8 +283,8 @@ class Target:
     """
 
     kind: TargetKind
-    path: Path
-    storage: Path | None
+    path: PurePath
+    storage: PurePath | None
     partition: int | None
 
     def selected(self, partitions: Collection[int] | None) -> Collection[int] | None:
@@ -304,16 +304,17 @@ class Target:
         return frozenset((self.partition,))
 
 
-def _enclosing(partition_directory: Path) -> tuple[Path | None, int | None]:
+def _enclosing(partition_directory: PurePath) -> tuple[PurePath | None, int | None]:
     number = int(partition_directory.name) if _PARTITION.fullmatch(partition_directory.name) else None
     parent = partition_directory.parent
     return (parent if places.still_named(parent / CONTROL_FILE_NAME) else None), number
 
 
-def resolve(path: Path) -> Target:
+def resolve(path: PurePath) -> Target:
     """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
     absolute = places.absolute(path)
-    if absolute.is_dir():
+    kind = places.access(absolute).kind(absolute)
+    if kind is places.Kind.DIRECTORY:
         names = set(_names(absolute))
         if CONTROL_FILE_NAME in names:
             return Target(TargetKind.STORAGE, path, path, None)
@@ -323,22 +324,22 @@ def resolve(path: Path) -> Target:
                 return Target(TargetKind.PARTITION, path, _relative(path, storage), number)
         view_storage(path)  # raises NotWaltzError unless partitions lie there without a control file
         return Target(TargetKind.STORAGE, path, path, None)
-    if not absolute.exists():
+    if kind is None:
         raise NotWaltzError(f"{path}: no such file or directory")
-    if not absolute.is_file():
+    if kind is not places.Kind.FILE:
         raise NotWaltzError(f"{path}: it is {places.special(absolute)}, neither a file nor a directory")
     if absolute.suffix == ".ctl":
         storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None
         return Target(TargetKind.CONTROL, path, storage_path, None)
     kinds = {SEGMENT_SUFFIX: TargetKind.SEGMENT, INDEX_SUFFIX: TargetKind.INDEX}
-    kind = next((kind for suffix, kind in kinds.items() if absolute.name.endswith(suffix)), None)
-    if kind is not None:
+    named = next((kind for suffix, kind in kinds.items() if absolute.name.endswith(suffix)), None)
+    if named is not None:
         storage, number = _enclosing(absolute.parent)
-        return Target(kind, path, _relative(path.parent, storage), number)
+        return Target(named, path, _relative(path.parent, storage), number)
     raise NotWaltzError(f"{path}: not a storage directory, partition directory, .ctl, .seg or .idx file")
 
 
-def _relative(partition_directory: Path, storage: Path | None) -> Path | None:
+def _relative(partition_directory: PurePath, storage: PurePath | None) -> PurePath | None:
     """The storage directory as the user would write it: a sibling of what was typed, not an absolute path."""
     if storage is None:
         return None

@@ -11,7 +11,7 @@ import pytest
 from tests.builders import build_directory
 from tests.cli.damage import index_of
 from tests.cli.running import invoke, on_terminal, run
-from waltzctl.render import progress as bar
+from waltzctl.render import progress_bar as bar
 
 
 class Terminal(io.StringIO):

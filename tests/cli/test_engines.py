@@ -55,8 +55,8 @@ def test_a_node_is_no_matter_for_spark() -> None:
 
 def test_auto_reads_here_what_takes_less_than_a_minute(storage: Path) -> None:
     assert not Computing().wants_spark([storage])
-    with Computing().crew([storage], SILENT) as crew:
-        assert crew is None
+    with Computing().executor([storage], SILENT) as executor:
+        assert executor is None
 
 
 def test_auto_takes_spark_where_a_master_or_a_setting_is_named(storage: Path) -> None:

@@ -19,7 +19,7 @@ from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import PATIENCE, Served, serving
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 
 SERVE = ("--port", 0, "--http-port", "off", "--plaintext")

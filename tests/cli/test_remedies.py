@@ -20,9 +20,9 @@ from fixtures.control_examples import control_examples
 from fixtures.segment_examples import segment_examples
 from tests.cli.running import invoke
 from tests.inspect.test_codes import interrupted_repair
-from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.findings import CATALOGUE, Code, Finding, Severity
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position

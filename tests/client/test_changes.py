@@ -13,8 +13,8 @@ from tests.client.nodes import admin_of
 from tests.client.peers import ADMIN_HELLO, Bodies, ReleasedAdmin, scripted
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.change_plan import Action, NodePlan, apply_plan
 from waltzctl.engine.client.changes import plan_add, plan_availability, plan_remove, plan_sync
-from waltzctl.engine.client.plan import Action, NodePlan, apply_plan
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RefusedError, RemoteError, StalePlanError
 from waltzctl.formats.wire import admin
 from waltzctl.formats.wire.frame import Magic

@@ -15,8 +15,8 @@ from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.change_plan import Action
 from waltzctl.engine.client.copying import Comparison, Copy, CopyOptions, CopyResult, plan_copy
-from waltzctl.engine.client.plan import Action
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,
@@ -28,7 +28,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.findings import Code
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.records import SessionInfo, WireRecord

@@ -15,11 +15,11 @@ from tests.client.nodes import admin_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.inspect import NodeRecord, NodeVerification, NodeVerifyOptions, node_status, read_records
-from waltzctl.engine.client.reading import BatchSize, read_batches
 from waltzctl.engine.errors import InvalidRequestError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.inspect.outcome import VerifySummary
+from waltzctl.engine.inspect.verification import VerifySummary
 
 
 async def verified(

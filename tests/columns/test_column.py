@@ -13,20 +13,20 @@ import pytest
 from tests.builders import build_directory
 from tests.cli.running import ROOT, environment
 from waltzctl.engine.columns.column import Column, Columns, ObjectType, Stands, listed, or_null, struct
-from waltzctl.engine.columns.kinds import CHECKSUM, COUNT, INT32, PATH, SIZE, TEXT
-from waltzctl.objects.catalogue import OBJECTS
+from waltzctl.engine.columns.column_kinds import CHECKSUM, COUNT, INT32, PATH, SIZE, TEXT
+from waltzctl.objects.all_objects import OBJECTS
 from waltzctl.objects.status import PARTITION_STATUS
 
 VIEWED = ("record", "finding", "control", "partition-info", "segment", "index-entry")
 MORE = """
 import sys
 from dataclasses import replace
-from waltzctl.engine.columns import record
+from waltzctl.engine.columns import record_columns
 from waltzctl.engine.columns.column import Column
-from waltzctl.engine.columns.kinds import SIZE
+from waltzctl.engine.columns.column_kinds import SIZE
 
-record.RECORD = replace(record.RECORD, columns=(
-    *record.RECORD.columns,
+record_columns.RECORD = replace(record_columns.RECORD, columns=(
+    *record_columns.RECORD.columns,
     Column("end", SIZE, "where the next record begins", read=lambda one: one.offset + one.size, title="END"),
 ))
 """
@@ -61,7 +61,7 @@ def test_a_column_of_records_is_added_in_one_line(tmp_path: Path) -> None:
     assert head.split()[-1] == "END"
     assert rows[0].split()[-1] == str(first["end"])
 
-    schema = json.loads(run("import json; print(json.dumps(record.RECORD.schema))"))
+    schema = json.loads(run("import json; print(json.dumps(record_columns.RECORD.schema))"))
     assert schema["properties"]["end"] == {"type": "integer", "minimum": 0}
     assert schema["required"][-1] == "end"
 

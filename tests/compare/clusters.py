@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.builders import build_directory, make_records
 from waltzctl.engine.compare.compare import compare
-from waltzctl.engine.compare.outcome import CompareOptions, CompareSummary, PartitionComparison, ReplicaComparison
-from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaComparison
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.task_executor import LocalExecutor
 from waltzctl.formats.control import decode_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records, parse_name
 
@@ -34,7 +34,7 @@ class Answer:
 
 
 def compared(*paths: Path, replicas: int | None = None, partitions: Sequence[int] | None = None) -> Answer:
-    seen = list(compare(paths, CompareOptions(partitions, replicas), LocalCrew(2)))
+    seen = list(compare(paths, CompareOptions(partitions, replicas), LocalExecutor(2)))
     summary = seen[-1]
     assert isinstance(summary, CompareSummary)
     found = {one.partition: one for one in seen if isinstance(one, PartitionComparison)}

@@ -29,7 +29,7 @@ from tests.compare.clusters import (
     tear,
     write,
 )
-from waltzctl.engine.compare.outcome import State
+from waltzctl.engine.compare.comparison import State
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.apply import apply

@@ -25,8 +25,8 @@ from tests.compare.clusters import (
     tear,
 )
 from tests.repair.trees import snapshot
-from waltzctl.engine.columns.plan import PLAN
-from waltzctl.engine.compare.outcome import PartitionComparison
+from waltzctl.engine.columns.plan_columns import PLAN
+from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.durable.edits import Remove

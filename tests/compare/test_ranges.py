@@ -23,8 +23,8 @@ from tests.compare.clusters import (
     segments,
 )
 from waltzctl.engine.compare import ranges, side_by_side
+from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.directories import open_directories
-from waltzctl.engine.compare.outcome import PartitionComparison
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Verdict
 
 SIZES = (900, 5000, 1 << 30)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, write_segment
-from waltzctl.engine.compare.outcome import PartitionComparison, ReplicaComparison
+from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison
 from waltzctl.engine.compare.plans import _not_to_be_trusted
-from waltzctl.engine.compare.reading import Broken, Reading, Records, Replica, Segment, Torn
+from waltzctl.engine.compare.replica_reading import Broken, Reading, Records, Replica, Segment, Torn
 from waltzctl.engine.compare.vote import Decision, Verdict
 from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, index_name, segment_name

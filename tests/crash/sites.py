@@ -1,7 +1,7 @@
 """Where in the engine a sync is called: a name for each place that does not hang on line numbers.
 
-``engine/storage/segment.py ActiveSegment.append 1 sync`` is the first call in that function that syncs.  A call of one of the
-`COMPOSED` functions is several syncs, each with a name of its own: ``... 1 write_whole/file`` and
+``engine/storage/segment_files.py ActiveSegment.append 1 sync`` is the first call in that function that syncs.  A call of one of
+the `COMPOSED` functions is several syncs, each with a name of its own: ``... 1 write_whole/file`` and
 ``... 1 write_whole/directory``.
 What such a function does inside is told as its callers'.
 """
@@ -31,7 +31,7 @@ INSIDE = {
     ("engine/durable/disk.py", name)
     for name in (*COMPOSED, "sync_file", "sync_directory", "WritableFile.sync", "_changed", "WritableFile.write_at")
 } | {
-    ("engine/storage/segment.py", "ActiveSegment.sync_index"),
+    ("engine/storage/segment_files.py", "ActiveSegment.sync_index"),
     ("engine/storage/partition_recovery.py", "sync_file"),
 }
 """Functions that sync for others: a call of one of them is the place that counts."""

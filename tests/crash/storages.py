@@ -16,10 +16,10 @@ from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
-from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.fence import NO_SESSION

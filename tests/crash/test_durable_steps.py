@@ -129,9 +129,9 @@ def test_what_is_known_is_not_tried_again(trial: Callable[..., Trial], tmp_path:
 
 
 def test_calls_are_named_by_function_and_order() -> None:
-    names = [call.name for call in calls_in("engine/storage/segment.py")]
-    assert "engine/storage/segment.py create_segment 1 write_whole" in names
-    assert "engine/storage/segment.py create_segment 2 write_whole" in names
+    names = [call.name for call in calls_in("engine/storage/segment_files.py")]
+    assert "engine/storage/segment_files.py create_segment 1 write_whole" in names
+    assert "engine/storage/segment_files.py create_segment 2 write_whole" in names
     sites = set(all_sites())
-    assert "engine/storage/segment.py create_segment 2 write_whole/directory" in sites
+    assert "engine/storage/segment_files.py create_segment 2 write_whole/directory" in sites
     assert not any(" replacing " in site or "ActiveSegment.sync_index" in site for site in sites)

@@ -18,7 +18,7 @@ from waltzctl.engine.repair import apply as repair
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import to_set_aside, undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import apply_edits, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 

@@ -32,7 +32,7 @@ from tests.crash.simdisk import Tree
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.inspect.outcome import ManifestRequest
+from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
@@ -72,7 +72,7 @@ def _reopened(path: Path) -> Recorded:
 
 def _deleted_with_losses(path: Path) -> Recorded:
     """Two partitions with accepted losses are deleted: the ledger is written anew, and then goes."""
-    from waltzctl.engine.storage.accepted_losses import ledger_path
+    from waltzctl.engine.storage.loss_ledger import ledger_path
     from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 
     storage, truth = built(path / "s", RELEASED, 3)

@@ -15,9 +15,9 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import limits, split_segments
+from waltzctl.engine.inspect import read_limits, split_segments
 from waltzctl.engine.inspect import verify as verify_module
-from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
@@ -171,7 +171,7 @@ class Clock:
 def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million bytes at a million a second take ten seconds, less the first burst."""
     clock = Clock()
-    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
     bound = Limits(limit_rate=1_000_000)
     monkeypatch.setattr(bound._stop, "wait", clock.wait)
     for _ in range(100):
@@ -182,7 +182,7 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pause_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow rate does not make a short verification long."""
     clock = Clock()
-    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
     bound = Limits(limit_rate=1, max_duration=5)
     monkeypatch.setattr(bound._stop, "wait", clock.wait)
     with pytest.raises(CutShort):
@@ -201,7 +201,7 @@ def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(
     expected, whole = run(storage)
     state = tmp_path / "state.json"
     clock, spend = Clock(), Limits.spend
-    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
 
     def slow_disk(self: Limits, amount: int) -> None:
         clock.now += amount / 1_000_000

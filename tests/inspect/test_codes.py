@@ -17,8 +17,8 @@ from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import CATALOGUE, Code, Finding
-from waltzctl.engine.scan.source import FileSource
-from waltzctl.engine.storage.accepted_losses import LEDGER_NAME
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
 from waltzctl.formats.request_id import RequestId

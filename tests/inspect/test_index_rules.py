@@ -16,8 +16,8 @@ from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.log import index_comparison
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison, check_rising
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
 properties = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,8 +15,8 @@ from tests.builders import build_directory, make_records, segment_header
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import Surroundings, look_around, plan

@@ -21,12 +21,12 @@ from waltzctl.engine.inspect import dump_chunks, live, record_checks, sampling, 
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
-from waltzctl.engine.inspect.limits import Limits
-from waltzctl.engine.inspect.outcome import ManifestRequest
 from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding, placement_findings
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import check_rising
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.checksums import crc32

@@ -20,8 +20,8 @@ from waltzctl.engine.inspect.dump import dump_control, dump_index, dump_records,
 from waltzctl.engine.inspect.resume import ResumeState
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout, PartitionInfo, decode_control
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, parse_name

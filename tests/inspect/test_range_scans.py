@@ -10,14 +10,14 @@ import pytest
 from tests.builders import make_records, segment_header
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect import partial, record_checks
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partial import PartialScan
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, damage_finding, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import bad_data
 from waltzctl.engine.log.index import IndexReader, prove
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 

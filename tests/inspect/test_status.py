@@ -15,7 +15,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.inspect.status import storage_status
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.control import Layout
 
 

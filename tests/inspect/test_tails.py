@@ -11,8 +11,8 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, idx, run, seg
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import partial
-from waltzctl.engine.inspect.outcome import VerifySummary
 from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, Record
 

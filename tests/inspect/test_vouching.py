@@ -26,7 +26,7 @@ from waltzctl.engine.inspect.directory_manifest import (
     NoManifestError,
     decode_manifest,
 )
-from waltzctl.engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout

@@ -10,15 +10,15 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.inspect.helpers import age, cut, flip, idx, patch, seg
-from waltzctl.engine.inspect import limits as bounds
 from waltzctl.engine.inspect import live
-from waltzctl.engine.inspect.limits import CutShort, Limits
+from waltzctl.engine.inspect import read_limits as bounds
 from waltzctl.engine.inspect.live import LOOKS, LOOKS_WHEN_HELD, QUIET, QUIET_WHEN_HELD, Watch, has_later_segment
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
 NOW = 2_000_000_000.0

@@ -14,7 +14,7 @@ from tests.repair.scenes import codes, status
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory, create_cluster
 from waltzctl.formats.control import Layout
 

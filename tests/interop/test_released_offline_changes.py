@@ -10,7 +10,7 @@ from tests.interop.clusters import Kind
 from tests.interop.conftest import MakeCluster
 from tests.interop.released import needs_released
 from tests.interop.replicas import expect_clean
-from waltzctl.engine.inspect.outcome import ManifestRequest, VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Setting

@@ -16,7 +16,7 @@ from tests.interop.processes import PATIENCE
 from tests.interop.released import Java, needs_released
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
-from waltzctl.engine.inspect.outcome import VerifySummary
+from waltzctl.engine.inspect.verification import VerifySummary
 
 pytestmark = needs_released
 

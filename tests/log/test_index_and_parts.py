@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
 from waltzctl.engine.log import index as index_room
-from waltzctl.engine.log.index import IndexReader, Place, last_proven, prove, prove_at_or_before
+from waltzctl.engine.log.index import IndexReader, RecordPlace, last_proven, prove, prove_at_or_before
 from waltzctl.engine.log.parts import Part, cut, cut_segment, share
-from waltzctl.engine.scan.source import BytesSource
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.formats.segment import HEADER_SIZE, Record, decode_entries, encode_entries
 
 FIRST = 100
@@ -172,7 +172,7 @@ def test_parts_cover_everything_once_and_begin_at_records(wrong: dict[int, int],
     for number, entry in wrong.items():
         entries[number] = entry
     index = index_of(entries[:listed])
-    found = cut(DATA, index, Place(HEADER_SIZE, FIRST), (FIRST, FIRST + listed), END, parts)
+    found = cut(DATA, index, RecordPlace(HEADER_SIZE, FIRST), (FIRST, FIRST + listed), END, parts)
     assert len(found) <= max(1, min(parts, listed))
     assert (found[0].first, found[0].start, found[-1].stop) == (FIRST, HEADER_SIZE, END)
     for before, behind in pairwise(found):
@@ -182,7 +182,7 @@ def test_parts_cover_everything_once_and_begin_at_records(wrong: dict[int, int],
 
 def test_a_range_is_cut_behind_its_beginning() -> None:
     """What is read may begin at a record in front of the first one that is wanted."""
-    begin = Place(at(FIRST + 2), FIRST + 2)
+    begin = RecordPlace(at(FIRST + 2), FIRST + 2)
     found = cut(DATA, index_of(right()), begin, (FIRST + 6, FIRST + 10), at(FIRST + 10), 2)
     assert found == [Part(FIRST + 2, at(FIRST + 2), at(FIRST + 8)), Part(FIRST + 8, at(FIRST + 8), at(FIRST + 10))]
     none = cut(DATA, index_of(right()), begin, (FIRST + 6, FIRST + 10), at(FIRST + 8), 2)

@@ -13,12 +13,12 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.memory import in_memory
 from tests.spark.reading import read
 from tests.spark.streaming import Query, ids
-from waltzctl.engine.crew import LocalCrew
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.stats.stats import StatsOptions, stats
+from waltzctl.engine.task_executor import LocalExecutor
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import index_name, segment_name
 
@@ -133,7 +133,7 @@ def test_the_records_view_of_some_ids_has_the_rows_of_these(storage: Path, copy:
 
 
 def test_stats_counts_what_is_missing(storage: Path, copy: Copy) -> None:
-    report = stats([storage], StatsOptions(), LocalCrew(1))
+    report = stats([storage], StatsOptions(), LocalExecutor(1))
     lost, whole = report.partitions
     assert (lost.missing, whole.missing) == (len(copy.ids), 0)
     ids = sorted(number for gap in report.gaps for number in range(gap.first, gap.last + 1))

@@ -16,8 +16,7 @@ import pytest
 
 from tests.golden import golden_directories, needs_golden
 from waltzctl.engine.compare.compare import compare
-from waltzctl.engine.compare.outcome import CompareOptions
-from waltzctl.engine.crew import LocalCrew
+from waltzctl.engine.compare.comparison import CompareOptions
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import dump_records, dump_segments
@@ -25,6 +24,7 @@ from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.stats.stats import StatsOptions, stats
 from waltzctl.engine.storage.directory import open_storage
+from waltzctl.engine.task_executor import LocalExecutor
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 TABLE = Path(__file__).with_suffix("").with_name("one_judgement.txt")
@@ -52,14 +52,14 @@ def _segments(path: Path) -> Iterable[Finding]:
 
 
 def _counted(path: Path) -> Iterable[Finding]:
-    return stats([path], StatsOptions(), LocalCrew(1)).findings
+    return stats([path], StatsOptions(), LocalExecutor(1)).findings
 
 
 def _compared(path: Path) -> Iterable[Finding]:
     """With a copy of itself."""
     other = path.with_name("copy")
     shutil.copytree(path, other)
-    found = list(compare([path, other], CompareOptions(), LocalCrew(1)))
+    found = list(compare([path, other], CompareOptions(), LocalExecutor(1)))
     return (one for one in found if isinstance(one, Finding) and other not in (one.path, *Path(one.path).parents))
 
 

@@ -12,7 +12,7 @@ _JUDGED = "engine/log/assess.py"
 _OPENING = "engine/storage/partition_recovery.py"
 _CONTROL = "engine/storage/control_file.py"
 _EVIDENCE = "engine/storage/evidence.py"
-_LEDGER = "engine/storage/accepted_losses.py"
+_LEDGER = "engine/storage/loss_ledger.py"
 _STRAYS = "engine/storage/strays.py"
 _STEP = ("tests/storage/test_one_step.py",)
 _OPENS = ("tests/storage/test_opening_one_step.py",)
@@ -49,14 +49,14 @@ STORAGE: tuple[Slip, ...] = (
         "an index whose data file went first proves a loss that is none",
     ),
     Slip(
-        "engine/storage/segment.py",
+        "engine/storage/segment_files.py",
         "        if self.index.size() > checkpoint:\n",
         "        if self.index.size() > checkpoint + 10**6:\n",
         _STEP,
         "a crash within a truncation leaves an index that proves a loss that is none",
     ),
     Slip(
-        "engine/storage/segment.py",
+        "engine/storage/segment_files.py",
         "if following % CHECKPOINT_INTERVAL == 0:",
         "if following % CHECKPOINT_INTERVAL == 1:",
         _STEP,

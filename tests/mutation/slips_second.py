@@ -74,7 +74,7 @@ SECOND: tuple[Slip, ...] = (
         "the index entries of the second block lead into the first",
     ),
     Slip(
-        "engine/storage/segment.py",
+        "engine/storage/segment_files.py",
         """            self.data.sync()
 """,
         "",
@@ -82,7 +82,7 @@ SECOND: tuple[Slip, ...] = (
         "acknowledged records are not on disk",
     ),
     Slip(
-        "engine/storage/segment.py",
+        "engine/storage/segment_files.py",
         "self.end += int(part.offsets[-1])",
         "self.end = int(part.offsets[-1])",
         ("tests/storage/test_append.py",),
@@ -224,14 +224,14 @@ SECOND: tuple[Slip, ...] = (
         "a fault of the control file that stays is looked at for ever",
     ),
     Slip(
-        "engine/compare/reading.py",
+        "engine/compare/replica_reading.py",
         "if segment.stop is not None and segment.stop <= self.low:",
         "if segment.stop is not None and segment.stop <= self.low + 1:",
         ("tests/compare/test_one_step.py",),
         "the last transaction of a segment is absent where it is asked for alone",
     ),
     Slip(
-        "engine/compare/reading.py",
+        "engine/compare/replica_reading.py",
         "if ends and min(ends) > first:",
         "if ends and min(ends) > first + 1:",
         ("tests/compare/test_compare.py",),

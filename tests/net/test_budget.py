@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.budget import Budget
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.net.output_budget import OutputBudget, Share
+from waltzctl.engine.net.peer_limits import PortLimits
 
 CAPACITY = 100
 

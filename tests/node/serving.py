@@ -28,13 +28,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.builders import build_directory, make_records
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
 from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic

@@ -11,9 +11,9 @@ import pytest
 
 from tests.builders import KEY, make_records
 from tests.node.serving import LOOPS, METRICS, SESSION, Serving, header, serving, wire
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node.hosted_storage import ServiceOptions
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 from waltzctl.formats.wire.records import SessionInfo

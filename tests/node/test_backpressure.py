@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, serving, success
 from waltzctl.engine.net.connection import OVERHEAD
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.output_budget import Share
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.node.partition_service import PartitionService
 from waltzctl.formats.wire import storage

@@ -21,9 +21,9 @@ from waltzctl.engine.net import connection, port
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
 from waltzctl.engine.net.connection import OVERHEAD, Connection, Pause
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.commit import _portions

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.logs import LogFormat, LogLevel
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.configuration import Configuration, Given, Level, load_configuration, read_tls_options
-from waltzctl.engine.node.options import NodeOptions, Ports, ZooKeeperOptions, is_loopback
+from waltzctl.engine.node.node_options import NodeOptions, Ports, ZooKeeperOptions, is_loopback
 from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.node.settings import BY_NAME, SETTINGS
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 RELEASED = """
 storage:

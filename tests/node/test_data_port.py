@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.builders import KEY
 from tests.node.serving import LOOPS, SESSION, Serving, appends, header, serving, success
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 

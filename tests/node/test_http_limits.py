@@ -16,8 +16,8 @@ from aiohttp import web
 from tests.node.running import LOOPS, connected, http, read_to_the_end, run
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.http_port import HttpPort, _Http
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.monitoring_options import HttpLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node.health import DiskHealth, HealthReport
 from waltzctl.engine.node.health_options import HealthOptions

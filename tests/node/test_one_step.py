@@ -16,7 +16,7 @@ from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadEr
 from waltzctl.engine.node.outages import Return, outage_of, reads_again
 from waltzctl.engine.node.partition_requests import FEW_RECORDS, is_short
 from waltzctl.engine.node.permissions import check_low_water_mark
-from waltzctl.engine.storage.availability import Availability
+from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, header, serving, success
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_CLIENT, STORAGE_SERVER, Hello

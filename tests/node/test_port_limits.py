@@ -15,7 +15,7 @@ import pytest
 
 from tests.node.serving import LOG, LOOPS, SESSION, Peer, Serving, appends, serving, success
 from waltzctl.engine.errors import ListenError
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello

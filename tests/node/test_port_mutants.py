@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import KEY
 from tests.node.serving import SESSION, Peer, Serving, appends, serving, success
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, keep_alive
 

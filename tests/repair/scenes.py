@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.builders import build_directory, make_records
 from tests.repair.trees import Snapshot, snapshot
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.plan import Repair

@@ -24,7 +24,7 @@ from tests.repair.scenes import (
     status,
     undecided,
 )
-from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Setting
@@ -35,8 +35,8 @@ from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.accepted_losses import ledger_path, read_ledger
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.accepted_losses import encode_ledger
 from waltzctl.formats.control import Layout

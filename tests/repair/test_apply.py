@@ -11,7 +11,7 @@ import pytest
 from tests.builders import build_directory
 from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
-from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.errors import (
     DirectoryLockedError,

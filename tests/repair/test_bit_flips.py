@@ -12,7 +12,7 @@ from tests.builders import build_directory
 from tests.repair.scenes import flip
 from tests.repair.trees import contents, snapshot
 from waltzctl.engine.errors import MismatchError
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover

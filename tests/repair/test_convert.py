@@ -18,7 +18,7 @@ from waltzctl.engine.errors import DirectoryLockedError, NotWaltzError, RefusedE
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.availability import Availability, load_marks, read_availability
+from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import (

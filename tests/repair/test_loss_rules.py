@@ -17,8 +17,8 @@ from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.recover_partition import _behind
-from waltzctl.engine.repair.recover_parts import Part, offsets
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
+from waltzctl.engine.repair.repaired_segments import RepairedSegment, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.engine.repair.survey import Loss, Survey, begins_at, by_ids, by_places, check_jump, survey
 from waltzctl.engine.repair.witnesses import record_at
@@ -50,13 +50,13 @@ def file_of(ids: Sequence[int] = range(12), *, named: int = 0, broken: Sequence[
     return bytes(data[: len(data) - cut])
 
 
-def part_of(path: Path, data: bytes, *, first: int = 0, index: bytes | None = None) -> Part:
+def part_of(path: Path, data: bytes, *, first: int = 0, index: bytes | None = None) -> RepairedSegment:
     """A segment as its recovery sees it."""
     seg, idx = path / segment_name(first), path / index_name(first)
     seg.write_bytes(data)
     if index is not None:
         idx.write_bytes(index)
-    part = Part(first, seg, idx, FileState.of(seg), FileState.of(idx))
+    part = RepairedSegment(first, seg, idx, FileState.of(seg), FileState.of(idx))
     part.original = part.content = Content.of_file(seg, len(data))
     part.survey = survey(part.original, first)
     return part
@@ -354,7 +354,7 @@ def test_a_segment_of_which_nothing_was_read_is_not_cut(tmp_path: Path) -> None:
 def test_a_file_shorter_than_its_header(tmp_path: Path, size: int, short: bool) -> None:
     path = tmp_path / segment_name(0)
     path.write_bytes(bytes(size))
-    part = Part(0, path, tmp_path / index_name(0), FileState.of(path), None)
+    part = RepairedSegment(0, path, tmp_path / index_name(0), FileState.of(path), None)
     assert (part.short, part.untouchable) == (short, not short)
     part.content = content_of(bytes(size))
     assert part.has_records == (size == 129)
@@ -362,8 +362,8 @@ def test_a_file_shorter_than_its_header(tmp_path: Path, size: int, short: bool) 
     index.write_bytes(bytes(size + 14))
     assert dataclasses.replace(part, index=FileState.of(index)).index_entries == {0: 0, 127: 1, 128: 1, 129: 1}[size]
     assert part.index_entries == 0
-    assert not Part(0, path, index, None, None).untouchable
-    assert not Part(0, path, index, None, None).short
+    assert not RepairedSegment(0, path, index, None, None).untouchable
+    assert not RepairedSegment(0, path, index, None, None).short
 
 
 def test_only_an_intact_record_is_a_record(tmp_path: Path) -> None:
@@ -436,12 +436,12 @@ def test_a_stray_is_the_beginning_of_a_segment_from_its_first_byte_to_its_last(
     for name, data in (("stray", stray), ("part", b"abcdef")):
         (tmp_path / name).write_bytes(data)
     data = FileState.of(tmp_path / "stray")
-    part = Part(0, tmp_path / "part", tmp_path / "index", FileState.of(tmp_path / "part"), None)
+    part = RepairedSegment(0, tmp_path / "part", tmp_path / "index", FileState.of(tmp_path / "part"), None)
     assert _is_beginning_of(SimpleNamespace(data=data), part) == beginning  # type: ignore[arg-type]
     assert not _is_beginning_of(SimpleNamespace(data=data), dataclasses.replace(part, data=None))  # type: ignore[arg-type]
 
 
 def test_where_a_segment_ends_is_said_by_those_behind_it(tmp_path: Path) -> None:
-    nothing, unread = _behind([]), _behind([Part(5, tmp_path, tmp_path, None, None)])
+    nothing, unread = _behind([]), _behind([RepairedSegment(5, tmp_path, tmp_path, None, None)])
     assert (nothing.end, unread.end) == (True, False)
     assert unread != _behind([part_of(tmp_path, file_of())])

@@ -9,7 +9,7 @@ import pytest
 from tests.builders import digest
 from tests.repair.scenes import Scene, actions, codes, recover, undecided
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.segment import Record

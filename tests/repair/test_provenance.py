@@ -16,7 +16,7 @@ from tests.repair.scenes import flip
 from tests.repair.trees import snapshot
 from waltzctl.engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index

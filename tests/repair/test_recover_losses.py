@@ -527,9 +527,9 @@ def test_any_mixture_of_damage_is_restored_from_a_replica_or_stays_named(tmp_pat
 
 def readable(scene: Scene) -> list[int]:
     """Ids that the scanner can still find in partition 0."""
+    from waltzctl.engine.scan.byte_source import FileSource
     from waltzctl.engine.scan.columns import RecordBatch
     from waltzctl.engine.scan.scanner import scan_records
-    from waltzctl.engine.scan.source import FileSource
 
     found: list[int] = []
     for path in sorted((scene.root / "0").glob("*.seg")):

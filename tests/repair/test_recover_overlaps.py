@@ -10,11 +10,11 @@ import pytest
 from tests.builders import build_directory, make_records, write_segment
 from tests.repair.scenes import recovered
 from tests.repair.trees import snapshot
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.segment import Record, segment_name
 
 Runs = Sequence[Sequence[Record]]

@@ -10,13 +10,13 @@ from fixtures.building import LAST, SEGMENTS, clean, put_segment, record, segmen
 from tests.repair.scenes import actions, codes, recovered, status
 from tests.repair.test_wrong_ids import WHOLE, stored, write
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
-from waltzctl.engine.storage.accepted_losses import read_ledger
 from waltzctl.engine.storage.append import PendingRecord, append_lines
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
 

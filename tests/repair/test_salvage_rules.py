@@ -32,7 +32,7 @@ from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_f
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import Piece, select
-from waltzctl.engine.scan.source import BytesSource, read_bytes
+from waltzctl.engine.scan.byte_source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records

@@ -15,7 +15,7 @@ from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError, In
 from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 
 
 @pytest.fixture

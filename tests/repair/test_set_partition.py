@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import snapshot
-from waltzctl.engine.columns.plan import PLAN
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable.disk import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, KeptMove, encode_entry
@@ -32,7 +32,7 @@ from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.availability import Availability, read_availability, save_marks
+from waltzctl.engine.storage.availability_marks import Availability, read_availability, save_marks
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.store import list_entries

@@ -12,13 +12,13 @@ from fixtures.building import LAST, SEGMENTS, Files, clean, index, put_segment, 
 from tests.repair.trees import snapshot
 from tests.trust.running import Said, called
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.accepted_losses import read_ledger
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.segment_recovery import Place, examine_segment
 from waltzctl.engine.storage.view import view_storage
 from waltzctl.formats.segment import Record, index_name, segment_name

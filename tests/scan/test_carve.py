@@ -10,9 +10,9 @@ import pytest
 from tests.builders import make_records
 from tests.scan.oracle import rows_of, segment_of
 from waltzctl.engine.scan import carve, probe
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.kernel import made_up_record
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records
 

@@ -193,7 +193,7 @@ def test_small_scan_imports_no_compiler() -> None:
     script = (
         "import sys\n"
         "from waltzctl.engine.scan.scanner import scan_records\n"
-        "from waltzctl.engine.scan.source import BytesSource\n"
+        "from waltzctl.engine.scan.byte_source import BytesSource\n"
         "list(scan_records(BytesSource(bytes(200)), first_transaction_id=0))\n"
         "print(sorted({'numba', 'llvmlite', 'construct.lib'} & sys.modules.keys() - {'construct.lib'}))\n"
     )

@@ -11,8 +11,8 @@ import pytest
 
 from tests.golden import GOLDEN, needs_golden
 from tests.scan.oracle import split
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import FileSource
 
 EXPECTED = sorted((GOLDEN / "expected" / "cluster-a").glob("*/partition-*.jsonl")) if GOLDEN else []
 

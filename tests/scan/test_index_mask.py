@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_records
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.index_mask import LEAST_ENTRIES, inside_index
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_entries, encode_records
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scan.oracle import Segment, assert_tiles, parse, rows_of, segment_of, split
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.builders import make_records, segment_header
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import Record
 
 RECORDS = make_records(12)

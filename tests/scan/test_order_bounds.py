@@ -8,11 +8,11 @@ import pytest
 
 from tests.builders import make_records, segment_header
 from waltzctl.engine.scan import order
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE, Judgement, OrderJudge
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 SIZE = 60

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waltzctl.engine.scan import probe as probes
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import OVERHEAD, made_up_record
 from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Found, Header, Probe
-from waltzctl.engine.scan.source import BytesSource
 
 GRANULE, CACHE = 64, 256
 MAX_ID = 2**63 - 1

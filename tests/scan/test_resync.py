@@ -14,11 +14,11 @@ from tests.builders import make_records
 from tests.scan.oracle import Segment, assert_tiles, segment_of, split
 from waltzctl.engine.scan import probe as probes
 from waltzctl.engine.scan import resync, scanner
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records
 

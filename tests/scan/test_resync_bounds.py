@@ -12,10 +12,10 @@ from tests.builders import make_records, segment_header
 from tests.scan.oracle import Segment, segment_of
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan import resync
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
 from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
 from waltzctl.engine.scan.resync import IndexHint, Resumption, Resynchroniser, out_of_reach
-from waltzctl.engine.scan.source import BytesSource
 from waltzctl.formats.segment import encode_entries
 
 

@@ -12,9 +12,9 @@ from tests.builders import make_records, segment_header
 from tests.scan.oracle import Segment, assert_tiles, rows_of, segment_of, split
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.scan import scanner, walk
+from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
-from waltzctl.engine.scan.source import BytesSource, FileSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 

@@ -12,10 +12,10 @@ import pytest
 from tests.builders import make_records
 from tests.scan.oracle import segment_of
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.scan import source as sources
+from waltzctl.engine.scan import byte_source as sources
+from waltzctl.engine.scan.byte_source import ByteSource, BytesSource, FileSource, only_zeros, read_bytes
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.scan.source import ByteSource, BytesSource, FileSource, only_zeros, read_bytes
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -12,13 +12,13 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Session]:
     """As the commands open it."""
-    from waltzctl.engine.spark.session import SparkOptions
+    from waltzctl.engine.spark.spark_session import SparkOptions
     from waltzctl.engine.spark.start import open_session
 
     with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:

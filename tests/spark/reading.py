@@ -12,8 +12,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, Filter
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.spark.batch import PushingReader, reader
-from waltzctl.engine.spark.columns import arrow_schema, pick, spark_schema
+from waltzctl.engine.spark.batch_read import PushingReader, reader
+from waltzctl.engine.spark.view_schemas import arrow_schema, pick, spark_schema
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 Row = dict[str, Any]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from waltzctl.engine.spark.columns import RECORD_COLUMNS, spark_schema
 from waltzctl.engine.spark.stream_directory import directory_stream
 from waltzctl.engine.spark.stream_node import node_stream
 from waltzctl.engine.spark.stream_reader import ADMISSION, WaltzStreamReader
+from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, spark_schema
 from waltzctl.formats.segment import Record, index_name, segment_name
 
 if TYPE_CHECKING:

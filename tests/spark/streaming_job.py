@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def main(job: Path) -> None:
-    from waltzctl.engine.spark.session import SparkOptions
-    from waltzctl.engine.spark.source import WaltzDataSource
+    from waltzctl.engine.spark.data_source import WaltzDataSource
+    from waltzctl.engine.spark.spark_session import SparkOptions
     from waltzctl.engine.spark.start import open_session
 
     told = json.loads(job.read_text())

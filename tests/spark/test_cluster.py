@@ -63,7 +63,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from waltzctl.engine.spark import shipping
-from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.data_source import WaltzDataSource
 
 builder = SparkSession.builder.master(sys.argv[1])
 spark = builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()

@@ -12,19 +12,19 @@ import pytest
 from tests.compare.clusters import extend, flip, make_cluster, remove_segment, rewrite, tear
 from waltzctl.engine.compare import ranges
 from waltzctl.engine.compare.compare import Compared, compare
-from waltzctl.engine.compare.outcome import CompareOptions, CompareSummary
-from waltzctl.engine.crew import Crew, LocalCrew
-from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary
+from waltzctl.engine.spark.spark_executor import SparkExecutor
+from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def said(paths: Sequence[Path], crew: Crew) -> list[Compared]:
+def said(paths: Sequence[Path], executor: TaskExecutor) -> list[Compared]:
     """Everything but how long it took."""
-    seen = list(compare(paths, CompareOptions(), crew))
+    seen = list(compare(paths, CompareOptions(), executor))
     return [replace(one, elapsed_seconds=0.0) if isinstance(one, CompareSummary) else one for one in seen]
 
 
@@ -35,7 +35,7 @@ def test_spark_says_what_threads_say(spark_session: Session, tmp_path: Path, mon
     remove_segment(nodes[2], 60)
     extend(nodes[2], 3)
     tear(nodes[1])
-    local = said(nodes, LocalCrew(2))
-    assert said(nodes, SparkCrew(spark_session)) == local
+    local = said(nodes, LocalExecutor(2))
+    assert said(nodes, SparkExecutor(spark_session)) == local
     monkeypatch.setattr(ranges, "RANGE", 1500)
-    assert said(nodes, SparkCrew(spark_session)) == said(nodes, LocalCrew(1))
+    assert said(nodes, SparkExecutor(spark_session)) == said(nodes, LocalExecutor(1))

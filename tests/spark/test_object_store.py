@@ -18,7 +18,7 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import dumped, examples, in_order, read, verified
 from tests.spark.streaming import Query, ids
-from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.spark.stream_reader import ADMISSION
 

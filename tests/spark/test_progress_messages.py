@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.test_crew import Heard
-from waltzctl.engine.spark.crew import SparkCrew
+from tests.spark.test_spark_executor import Heard
 from waltzctl.engine.spark.progress_messages import Receiver, Sender
+from waltzctl.engine.spark.spark_executor import SparkExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -73,7 +73,7 @@ def test_progress_moves_while_a_packet_is_in_work(spark_session: Session) -> Non
                 self.steps.append(amount)
 
     heard = Steps()
-    assert list(SparkCrew(spark_session, heard).map(_slow, range(12), weights=[10] * 12, what="slow")) == list(
+    assert list(SparkExecutor(spark_session, heard).map(_slow, range(12), weights=[10] * 12, what="slow")) == list(
         range(12)
     )
     assert heard.done == 120

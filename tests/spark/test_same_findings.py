@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
-from waltzctl.engine.crew import Crew, LocalCrew
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.outcome import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.salvage import salvage
-from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.spark_executor import SparkExecutor
+from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -28,8 +28,10 @@ CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))
 OPTIONS = [VerifyOptions(), VerifyOptions(quick=True), VerifyOptions(sample=0.5, sample_seed=3)]
 
 
-def seen(paths: list[Path], options: VerifyOptions, crew: Crew | None) -> tuple[list[Finding], VerifySummary]:
-    *findings, summary = verify(paths, options, crew=crew)
+def seen(
+    paths: list[Path], options: VerifyOptions, executor: TaskExecutor | None
+) -> tuple[list[Finding], VerifySummary]:
+    *findings, summary = verify(paths, options, executor=executor)
     assert isinstance(summary, VerifySummary)
     assert all(isinstance(one, Finding) for one in findings)
     return findings, replace(summary, elapsed_seconds=0)  # type: ignore[return-value]
@@ -39,17 +41,17 @@ def seen(paths: list[Path], options: VerifyOptions, crew: Crew | None) -> tuple[
 def test_verify_finds_the_same_in_the_corpus(spark_session: Session, options: VerifyOptions) -> None:
     here = seen(CORPUS, options, None)
     assert len(here[0]) > 20 or options.sample
-    assert seen(CORPUS, options, LocalCrew(2)) == here
-    assert seen(CORPUS, options, SparkCrew(spark_session)) == here
+    assert seen(CORPUS, options, LocalExecutor(2)) == here
+    assert seen(CORPUS, options, SparkExecutor(spark_session)) == here
 
 
 def test_verify_finds_the_same_in_parts_of_segments(
     spark_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("waltzctl.engine.inspect.crew_checks.PART", 300)
-    monkeypatch.setattr("waltzctl.engine.inspect.crew_checks.SHARES", 4096)
-    assert seen(CORPUS, VerifyOptions(), LocalCrew(2)) == seen(CORPUS, VerifyOptions(), None)
-    assert seen(CORPUS, VerifyOptions(), SparkCrew(spark_session)) == seen(CORPUS, VerifyOptions(), None)
+    monkeypatch.setattr("waltzctl.engine.inspect.distributed_checks.PART", 300)
+    monkeypatch.setattr("waltzctl.engine.inspect.distributed_checks.SHARES", 4096)
+    assert seen(CORPUS, VerifyOptions(), LocalExecutor(2)) == seen(CORPUS, VerifyOptions(), None)
+    assert seen(CORPUS, VerifyOptions(), SparkExecutor(spark_session)) == seen(CORPUS, VerifyOptions(), None)
 
 
 @needs_golden
@@ -57,25 +59,25 @@ def test_verify_finds_the_same_in_what_the_release_wrote(spark_session: Session)
     paths = sorted(GOLDEN.glob("cluster-a/storage-*")) + sorted(
         one.parent for one in GOLDEN.glob("crashed/**/waltz-storage.ctl")
     )
-    assert seen(paths, VerifyOptions(), SparkCrew(spark_session)) == seen(paths, VerifyOptions(), None)
+    assert seen(paths, VerifyOptions(), SparkExecutor(spark_session)) == seen(paths, VerifyOptions(), None)
 
 
 def test_status_says_the_same(spark_session: Session) -> None:
     for path in CORPUS[::4]:
-        assert storage_status(path, crew=SparkCrew(spark_session)) == storage_status(path)
+        assert storage_status(path, executor=SparkExecutor(spark_session)) == storage_status(path)
 
 
 def test_rebuild_index_plans_the_same(spark_session: Session) -> None:
     for name in ("stale-indexes", "missing-index", "flipped-bit"):
         path = Path("fixtures").resolve() / name / "storage"
-        assert plan_rebuild_index(path, crew=SparkCrew(spark_session)).plan == plan_rebuild_index(path).plan
+        assert plan_rebuild_index(path, executor=SparkExecutor(spark_session)).plan == plan_rebuild_index(path).plan
 
 
 def test_salvage_writes_the_same(spark_session: Session, tmp_path: Path) -> None:
     sources = [path for path in CORPUS if path.parent.name in ("flipped-bit", "lost-control-file")]
     reports = [
-        salvage(sources, to=tmp_path / name, crew=crew)
-        for name, crew in (("here", None), ("spark", SparkCrew(spark_session)))
+        salvage(sources, to=tmp_path / name, executor=executor)
+        for name, executor in (("here", None), ("spark", SparkExecutor(spark_session)))
     ]
     first, second = reports
     assert replace(first, path=second.path, findings=second.findings) == second
@@ -93,7 +95,7 @@ def test_a_worker_that_sees_another_file_of_the_same_name_is_told_apart(tmp_path
     target = tmp_path / "storage"
     shutil.copytree(Path("fixtures/clean-released/storage"), target)
 
-    class Elsewhere(LocalCrew):
+    class Elsewhere(LocalExecutor):
         """Its workers have a shorter first segment."""
 
         def map(self, work, tasks, *, weights, what):  # type: ignore[no-untyped-def]
@@ -105,4 +107,4 @@ def test_a_worker_that_sees_another_file_of_the_same_name_is_told_apart(tmp_path
             return iter(found)
 
     with pytest.raises(ClusterError, match="sees another file of this name"):
-        list(verify([target], crew=Elsewhere(1)))
+        list(verify([target], executor=Elsewhere(1)))

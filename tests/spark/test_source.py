@@ -17,11 +17,11 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
 from tests.spark.reading import FIXTURES, dumped, examples, in_order, read, verified
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.spark.batch import reader
-from waltzctl.engine.spark.columns import RECORD_COLUMNS, VIEWS, arrow_schema, columns_of, ddl, pick, spark_schema
+from waltzctl.engine.spark.batch_read import reader
+from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.read_options import parse
 from waltzctl.engine.spark.record_arrays import Constants, Gathering, arrow_batch
-from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, VIEWS, arrow_schema, columns_of, ddl, pick, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,8 +164,8 @@ def test_only_what_is_asked_for_is_made(storage: Path) -> None:
 
 
 def test_batches_are_bounded_in_rows_and_bytes(storage: Path) -> None:
+    from waltzctl.engine.scan.byte_source import FileSource
     from waltzctl.engine.scan.scanner import scan_records
-    from waltzctl.engine.scan.source import FileSource
 
     columns = pick("records", None, data=True)
     gathering = Gathering([one.name for one in columns], arrow_schema(columns), most_rows=10, most_bytes=200)

@@ -23,10 +23,10 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync
-from waltzctl.engine.spark import batch, segment_parts
-from waltzctl.engine.spark.batch import reader
-from waltzctl.engine.spark.columns import pick, spark_schema
-from waltzctl.engine.spark.splits import Part, pack, parts_for
+from waltzctl.engine.spark import batch_read, segment_parts
+from waltzctl.engine.spark.batch_read import reader
+from waltzctl.engine.spark.splits import SegmentPart, pack, parts_for
+from waltzctl.engine.spark.view_schemas import pick, spark_schema
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 
@@ -247,11 +247,11 @@ def test_planning_reads_one_header_whatever_the_number_of_segments(
 
 def test_small_segments_are_packed_and_large_ones_are_cut() -> None:
     job = SegmentJob(Path("/p/0"), 0, bytes=1000 << 10)
-    small = [Part("/p", SegmentJob(Path("/p/0"), number, bytes=10), None) for number in range(100)]
-    packed = list(pack([*small, Part("/p", job, None)], 1 << 20))
-    assert [one for packet in packed for one in packet] == [*small, Part("/p", job, None)]
+    small = [SegmentPart("/p", SegmentJob(Path("/p/0"), number, bytes=10), None) for number in range(100)]
+    packed = list(pack([*small, SegmentPart("/p", job, None)], 1 << 20))
+    assert [one for packet in packed for one in packet] == [*small, SegmentPart("/p", job, None)]
     assert len(packed) < 40
-    assert packed[-1] == (Part("/p", job, None),)
+    assert packed[-1] == (SegmentPart("/p", job, None),)
     assert parts_for(128, 128) == 1
     assert parts_for(1000, 128) == 8
 
@@ -327,9 +327,9 @@ def test_a_read_has_no_more_tasks_than_a_driver_can_hold(tmp_path: Path, monkeyp
     storage = build_directory(tmp_path / "s", {0: 200, 1: 200})
     tasks = len(packets(storage, splitSize=100))
     assert tasks > 100
-    monkeypatch.setattr(batch, "MAX_TASKS", tasks)
+    monkeypatch.setattr(batch_read, "MAX_TASKS", tasks)
     assert len(packets(storage, splitSize=100)) == tasks
-    monkeypatch.setattr(batch, "MAX_TASKS", tasks - 1)
+    monkeypatch.setattr(batch_read, "MAX_TASKS", tasks - 1)
     with pytest.raises(
         InvalidRequestError, match=f"with 100 bytes for a task, this read has more than {tasks - 1} tasks"
     ) as refused:

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.builders import build_directory, make_records
 from tests.spark.nodes import served
-from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.stream_reader import ADMISSION
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory

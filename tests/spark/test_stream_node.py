@@ -15,7 +15,7 @@ from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
 from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.spark import stream_node
-from waltzctl.engine.spark.columns import RECORD_COLUMNS
+from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS
 
 
 def _directory(tmp_path: Path, records: int, size: int | None = None) -> Path:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.running import invoke
-from waltzctl.engine.crew import Crew, LocalCrew
 from waltzctl.engine.errors import ClusterError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
-from waltzctl.engine.spark.crew import SparkCrew
-from waltzctl.engine.spark.tables import TableRequest, write_table
+from waltzctl.engine.spark.spark_executor import SparkExecutor
+from waltzctl.engine.spark.table_files import TableRequest, write_table
+from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 dataset = pytest.importorskip("pyarrow.dataset")
 
@@ -45,7 +45,7 @@ def dumped(path: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.parent.name)
 def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) -> None:
-    done = write_table(TableRequest(path, tmp_path / "table", "parquet"), LocalCrew(2))
+    done = write_table(TableRequest(path, tmp_path / "table", "parquet"), LocalExecutor(2))
     wanted = dumped(path)
     assert rows(tmp_path / "table") == wanted
     assert done.rows == len(wanted)
@@ -56,8 +56,11 @@ def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) 
 
 def test_a_table_written_by_spark_holds_the_same(spark_session: Session, tmp_path: Path) -> None:
     path = Path("fixtures/flipped-bit/storage")
-    crews: dict[str, Crew] = {"here": LocalCrew(1), "spark": SparkCrew(spark_session)}
-    found = {name: write_table(TableRequest(path, tmp_path / name, "parquet"), crew) for name, crew in crews.items()}
+    executors: dict[str, TaskExecutor] = {"here": LocalExecutor(1), "spark": SparkExecutor(spark_session)}
+    found = {
+        name: write_table(TableRequest(path, tmp_path / name, "parquet"), executor)
+        for name, executor in executors.items()
+    }
     assert found["spark"] == found["here"]
     assert [one.code.value for one in found["here"].findings] == ["record-checksum"]
     assert rows(tmp_path / "spark") == rows(tmp_path / "here") == dumped(path)
@@ -67,7 +70,7 @@ def test_spark_writes_json_lines_with_bytes_in_base64(spark_session: Session, tm
     import json
 
     path = Path("fixtures/clean-released/storage")
-    write_table(TableRequest(path, tmp_path / "table", "json", partitions=[1]), SparkCrew(spark_session))
+    write_table(TableRequest(path, tmp_path / "table", "json", partitions=[1]), SparkExecutor(spark_session))
     lines = [json.loads(line) for part in (tmp_path / "table").glob("*.json") for line in part.read_text().splitlines()]
     seen = sorted((line["transaction_id"], base64.b64decode(line["data"])) for line in lines)
     assert seen == [(one[2], one[4]) for one in dumped(path) if one[0] == 1]
@@ -76,12 +79,12 @@ def test_spark_writes_json_lines_with_bytes_in_base64(spark_session: Session, tm
 def test_a_job_that_spark_gives_up_leaves_no_directory(spark_session: Session, tmp_path: Path) -> None:
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "nonsense")
     with pytest.raises(ClusterError, match="nonsense"):
-        write_table(request, SparkCrew(spark_session))
+        write_table(request, SparkExecutor(spark_session))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
-    class Failing(LocalCrew):
+    class Failing(LocalExecutor):
         def map(self, work, tasks, *, weights, what):  # type: ignore[no-untyped-def]
             work(tasks[0])
             raise OSError(28, "No space left on device")
@@ -93,13 +96,13 @@ def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
 
 def test_what_exists_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="exists already"):
-        write_table(TableRequest(CORPUS[0], tmp_path, "parquet"), LocalCrew(1))
+        write_table(TableRequest(CORPUS[0], tmp_path, "parquet"), LocalExecutor(1))
 
 
 def test_ids_partitions_and_data_are_chosen(tmp_path: Path) -> None:
     path = Path("fixtures/clean-released/storage")
     request = TableRequest(path, tmp_path / "table", "orc", partitions=[1], first=5, last=9, data=False)
-    assert write_table(request, LocalCrew(1)).rows == 5
+    assert write_table(request, LocalExecutor(1)).rows == 5
     table = dataset.dataset(tmp_path / "table", format="orc").to_table()
     assert sorted(table["transaction_id"].to_pylist()) == [5, 6, 7, 8, 9]
     assert "data" not in table.column_names
@@ -107,7 +110,7 @@ def test_ids_partitions_and_data_are_chosen(tmp_path: Path) -> None:
 
 def test_segments_are_a_table_too(tmp_path: Path) -> None:
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "parquet", view="segments")
-    assert write_table(request, LocalCrew(1)).rows == 6
+    assert write_table(request, LocalExecutor(1)).rows == 6
 
 
 def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> None:

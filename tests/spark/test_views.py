@@ -12,11 +12,11 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import examples, in_order, packets, read, verified
-from waltzctl.engine.columns.finding import FINDING
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
-from waltzctl.engine.spark.columns import VIEWS
+from waltzctl.engine.spark.view_schemas import VIEWS
 
 SIZES = ("128MiB", "1000", "300")
 corpus = pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)

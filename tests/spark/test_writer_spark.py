@@ -19,7 +19,7 @@ from tests.interop.processes import Stage, wait_until
 from tests.spark.killing import PATIENCE, mortal
 from tests.spark.writing import is_clean, nothing_left, records_of
 from waltzctl.engine.spark import staging
-from waltzctl.engine.spark.source import WaltzDataSource
+from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.writer import in_order
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.spark.columns import RECORD_COLUMNS, arrow_schema, spark_schema
+from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, arrow_schema, spark_schema
 from waltzctl.engine.spark.writer import StorageWriter, storage_writer
 from waltzctl.formats.segment import Record
 

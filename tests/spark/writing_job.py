@@ -45,8 +45,8 @@ def _fails_once(lost: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def main(kind: str, source: str, target: str) -> None:
-    from waltzctl.engine.spark.session import SparkOptions
-    from waltzctl.engine.spark.source import WaltzDataSource
+    from waltzctl.engine.spark.data_source import WaltzDataSource
+    from waltzctl.engine.spark.spark_session import SparkOptions
     from waltzctl.engine.spark.start import open_session
 
     with open_session(SparkOptions("local[2,3]", (("spark.sql.shuffle.partitions", "2"),))) as session:

@@ -1,4 +1,4 @@
-"""What the tests of stats share: segments with times, crews that behave in particular ways, and comparison with dump."""
+"""What the tests of stats share: segments with times, executors that behave in particular ways, and comparison with dump."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from waltzctl.engine.crew import LocalCrew
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.stats.options import StatsOptions
 from waltzctl.engine.stats.report import StatsReport
 from waltzctl.engine.stats.stats import stats
+from waltzctl.engine.stats.stats_options import StatsOptions
+from waltzctl.engine.task_executor import LocalExecutor
 from waltzctl.formats.segment import SEGMENT_HEADER
 
 Task = TypeVar("Task")
@@ -46,7 +46,7 @@ class PicklingCrew:
 
 
 def count(*paths: Path, threads: int = 1, **options: object) -> StatsReport:
-    return stats(paths, StatsOptions(**options), LocalCrew(threads))  # type: ignore[arg-type]
+    return stats(paths, StatsOptions(**options), LocalExecutor(threads))  # type: ignore[arg-type]
 
 
 def same(report: StatsReport) -> StatsReport:

@@ -16,9 +16,9 @@ from tests.inspect.helpers import age
 from tests.stats.support import SMALL_PART, PicklingCrew, count, dumped, same, set_created, set_times
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.stats.axes import Interval
-from waltzctl.engine.stats.options import StatsOptions
 from waltzctl.engine.stats.report import StatsReport
 from waltzctl.engine.stats.stats import stats
+from waltzctl.engine.stats.stats_options import StatsOptions
 from waltzctl.engine.storage.places import place
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record
@@ -76,8 +76,8 @@ def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, nam
     report = count(storage)
     agrees_with_dump(report, storage)
     assert digest(storage) == before
-    crew = PicklingCrew()
-    parts = stats([storage], StatsOptions(part=SMALL_PART), crew)
+    executor = PicklingCrew()
+    parts = stats([storage], StatsOptions(part=SMALL_PART), executor)
     assert same(parts) == same(report)
 
 
@@ -135,9 +135,9 @@ def test_a_record_that_hides_another_one_is_counted_once_where_parts_meet(tmp_pa
     index[HEADER_SIZE + 8 : HEADER_SIZE + 16] = (HEADER_SIZE + 36 + 10).to_bytes(8, "big")
     index_of(storage).write_bytes(bytes(index))
     age(storage)
-    crew = PicklingCrew()
-    report = stats([storage], StatsOptions(part=300), crew)
-    assert len(crew.rounds) == 2
+    executor = PicklingCrew()
+    report = stats([storage], StatsOptions(part=300), executor)
+    assert len(executor.rounds) == 2
     agrees_with_dump(report, storage)
     assert [one.client for one in report.clients] == [1]
 

@@ -14,7 +14,7 @@ from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import LAYOUTS, built, damage, data_path, index_path, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, PartitionQuarantinedError
-from waltzctl.engine.scan.source import FileSource
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import _head, _not_indexed
 from waltzctl.engine.storage.control_file import OpenControlFile

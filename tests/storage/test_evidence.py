@@ -10,9 +10,9 @@ import pytest
 from tests.builders import build_directory, digest, make_records, segment_header
 from tests.storage.support import assert_quarantined_and_kept, codes, data_path, entries, index_path, opened
 from waltzctl.engine.errors import PartitionQuarantinedError, RefusedError
-from waltzctl.engine.storage.accepted_losses import ledger_path, still_lost, without
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.evidence import Evidence, checkpointed, evidence
+from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost, without
 from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import Layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,11 +19,17 @@ from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.places import (
     LARGE,
+    Kind,
     UrlPath,
     UrlSource,
+    access,
+    exists,
     file_numbers,
+    is_directory,
     listing,
+    local,
     names,
+    on_this_machine,
     open_source,
     place,
     read_range,
@@ -133,7 +140,18 @@ def test_names_sizes_and_kinds(bucket: Bucket) -> None:
     assert numbers[0] == here.stat().st_size
     assert numbers == listing(url)["waltz-storage.ctl"]
     assert read_range(control, 3, 9) == here.read_bytes()[3:12]
-    assert (url.is_dir(), url.is_file(), control.is_file(), (url / "none").exists()) == (True, False, True, False)
+    assert [access(one).kind(one) for one in (url, control, url / "none")] == [Kind.DIRECTORY, Kind.FILE, None]
+    assert (is_directory(url), is_directory(control), exists(control), exists(url / "none")) == (
+        True,
+        False,
+        True,
+        False,
+    )
+    assert (access(url).link(control), access(url).special(control), access(url).identity(control)) == (
+        False,
+        None,
+        str(control),
+    )
     with pytest.raises(NotADirectoryError):
         listing(control)
     with pytest.raises(FileNotFoundError):
@@ -152,6 +170,30 @@ def test_a_path_of_a_url_does_what_paths_do() -> None:
     assert {url: 1}[place("s3://bucket/node/3/0000000000000000008.seg/")] == 1
     assert str(place("file:///data/waltz")) == "/data/waltz"
     assert not isinstance(place("/data/waltz"), UrlPath)
+
+
+def test_kinds_of_what_stands_under_a_local_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    here = access(tmp_path)
+    kinds = {name: here.kind(tmp_path / name) for name in ("file", "pipe", "link", "loop", "dangling", "free")}
+    assert kinds == {
+        "file": Kind.FILE, "pipe": Kind.SPECIAL, "link": Kind.FILE, "loop": Kind.DIRECTORY, "dangling": None, "free": None
+    }  # fmt: skip
+    assert [name for name in kinds if here.named(tmp_path / name)] == ["file", "pipe", "link", "loop", "dangling"]
+    assert [name for name in kinds if here.link(tmp_path / name)] == ["link", "loop", "dangling"]
+
+
+def test_only_a_path_of_this_machine_can_be_written_to(tmp_path: Path) -> None:
+    url = place("memory://somewhere/node")
+    assert local(tmp_path) == tmp_path
+    assert (on_this_machine(tmp_path), on_this_machine(url)) == (True, False)
+    assert not hasattr(url, "exists"), "a URL is a name: nothing that asks a disk can be asked of it"
+    with pytest.raises(InvalidRequestError, match="memory://somewhere/node: what lies behind a URL is read and never"):
+        local(url)
 
 
 def test_a_pickled_path_brings_what_opens_its_file_system() -> None:

@@ -16,7 +16,7 @@ from tests.builders import build_directory, make_records
 from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, offset_of, opened, write_at
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import CorruptRecordError, InvalidRequestError
-from waltzctl.engine.scan import source
+from waltzctl.engine.scan import byte_source
 from waltzctl.engine.storage import segment_reader
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.engine.storage.partition import Partition
@@ -91,13 +91,13 @@ def test_a_list_is_one_read_of_the_index_and_one_of_the_data(tmp_path: Path, mon
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         partition.read_wire(0, 1)
-        real = source.FileSource.read_into
+        real = byte_source.FileSource.read_into
 
-        def counted(self: source.FileSource, offset: int, buffer: memoryview) -> int:
+        def counted(self: byte_source.FileSource, offset: int, buffer: memoryview) -> int:
             reads.append(Path(self.name).suffix)
             return real(self, offset, buffer)
 
-        monkeypatch.setattr(source.FileSource, "read_into", counted)
+        monkeypatch.setattr(byte_source.FileSource, "read_into", counted)
         assert partition.read_wire(3, 20).count == 20
     assert reads == [".idx", ".seg"]
 

@@ -157,7 +157,7 @@ def _append(
 ) -> ExitStatus:
     from waltzctl.engine.storage.append import AppendSession, grouped, storage_to_append_to
     from waltzctl.engine.storage.directory import StorageDirectory
-    from waltzctl.engine.storage.options import StorageOptions
+    from waltzctl.engine.storage.storage_options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
     from waltzctl.objects.repair import APPEND_RESULT

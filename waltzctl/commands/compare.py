@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,15 +11,23 @@ from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, path_of
-from waltzctl.render.progress import progress
+from waltzctl.options import (
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    partitions_of,
+    path_of,
+    place_of,
+)
+from waltzctl.render.progress_bar import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
     from waltzctl.objects.compare import PlanFile
-    from waltzctl.render.progress import NoProgress, TerminalProgress
+    from waltzctl.render.progress_bar import NoProgress, TerminalProgress
 
 MANUAL = Manual(
     name="compare",
@@ -139,21 +147,20 @@ def run(
     computing: Computing = Computing(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Compare and report."""
-    wanted = [path_of(text, name="DIR", remote=True) for text in paths]
+    wanted = [place_of(text, name="DIR") for text in paths]
     plans = None if plan_dir is None else path_of(plan_dir, name="--plan-dir")
     table = None if differences is None else path_of(differences, name="--differences")
     if allow_data_loss and plans is None:
         raise typer.BadParameter("nothing is changed without a plan; add --plan-dir", param_hint="'--allow-data-loss'")
 
     from waltzctl.engine.compare.compare import compare
-    from waltzctl.engine.compare.outcome import CompareOptions
-    from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.storage.places import UrlPath
+    from waltzctl.engine.compare.comparison import CompareOptions
+    from waltzctl.engine.task_executor import LocalExecutor
     from waltzctl.output_file import check_outside
 
     for path in wanted:
         for target in (plans, table):
-            if target is not None and not isinstance(path, UrlPath):
+            if target is not None:
                 check_outside(target, path)
     if table is not None:
         from waltzctl.engine.compare.differences import load_arrow
@@ -163,11 +170,11 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
-        computing.crew(wanted, listener, quiet=quiet) as crew,
+        computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
         keep = plans is not None or table is not None
         report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
-        for seen in compare(wanted, options, crew or LocalCrew(progress=listener)):
+        for seen in compare(wanted, options, executor or LocalExecutor(progress=listener)):
             report.show(seen)
         listener.close()
         return report.finish(plans, table, allow_data_loss=allow_data_loss)
@@ -180,7 +187,7 @@ class _Report:
         self,
         console: Console,
         listener: TerminalProgress | NoProgress,
-        paths: Sequence[Path],
+        paths: Sequence[PurePath],
         *,
         assumed: bool,
         keep: bool,
@@ -195,8 +202,8 @@ class _Report:
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
-        from waltzctl.engine.columns.finding import FINDING
-        from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+        from waltzctl.engine.columns.finding_columns import FINDING
+        from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
         from waltzctl.objects.compare import comparison_object
 
@@ -241,9 +248,10 @@ class _Report:
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:
-        from waltzctl.engine.columns.plan import PLAN
+        from waltzctl.engine.columns.plan_columns import PLAN
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
+        from waltzctl.engine.storage.places import absolute
         from waltzctl.objects.compare import PlanFile
         from waltzctl.output_file import replacing_text
         from waltzctl.render.json import JsonWriter
@@ -253,9 +261,9 @@ class _Report:
             disk.make_directory(directory)
         files: list[PlanFile] = []
         for repair in found:
-            number = next(n for n, path in enumerate(self._paths, 1) if path.absolute() == repair.plan.path.absolute())
+            number = next(n for n, path in enumerate(self._paths, 1) if absolute(path) == absolute(repair.plan.path))
             replica = self._paths[number - 1]
-            file = directory / f"{number}-{replica.absolute().name or 'replica'}.json"
+            file = directory / f"{number}-{absolute(replica).name or 'replica'}.json"
             with replacing_text(file) as target:
                 writer = JsonWriter(target, single=True)
                 writer.write(PLAN.shown(repair.plan))

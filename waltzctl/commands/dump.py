@@ -26,6 +26,7 @@ from waltzctl.options import (
     What,
     partitions_of,
     path_of,
+    place_of,
     transaction_of,
 )
 
@@ -192,7 +193,7 @@ def run(
 
         return export_table(
             Export(
-                path=path_of(path, remote=True),
+                path=place_of(path),
                 target=path_of(output, name="-o"),
                 format=export,
                 what=what or What.RECORDS,
@@ -212,7 +213,7 @@ def run(
     from waltzctl.storage_dump import Request, dump
 
     request = Request(
-        path=path_of(path, remote=True),
+        path=place_of(path),
         what=what,
         partitions=partitions,
         first=first,

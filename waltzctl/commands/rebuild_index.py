@@ -22,7 +22,7 @@ from waltzctl.options import (
     partitions_of,
     path_of,
 )
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from waltzctl.engine.crew import LocalCrew
     from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+    from waltzctl.engine.task_executor import LocalExecutor
 
     given = Arguments.of(partitions, everything=everything)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
@@ -78,9 +78,9 @@ def run(
         def make() -> Repair:
             with (
                 progress(quiet=quiet, verbose=verbose) as listener,
-                computing.crew([storage], listener, quiet=quiet) as crew,
+                computing.executor([storage], listener, quiet=quiet) as executor,
             ):
-                crew = crew or LocalCrew(progress=listener)
-                return plan_rebuild_index(storage, partitions=partitions, everything=everything, crew=crew)
+                executor = executor or LocalExecutor(progress=listener)
+                return plan_rebuild_index(storage, partitions=partitions, everything=everything, executor=executor)
 
         return repair_with(console, switches, MANUAL.name, storage, given, make)

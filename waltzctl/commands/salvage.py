@@ -12,7 +12,7 @@ from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         with (
             progress(quiet=quiet, verbose=verbose) as listener,
-            computing.crew((), listener, quiet=quiet) as crew,  # auto: here, since an image has no names to plan from
+            computing.executor(
+                (), listener, quiet=quiet
+            ) as executor,  # auto: here, since an image has no names to plan from
         ):
             report = salvage(
                 wanted,
@@ -171,7 +173,7 @@ def run(
                 layout=None if layout is None else Layout(layout.value),
                 control_at=control_at,
                 progress=listener,
-                crew=crew,
+                executor=executor,
             )
         status = ExitStatus.from_label(report.exit_status_name)
         if not (quiet and console.for_people and status is ExitStatus.CLEAN):

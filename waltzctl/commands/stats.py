@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -20,8 +20,9 @@ from waltzctl.options import (
     parsed,
     partitions_of,
     path_of,
+    place_of,
 )
-from waltzctl.render.progress import progress
+from waltzctl.render.progress_bar import progress
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ def run(
     """Count and show."""
     partitions = partitions_of(partition)
     seconds = None if bucket.strip().lower() == "auto" else parsed("--bucket", bucket, parse_duration)
-    wanted = [path_of(text, remote=True) for text in paths]
+    wanted = [place_of(text) for text in paths]
     target = None if html is None else path_of(html, name="--html")
-    from waltzctl.engine.crew import LocalCrew
-    from waltzctl.engine.stats.options import StatsOptions
     from waltzctl.engine.stats.stats import stats
+    from waltzctl.engine.stats.stats_options import StatsOptions
+    from waltzctl.engine.task_executor import LocalExecutor
 
     if target is not None:
         _check_target(target, wanted)
@@ -148,9 +149,9 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
-        computing.crew(wanted, listener, quiet=quiet) as crew,
+        computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
-        report = stats(wanted, options, crew or LocalCrew(progress=listener))
+        report = stats(wanted, options, executor or LocalExecutor(progress=listener))
         listener.close()
         if target is not None:
             _write_page(report, target, wanted)
@@ -159,7 +160,7 @@ def run(
     return ExitStatus.from_label(report.exit_status_name)
 
 
-def _check_target(target: Path, paths: list[Path]) -> None:
+def _check_target(target: Path, paths: list[PurePath]) -> None:
     """Refuse a page inside a storage that is only inspected.  Raises RefusedError, NotWaltzError."""
     from waltzctl.engine.storage.view import resolve
     from waltzctl.output_file import check_outside
@@ -168,7 +169,7 @@ def _check_target(target: Path, paths: list[Path]) -> None:
         check_outside(target, resolve(path).storage or path)
 
 
-def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
+def _write_page(report: StatsReport, target: Path, paths: list[PurePath]) -> None:
     from waltzctl.output_file import replacing_text
     from waltzctl.render.stats_html import page
 
@@ -177,7 +178,7 @@ def _write_page(report: StatsReport, target: Path, paths: list[Path]) -> None:
 
 
 def _show(report: StatsReport, console: Console) -> None:
-    from waltzctl.engine.columns.finding import FINDING
+    from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.objects.stats import stats_objects
     from waltzctl.render.stats import conclusion, stats_lines
 

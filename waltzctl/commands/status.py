@@ -18,15 +18,8 @@ from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import (
-    FormatOption,
-    PartitionsOption,
-    QuietOption,
-    VerboseOption,
-    partitions_of,
-    path_of,
-)
-from waltzctl.render.progress import progress
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, place_of
+from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -105,9 +98,9 @@ def run(
         if nodes is None:
             with (
                 progress(quiet=quiet, verbose=verbose) as listener,
-                computing.crew((), listener, quiet=quiet) as crew,  # both ends of each segment: never a minute
+                computing.executor((), listener, quiet=quiet) as executor,  # both ends of each segment: never a minute
             ):
-                found = storage_status(path_of(path, remote=True), partitions, crew)
+                found = storage_status(place_of(path), partitions, executor)
         else:
             from waltzctl.node_inspection import status_of_node
 
@@ -117,7 +110,7 @@ def run(
 
 
 def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> ExitStatus:
-    from waltzctl.engine.inspect.outcome import Tally
+    from waltzctl.engine.inspect.verification import Tally
 
     tally = Tally()
     for finding in found.findings:

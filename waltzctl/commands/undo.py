@@ -115,6 +115,7 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
+    from waltzctl.engine.storage.places import local
     from waltzctl.engine.storage.store import concerned, list_entries
     from waltzctl.engine.storage.view import TargetKind, resolve
 
@@ -131,7 +132,8 @@ def run(
         assert age is not None  # checked above
         with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
             return prune_quarantine(console, named, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
-    storage, entries = target.storage, list_entries(target.storage)
+    storage = local(target.storage)
+    entries = list_entries(storage)
     if target.partition is not None:
         mine = [entry for entry in entries if target.partition in (concerned(entry) or {target.partition})]
         if others := {entry.id for entry in entries} - {entry.id for entry in mine} & {entry_id}:

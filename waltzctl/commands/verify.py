@@ -29,14 +29,15 @@ from waltzctl.options import (
     parsed,
     partitions_of,
     path_of,
+    place_of,
 )
-from waltzctl.render.progress import NoProgress, TerminalProgress, progress
+from waltzctl.render.progress_bar import NoProgress, TerminalProgress, progress
 from waltzctl.values import counted, human_bytes, human_duration, parse_duration, parse_percent, parse_rate
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.findings import Finding
-    from waltzctl.engine.inspect.outcome import ManifestRequest, VerifySummary
+    from waltzctl.engine.inspect.verification import ManifestRequest, VerifySummary
 
 
 class Release(enum.StrEnum):
@@ -240,9 +241,9 @@ def run(
     refuse_without_node(connection)
     if release is not None and partitions is not None:
         raise typer.BadParameter("a node opens all partitions; leave --partition out", param_hint="'--for'")
-    wanted = [path_of(text, remote=True) for text in paths]
+    wanted = [place_of(text) for text in paths]
 
-    from waltzctl.engine.inspect.outcome import VerifyOptions
+    from waltzctl.engine.inspect.verification import VerifyOptions
     from waltzctl.engine.inspect.verify import verify
     from waltzctl.interrupt import showing
 
@@ -259,10 +260,10 @@ def run(
     with (
         Console(output_format, quiet=quiet, verbose=verbose) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
-        computing.crew(wanted, listener, quiet=quiet) as crew,
+        computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
         report = _Report(console)
-        stream = verify(wanted, options, listener, crew)
+        stream = verify(wanted, options, listener, executor)
         try:
             for seen in stream:
                 with showing() as interrupt, listener.paused():
@@ -278,7 +279,7 @@ def run(
 
 def _manifest(text: str | None, key: str | None) -> ManifestRequest | None:
     """What ``--manifest`` and ``--manifest-key`` ask for."""
-    from waltzctl.engine.inspect.outcome import ManifestRequest
+    from waltzctl.engine.inspect.verification import ManifestRequest
 
     if text is None:
         if key is not None:
@@ -298,7 +299,7 @@ def _verify_nodes(
     rate: int | None,
 ) -> ExitStatus:
     from waltzctl.engine.client.inspect import NodeVerifyOptions
-    from waltzctl.engine.inspect.outcome import VerifySummary
+    from waltzctl.engine.inspect.verification import VerifySummary
     from waltzctl.interrupt import showing
     from waltzctl.node_inspection import verify_nodes
 
@@ -328,7 +329,7 @@ class _Report:
 
     def show(self, seen: Finding | VerifySummary) -> None:
         """Show one item of the stream."""
-        from waltzctl.engine.columns.finding import FINDING
+        from waltzctl.engine.columns.finding_columns import FINDING
         from waltzctl.engine.findings import Finding
         from waltzctl.objects.verify import VERIFY_SUMMARY
 

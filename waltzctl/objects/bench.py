@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, COUNT32, INT64, SIZE, TEXT, one_of
-from waltzctl.objects.kinds import BYTE_RATE, POSITIVE, RATE, SECONDS
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, SIZE, TEXT, one_of
+from waltzctl.objects.command_kinds import BYTE_RATE, POSITIVE, RATE, SECONDS
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BASE64,
     BOOLEAN,
     CHECKSUM,
@@ -23,12 +23,12 @@ from waltzctl.engine.columns.kinds import (
     columns_named,
     one_of,
 )
-from waltzctl.engine.columns.record import RECORD
-from waltzctl.objects.kinds import EXIT_STATUS, SECONDS, UNMODIFIED
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.objects.command_kinds import EXIT_STATUS, SECONDS, UNMODIFIED
 from waltzctl.objects.verify import elapsed, label, nothing_modified
 
 if TYPE_CHECKING:
-    from waltzctl.engine.compare.outcome import CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
     from waltzctl.engine.repair.plan import Plan
 
 VERDICT = one_of("equal", "recoverable", "undecidable", "lost")
@@ -38,8 +38,8 @@ VERDICT = one_of("equal", "recoverable", "undecidable", "lost")
 class PlanFile:
     """A plan for a replica, and the file that it was written to."""
 
-    replica: Path
-    file: Path
+    replica: PurePath
+    file: PurePath
     plan: Plan
 
 
@@ -147,7 +147,7 @@ def _divergence(one: PartitionComparison) -> list[Object]:
     return [SIDE.keys(side, paths=_holders(paths, versions, side.replica)) for side in found.sides]
 
 
-def _holders(paths: Sequence[Path], versions: Iterable[int], version: int) -> tuple[str, ...]:
+def _holders(paths: Sequence[PurePath], versions: Iterable[int], version: int) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path, its in zip(paths, versions, strict=True) if its == version)
 
 
@@ -252,7 +252,7 @@ COMPARE_SUMMARY = ObjectType(
 )
 
 
-def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differences: Path | None) -> Object:
+def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differences: PurePath | None) -> Object:
     """**compare-summary**.  `plans` and `differences`: what was written beside."""
     said = None if differences is None else os.fspath(differences)
     return COMPARE_SUMMARY.shown(summary, plans=[_PLAN_FILE.keys(one) for one in plans], differences=said)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from waltzctl.engine.columns.column import Column, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import TEXT, one_of
+from waltzctl.engine.columns.column_kinds import TEXT, one_of
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.exit_status import ExitStatus
-from waltzctl.objects.kinds import EXIT_STATUS
+from waltzctl.objects.command_kinds import EXIT_STATUS
 
 
 def _status(error: Any) -> str:

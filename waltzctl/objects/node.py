@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import ABSENT, Column, Kind, Object, ObjectType, Stands, or_null
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, COUNT32, INT64, INTEGER, TEXT, one_of
-from waltzctl.engine.columns.plan import ARGUMENTS, PLAN, STEP
-from waltzctl.objects.kinds import ADDRESS
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, INTEGER, TEXT, one_of
+from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
+from waltzctl.objects.command_kinds import ADDRESS
 from waltzctl.values import printable
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
-    from waltzctl.engine.client.plan import NodePlan
+    from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.errors import WaltzError
     from waltzctl.formats.wire.records import SessionInfo
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from pathlib import Path
+from pathlib import PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import ABSENT, Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, LAYOUT, PATH, SIZE, TEXT, one_of
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, LAYOUT, PATH, SIZE, TEXT, one_of
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.exit_status import ExitStatus
-from waltzctl.objects.kinds import EXIT_STATUS, RFC3339
+from waltzctl.objects.command_kinds import EXIT_STATUS, RFC3339
 from waltzctl.values import printable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def result_object(
     plan_hash: str,
     applied: bool,
     undo_id: str | None,
-    quarantine: Path | None,
+    quarantine: PurePath | None,
     status: str,
     exit_status: ExitStatus,
     findings: Iterable[Finding] = (),

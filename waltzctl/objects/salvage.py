@@ -6,8 +6,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from waltzctl.engine.columns.column import Column, Columns, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     COUNT,
     COUNT32,
@@ -22,7 +21,8 @@ from waltzctl.engine.columns.kinds import (
     WORD,
     one_of,
 )
-from waltzctl.objects.kinds import EXIT_STATUS
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.objects.command_kinds import EXIT_STATUS
 from waltzctl.objects.verify import label
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Column, Columns, Kind, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, PATH, TEXT, TIME, one_of
-from waltzctl.objects.kinds import MILLISECONDS, PORT, RATE
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, PATH, TEXT, TIME, one_of
+from waltzctl.objects.command_kinds import MILLISECONDS, PORT, RATE
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.readings import NodeReading, PartitionReading

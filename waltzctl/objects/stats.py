@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Column, Object, ObjectType, or_null
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     COUNT,
     INT32,
@@ -20,7 +20,7 @@ from waltzctl.engine.columns.kinds import (
     TIME,
     one_of,
 )
-from waltzctl.objects.kinds import BYTE_RATE, EXIT_STATUS, RATE, SECONDS, STATUS, UNMODIFIED
+from waltzctl.objects.command_kinds import BYTE_RATE, EXIT_STATUS, RATE, SECONDS, STATUS, UNMODIFIED
 from waltzctl.objects.verify import elapsed, label, nothing_modified
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltzctl.engine.columns.column import Column, Form, Object, ObjectType, Stands, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     COUNT,
     COUNT32,
@@ -20,7 +19,8 @@ from waltzctl.engine.columns.kinds import (
     TIME,
     one_of,
 )
-from waltzctl.engine.columns.segment import ids
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import ids
 
 
 def _switches(shown: Object) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from waltzctl.engine.columns.column import Column, ObjectType, or_null
-from waltzctl.engine.columns.kinds import BOOLEAN, COUNT, SIZE, one_of
-from waltzctl.objects.kinds import EXIT_STATUS, SECONDS, STATUS, UNMODIFIED
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, SIZE, one_of
+from waltzctl.objects.command_kinds import EXIT_STATUS, SECONDS, STATUS, UNMODIFIED
 
 
 def elapsed(one: Any) -> float:

@@ -10,7 +10,7 @@ from waltzctl.engine.columns.column import Object
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
-    from waltzctl.engine.compare.outcome import CompareSummary
+    from waltzctl.engine.compare.comparison import CompareSummary
     from waltzctl.objects.compare import PlanFile
     from waltzctl.render.table import TableWriter
 

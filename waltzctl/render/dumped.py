@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Object
-from waltzctl.engine.columns.kinds import base64_text
-from waltzctl.engine.columns.record import RECORD
+from waltzctl.engine.columns.column_kinds import base64_text
+from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.options import DataForm
 
 if TYPE_CHECKING:

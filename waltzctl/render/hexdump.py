@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, TextIO
 
 from waltzctl.engine.durable import disk
@@ -152,7 +152,7 @@ class HexdumpWriter:
             self._layout, self._control_path = item.layout, item.path
             self._structure(item.path, CONTROL_HEADER, 0)
 
-    def _file(self, partition: int | None, segment: int, suffix: str) -> Path:
+    def _file(self, partition: int | None, segment: int, suffix: str) -> PurePath:
         """Where a segment's file is."""
         target = self._target
         if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX):
@@ -160,7 +160,7 @@ class HexdumpWriter:
         name = segment_name(segment) if suffix == SEGMENT_SUFFIX else index_name(segment)
         return (target.path / str(partition) if target.kind is TargetKind.STORAGE else target.path) / name
 
-    def _structure(self, path: Path, schema: CompiledSchema, offset: int) -> None:
+    def _structure(self, path: PurePath, schema: CompiledSchema, offset: int) -> None:
         try:
             data = disk.read_range(path, offset, schema.size)
         except FileNotFoundError:
@@ -191,7 +191,7 @@ class HexdumpWriter:
         if finding.length > DAMAGE_SHOWN:
             self._line(f"   and {finding.length - DAMAGE_SHOWN} bytes more")
 
-    def _head(self, path: Path) -> None:
+    def _head(self, path: PurePath) -> None:
         heading = printable(str(path))
         if heading != self._heading:
             self._line(f"{'' if not self._heading else chr(10)}{heading}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl import __version__
@@ -34,7 +34,7 @@ ROWS = 1000
 """Rows of a table of gaps, findings, segments or buckets."""
 
 
-def page(report: StatsReport, paths: Sequence[Path]) -> Iterator[str]:
+def page(report: StatsReport, paths: Sequence[PurePath]) -> Iterator[str]:
     """The page, in pieces."""
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

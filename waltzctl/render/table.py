@@ -38,7 +38,7 @@ class Heading:
 @cache
 def headings(kind: str) -> tuple[Heading, ...]:
     """The columns of a table of such objects; none where they are no rows."""
-    from waltzctl.objects.catalogue import OBJECTS
+    from waltzctl.objects.all_objects import OBJECTS
     from waltzctl.objects.status import PARTITION_STATUS
 
     shown = PARTITION_STATUS if kind == PARTITION_STATUS.name else OBJECTS[kind]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import Object
-from waltzctl.engine.columns.segment import ids
+from waltzctl.engine.columns.segment_columns import ids
 from waltzctl.values import format_ranges, human_bytes, printable
 
 if TYPE_CHECKING:

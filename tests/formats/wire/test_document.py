@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from waltzctl.engine.net.limits import PortLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -104,8 +104,8 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
+    from waltzctl.engine.client.admin_records import DEFAULT_BYTES
     from waltzctl.engine.client.copying import Comparison, CopyOptions
-    from waltzctl.engine.client.reading import DEFAULT_BYTES
     from waltzctl.partition_copy import recover_partition
 
     options = CopyOptions(

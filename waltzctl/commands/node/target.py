@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from waltzctl.console import Console
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.client.connection_factory import ConnectionFactory
-    from waltzctl.engine.client.plan import NodePlan
     from waltzctl.repair_procedure import Switches
 
 Result = TypeVar("Result")
@@ -113,7 +113,7 @@ def change_partitions(
     done: str,
 ) -> ExitStatus:
     """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
-    from waltzctl.engine.client.plan import apply_plan
+    from waltzctl.engine.client.change_plan import apply_plan
 
     reach = target.reach(console)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import Column, Kind, ObjectType, or_null
-from waltzctl.engine.columns.kinds import COUNT, INT64, OFFSET, PARTITION, PATH, SEVERITY, SIZE, TEXT
+from waltzctl.engine.columns.column_kinds import COUNT, INT64, OFFSET, PARTITION, PATH, SEVERITY, SIZE, TEXT
 
 _CODE = Kind(
     "code",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity
@@ -17,8 +17,8 @@ class ManifestRequest:
     `key`: an Ed25519 key in PEM form, to sign with or to check the signature; `tool`: what writes it.
     """
 
-    path: Path
-    key: Path | None = None
+    path: PurePath
+    key: PurePath | None = None
     tool: str = "waltzctl"
 
 
@@ -37,7 +37,7 @@ class VerifyOptions:
     sample: float | None = None
     max_duration: float | None = None
     limit_rate: int | None = None
-    resume: Path | None = None
+    resume: PurePath | None = None
     threads: int | None = None
     sample_seed: int = 0
     ends_only: bool = False

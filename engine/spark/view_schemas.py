@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from waltzctl.engine.columns.column import Column, Columns, Stands
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import TEXT
-from waltzctl.engine.columns.record import RECORD
-from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
+from waltzctl.engine.columns.column_kinds import TEXT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ class Session:
         self.spark = spark
         self.options = options
         self._stack = stack
-        self.hands = _hands(spark, options)
+        self.parallelism = _parallelism(spark, options)
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class Session:
         self._stack.close()
 
 
-def _hands(spark: SparkSession, options: SparkOptions) -> int:
+def _parallelism(spark: SparkSession, options: SparkOptions) -> int:
     if options.connect:
         return max(2, int(spark.conf.get("spark.sql.leafNodeDefaultParallelism", None) or 2))
     return int(spark.sparkContext.defaultParallelism)

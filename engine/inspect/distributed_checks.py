@@ -1,4 +1,4 @@
-"""Segments checked by a crew, on other machines perhaps: what they are sent, what they send back, and how it is put together.
+"""Segments checked by an executor, on other machines perhaps: what is sent, what comes back, and how it is put together.
 
 A large segment travels in parts that begin where its index proves a record to begin.  Parts in which nothing is wrong, and
 which join, are one sound segment; any other segment is checked once more as a whole, by one worker, so that what is said of
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings.indexes import WrongEntries
-from waltzctl.engine.inspect.limits import CutShort, Limits
-from waltzctl.engine.inspect.outcome import VerifyOptions
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.task_executor import TaskExecutor
 
 SHARES = 4
 """Parts for each worker below which segments are cut."""
@@ -92,28 +92,35 @@ def check(task: CheckTask) -> Checked:
 
 
 def check_all(
-    jobs: Sequence[SegmentJob], options: VerifyOptions, limits: Limits, crew: Crew, *, deadline: float | None
+    jobs: Sequence[SegmentJob],
+    options: VerifyOptions,
+    limits: Limits,
+    executor: TaskExecutor,
+    *,
+    deadline: float | None,
 ) -> list[SegmentReport]:
-    """The reports about `jobs`, in their order; `limits` counts what was read.  Raises what the crew raises."""
-    share = None if options.limit_rate is None else max(1, options.limit_rate // max(1, crew.hands))
+    """The reports about `jobs`, in their order; `limits` counts what was read.  Raises what the executor raises."""
+    share = None if options.limit_rate is None else max(1, options.limit_rate // max(1, executor.parallelism))
     terms = Terms(replace(options, resume=None, threads=None), deadline, share)
     tasks: list[CheckTask] = []
     spans: list[range] = []
-    part_size = max(PART, sum(job.bytes for job in jobs) // (SHARES * max(1, crew.hands)))
+    part_size = max(PART, sum(job.bytes for job in jobs) // (SHARES * max(1, executor.parallelism)))
     for job in jobs:
         begin = len(tasks)
         parts = _parts(job, part_size, options, limits)
         tasks += [CheckTask(job, terms, part) for part in parts] or [CheckTask(job, terms)]
         spans.append(range(begin, len(tasks)))
     weights = [_weight(task, options) for task in tasks]
-    answers = list(crew.map(check, tasks, weights=weights, what="verify"))
+    answers = list(executor.map(check, tasks, weights=weights, what="verify"))
     reports: list[SegmentReport | None] = [
         _join(job, [answers[number] for number in span], limits) for job, span in zip(jobs, spans, strict=True)
     ]
     again = [number for number, report in enumerate(reports) if report is None]
     if again:
         redone = [CheckTask(jobs[number], terms) for number in again]
-        whole = crew.map(check, redone, weights=[jobs[number].bytes for number in again], what="verify whole segments")
+        whole = executor.map(
+            check, redone, weights=[jobs[number].bytes for number in again], what="verify whole segments"
+        )
         for number, answer in zip(again, whole, strict=True):
             limits.bytes_read += answer.bytes
             reports[number] = answer.report

@@ -22,11 +22,11 @@ _AHEAD = 3
 """Tasks for each thread that may be in work or wait for their turn."""
 
 
-class Crew(Protocol):
+class TaskExecutor(Protocol):
     """Does independent tasks."""
 
     @property
-    def hands(self) -> int:
+    def parallelism(self) -> int:
         """About how many tasks are in work at the same time."""
 
     def map(
@@ -45,7 +45,7 @@ class Crew(Protocol):
         """
 
 
-class LocalCrew:
+class LocalExecutor:
     """Threads of this process.  The kernels and the reading of files let go of the interpreter's lock."""
 
     def __init__(self, threads: int | None = None, progress: Progress = SILENT) -> None:
@@ -53,7 +53,7 @@ class LocalCrew:
         self._progress = progress
 
     @property
-    def hands(self) -> int:
+    def parallelism(self) -> int:
         """Number of threads."""
         return self._threads
 
@@ -65,7 +65,7 @@ class LocalCrew:
         weights: Sequence[int],
         what: str,
     ) -> Iterator[Result]:
-        """See `Crew.map`."""
+        """See `TaskExecutor.map`."""
         self._progress.start(what, sum(weights))
         if self._threads == 1 or len(tasks) < 2:
             for task, weight in zip(tasks, weights, strict=True):

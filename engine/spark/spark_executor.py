@@ -1,4 +1,4 @@
-"""A crew of Spark's workers: each Spark task does a packet of small tasks, or one large one, and sends the results back.
+"""An executor of Spark's workers: each Spark task does a packet of small tasks, or one large one, and sends the results back.
 
 Everything goes through the DataFrame API (``range`` and ``mapInArrow``), so that it is the same with an embedded Spark, on a
 cluster and through Spark Connect.  Jobs run in waves, so that neither the plan nor the results of a very long inspection are
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -45,17 +45,17 @@ _LOOK = 0.2
 _SCHEMA = "packet long, failed boolean, result binary"
 
 
-class SparkCrew:
-    """Does tasks on the workers of a session; see `engine.crew.Crew`."""
+class SparkExecutor:
+    """Does tasks on the workers of a session; see `engine.task_executor.TaskExecutor`."""
 
     def __init__(self, session: Session, progress: Progress = SILENT) -> None:
         self._session = session
         self.progress = progress
 
     @property
-    def hands(self) -> int:
+    def parallelism(self) -> int:
         """Tasks that Spark runs at once, as far as it tells."""
-        return self._session.hands
+        return self._session.parallelism
 
     def map(
         self,
@@ -65,8 +65,8 @@ class SparkCrew:
         weights: Sequence[int],
         what: str,
     ) -> Iterator[Result]:
-        """See `Crew.map`.  Raises ClusterError when Spark gives the job up, and what `work` raises of ours."""
-        packets = pack(weights, self.hands)
+        """See `TaskExecutor.map`.  Raises ClusterError when Spark gives the job up, and what `work` raises of ours."""
+        packets = pack(weights, self.parallelism)
         self.progress.start(what, sum(weights))
         for begin in range(0, len(packets), WAVE):
             wave = packets[begin : begin + WAVE]
@@ -155,13 +155,13 @@ def _collect(spark: SparkSession, worker: Callable[[Any], Any], packets: int) ->
     return found
 
 
-def pack(weights: Sequence[int], hands: int) -> list[range]:
-    """Neighbouring tasks together: as few packets as there are hands, or, where those would be large, a few for each.
+def pack(weights: Sequence[int], parallelism: int) -> list[range]:
+    """Neighbouring tasks together: as few packets as there are parallelism, or, where those would be large, a few for each.
 
     A packet of less than PACKET bytes is not cut any further: what is won by even shares is lost to the cost of a Spark task.
     """
     total = sum(weights) + FLAT * len(weights)
-    wanted = max(1, hands) if total <= PACKET * hands else max(3 * hands, -(-total // PACKET))
+    wanted = max(1, parallelism) if total <= PACKET * parallelism else max(3 * parallelism, -(-total // PACKET))
     packets: list[range] = []
     begin, reached = 0, 0
     for number, weight in enumerate(weights):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
@@ -22,7 +22,7 @@ from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, S
 
 
 @dataclass(slots=True)
-class Part:
+class RepairedSegment:
     """One segment.  `content` is what its data file will hold; `original` what it holds, with its header mended.
 
     `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
@@ -31,8 +31,8 @@ class Part:
     """
 
     first: int
-    data_path: Path
-    index_path: Path
+    data_path: PurePath
+    index_path: PurePath
     data: FileState | None
     index: FileState | None
     header: SegmentHeader | None = None
@@ -84,7 +84,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Ground:
+class RepairContext:
     """What every part of a partition's recovery needs: the plan in the making and where it belongs.
 
     `around`: what every data file is judged by.
@@ -96,10 +96,10 @@ class Ground:
     draft: Draft
     control: ControlFile
     partition: int
-    directory: Path
+    directory: PurePath
     allow_data_loss: bool
     around: Surroundings
-    parts: list[Part] = field(default_factory=list)
+    segments: list[RepairedSegment] = field(default_factory=list)
     given_up: list[tuple[int, int, str]] = field(default_factory=list)
     disputed: list[tuple[int, int, str]] = field(default_factory=list)
     confirmed: list[tuple[int, int]] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Ground:
                 lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
                 self.lowered_to = after
 
-    def find(self, code: Code, path: Path, message: str, **place: int | Severity | None) -> Finding:
+    def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
         """Add a finding that a person must decide about."""
         finding = make_finding(
             code,
@@ -136,12 +136,14 @@ class Ground:
         self.draft.undecided.append(finding)
         return finding
 
-    def following(self, part: Part) -> int | None:
+    def following(self, part: RepairedSegment) -> int | None:
         """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
-        behind = (one.first for one in self.parts if one.first > part.first and (one.data or one.content) is not None)
+        behind = (
+            one.first for one in self.segments if one.first > part.first and (one.data or one.content) is not None
+        )
         return min(behind, default=None)
 
-    def new_part(self, first: int, created: int) -> Part:
+    def new_part(self, first: int, created: int) -> RepairedSegment:
         """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
         data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
         data, index = FileState.of(data_path), FileState.of(index_path)
@@ -149,41 +151,41 @@ class Ground:
         header = SegmentHeader(0, created, self.control.header.cluster_key, self.partition, first)
         if found is not None and found.first_transaction_id == first and found.cluster_key == header.cluster_key:
             header = SegmentHeader(0, found.created, header.cluster_key, self.partition, first)
-        part = Part(first, data_path, index_path, data, index, header)
+        part = RepairedSegment(first, data_path, index_path, data, index, header)
         part.content = Content(str(data_path), (Literal(header.encode()),))
         part.shifted = True
         self.put(part)
         return part
 
-    def put(self, part: Part) -> None:
+    def put(self, part: RepairedSegment) -> None:
         """Add a segment, in the place of files that held nothing."""
-        self.parts = [one for one in self.parts if one.first != part.first]
-        self.parts.append(part)
+        self.segments = [one for one in self.segments if one.first != part.first]
+        self.segments.append(part)
 
     def taken(self, first: int) -> bool:
         """Whether there is, or will be, a data file that begins with this id."""
-        return any(one.first == first and (one.data or one.content) is not None for one in self.parts)
+        return any(one.first == first and (one.data or one.content) is not None for one in self.segments)
 
 
-def open_part(ground: Ground, view: SegmentView) -> Part:
+def open_part(context: RepairContext, view: SegmentView) -> RepairedSegment:
     """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
-    part = Part(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
+    part = RepairedSegment(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
     if view.data is None or part.short:
         return part
     try:
-        _open(ground, part, view)
+        _open(context, part, view)
     except DiskReadError as error:
-        ground.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
+        context.find(Code.READ_ERROR, part.data_path, str(error), segment=part.first, offset=error.offset)
     except DamageError as error:
-        ground.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+        context.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
     return part
 
 
-def _open(ground: Ground, part: Part, view: SegmentView) -> None:
+def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> None:
     assert part.data is not None
     content = Content.of_file(part.data.path, part.data.size)
-    verdict = judge(view, content, ground.around)
-    ground.draft.sources |= verdict.sources
+    verdict = judge(view, content, context.around)
+    context.draft.sources |= verdict.sources
     if verdict.header is None:
         for code in verdict.codes:
             said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
@@ -192,17 +194,17 @@ def _open(ground: Ground, part: Part, view: SegmentView) -> None:
             elif verdict.why:
                 said = f"its header is wrong, and its records speak against this place as well: {verdict.why}"
             said += "; if it is not this partition's, move it away by hand, then recover with --from what belongs here"
-            ground.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
+            context.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
         return
     part.header = verdict.header
     if verdict.codes:
         named = ", ".join(verdict.codes)
-        ground.draft.step(
-            "write-segment-header", part.data_path, ground.partition, f"{named}: {verdict.why}",
+        context.draft.step(
+            "write-segment-header", part.data_path, context.partition, f"{named}: {verdict.why}",
             offset=0, length=HEADER_SIZE,
         )  # fmt: skip
         content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
-    hint, part.ceiling = open_hint(part.index_path), ground.around.following(part.first)
+    hint, part.ceiling = open_hint(part.index_path), context.around.following(part.first)
     try:
         part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
     finally:
@@ -211,21 +213,21 @@ def _open(ground: Ground, part: Part, view: SegmentView) -> None:
     part.original = part.content = content
 
 
-def plan_files(ground: Ground, part: Part) -> None:
+def plan_files(context: RepairContext, part: RepairedSegment) -> None:
     """Turn what a segment is to become into edits: data file first, then its index."""
     content, header = part.content, part.header
     if content is None or header is None:
         return
-    draft = ground.draft
+    draft = context.draft
     draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
     if part.keeps_index:
         return
     if content is part.original and part.survey is not None and part.survey.doubtful:
         return  # where the records end is for a person to decide, so the index is as well
     present = read_segment_header(part.index)
-    head = index_header(header, present, ground.control, ground.partition, header.first_transaction_id)
+    head = index_header(header, present, context.control, context.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
-    following = ground.following(part)
+    following = context.following(part)
     untouched = content is part.original
     wanted = IndexPlan(
         part.index_path, content, header.first_transaction_id, head, hint, following, keeps_end=untouched
@@ -233,14 +235,14 @@ def plan_files(ground: Ground, part: Part) -> None:
     try:
         why = wanted.differs(part.index)
     except DamageError as error:
-        ground.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
+        context.find(Code.RECORD_ORDER, part.data_path, error.message, segment=part.first)
         return
     if why is not None:
-        draft.step("rebuild-index", part.index_path, ground.partition, why)
+        draft.step("rebuild-index", part.index_path, context.partition, why)
         draft.edits.append(wanted.replacement())
 
 
-def offsets(part: Part, ids: Iterable[int]) -> dict[int, int]:
+def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
     """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
 
     Raises DiskReadError.

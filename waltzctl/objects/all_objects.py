@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import ObjectType
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.manifest import MANIFEST
-from waltzctl.engine.columns.plan import PLAN
-from waltzctl.engine.columns.record import RECORD
-from waltzctl.engine.columns.segment import INDEX_ENTRY, SEGMENT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.manifest_columns import MANIFEST
+from waltzctl.engine.columns.plan_columns import PLAN
+from waltzctl.engine.columns.record_columns import RECORD
+from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.objects.bench import BENCH_RESULT
 from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error import ERROR

@@ -7,7 +7,7 @@ each value is a NumPy column, which `request_id`, `data` and `finding` do not ha
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import Column, Form, ObjectType, Stands, or_null
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     ANYTHING,
     BASE64,
     BINARY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -51,8 +51,8 @@ class SegmentExtent:
 
     partition: int
     first_transaction_id: int
-    data_path: Path
-    index_path: Path
+    data_path: PurePath
+    index_path: PurePath
     runs: tuple[Run, ...]
     index_usable: bool = True
 
@@ -86,7 +86,7 @@ class SegmentExtent:
 
 
 def whole_extent(
-    partition: int, directory: Path, first_transaction_id: int, next_transaction_id: int, end: int
+    partition: int, directory: PurePath, first_transaction_id: int, next_transaction_id: int, end: int
 ) -> SegmentExtent:
     """The extent of a sound segment of `end` bytes."""
     runs = (
@@ -104,7 +104,7 @@ def whole_extent(
 
 
 def create_segment(
-    directory: Path, *, partition: int, first_transaction_id: int, cluster_key: uuid.UUID
+    directory: PurePath, *, partition: int, first_transaction_id: int, cluster_key: uuid.UUID
 ) -> SegmentExtent:
     """Make an empty segment, durably: data file first, then index, each built under a temporary name.
 
@@ -115,7 +115,7 @@ def create_segment(
     """
     header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
     extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
-    if extent.data_path.exists():
+    if Path(extent.data_path).exists():
         message = "a segment is to begin here, and its data file exists already"
         finding = make_finding(Code.SEGMENT_OVERLAP, extent.data_path, message, partition=partition)
         raise DamageError(f"{extent.data_path}: {message}", [finding], advice="run waltzctl verify")

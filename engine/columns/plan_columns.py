@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltzctl.engine.columns.column import ABSENT, Column, Columns, Kind, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     COUNT,
     COUNT32,
@@ -22,6 +21,7 @@ from waltzctl.engine.columns.kinds import (
     WORD,
     one_of,
 )
+from waltzctl.engine.columns.finding_columns import FINDING
 
 STEP = Columns(
     (

@@ -31,15 +31,15 @@ class WaltzDataSource(DataSource):
 
         Raises InvalidRequestError.
         """
-        from waltzctl.engine.spark.columns import pick, spark_schema
         from waltzctl.engine.spark.read_options import view_options
+        from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
         view, names, data = view_options(self.options)
         return spark_schema(pick(view, names, data=data))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch.  Raises InvalidRequestError."""
-        from waltzctl.engine.spark.batch import reader
+        from waltzctl.engine.spark.batch_read import reader
 
         return reader(self.options, schema)
 

@@ -10,24 +10,24 @@ import os
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.crew import Crew
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect.outcome import VerifyOptions
 from waltzctl.engine.inspect.targets import plan
+from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.spark.crew import SparkCrew
+from waltzctl.engine.spark.spark_executor import SparkExecutor
 from waltzctl.engine.storage import places
+from waltzctl.engine.task_executor import TaskExecutor
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from waltzctl.engine.spark.batch import Packet, WaltzReader
+    from waltzctl.engine.spark.batch_read import Packet, WaltzReader
 
 WRITTEN_HERE = ("parquet", "orc")
 """Formats that need no Spark."""
@@ -47,7 +47,7 @@ class TableRequest:
     directory that does not exist.
     """
 
-    path: Path
+    path: PurePath
     target: Path
     format: str
     view: str = "records"
@@ -78,16 +78,16 @@ class TableResult:
     findings: tuple[Finding, ...]
 
 
-def write_table(request: TableRequest, crew: Crew) -> TableResult:
-    """Write the table, by Spark where `crew` is Spark's.
+def write_table(request: TableRequest, executor: TaskExecutor) -> TableResult:
+    """Write the table, by Spark where `executor` is Spark's.
 
     Raises InvalidRequestError for a target that exists or a format that needs Spark, UnavailableError where a library is
     missing, and what reading and writing raise.  A table that could not be written whole is not left behind.
     """
     if os.path.lexists(request.target):
         raise InvalidRequestError(f"{request.target}: exists already", advice="name a new directory")
-    rows, found = _by_spark(request, crew) if isinstance(crew, SparkCrew) else _here(request, crew)
-    return TableResult(rows, _worded(request, crew, found))
+    rows, found = _by_spark(request, executor) if isinstance(executor, SparkExecutor) else _here(request, executor)
+    return TableResult(rows, _worded(request, executor, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,15 @@ class _Written:
     found: tuple[Place, ...]
 
 
-def _here(request: TableRequest, crew: Crew) -> tuple[int, list[Place]]:
+def _here(request: TableRequest, executor: TaskExecutor) -> tuple[int, list[Place]]:
     if request.format not in WRITTEN_HERE:
         raise InvalidRequestError(
             f"{request.format}: only {' and '.join(WRITTEN_HERE)} are written without Spark",
             advice="add --engine spark",
         )
     try:
-        from waltzctl.engine.spark.batch import Packet, reader
-        from waltzctl.engine.spark.columns import arrow_schema, pick, spark_schema
+        from waltzctl.engine.spark.batch_read import Packet, reader
+        from waltzctl.engine.spark.view_schemas import arrow_schema, pick, spark_schema
     except ImportError as error:
         raise UnavailableError(
             f"tables need libraries that are not installed ({error})", advice="pip install 'waltzctl[spark]'"
@@ -134,7 +134,7 @@ def _here(request: TableRequest, crew: Crew) -> tuple[int, list[Place]]:
             for number, packet in enumerate(packets)
         ]
         weights = [sum(item.cost for item in packet.items) for packet in packets]
-        written = list(crew.map(_write, tasks, weights=weights, what=f"write {request.format}"))
+        written = list(executor.map(_write, tasks, weights=weights, what=f"write {request.format}"))
         for task in tasks:
             disk.sync_file(Path(task.path))
         disk.sync_directory(staging)
@@ -177,8 +177,8 @@ def _places(table: pa.Table) -> list[Place]:
     return [(row["finding"], row["partition"], row["segment"], row["offset"]) for row in rows]
 
 
-def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]:
-    from waltzctl.engine.spark.source import WaltzDataSource
+def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list[Place]]:
+    from waltzctl.engine.spark.data_source import WaltzDataSource
 
     target = str(request.target.absolute())
     size = sum(scope.data_bytes() for scope in plan([request.path], request.partitions))
@@ -195,31 +195,31 @@ def _by_spark(request: TableRequest, crew: SparkCrew) -> tuple[int, list[Place]]
         wanted = written.where("finding is not null").select("finding", "partition", "segment", "offset")
         return rows, [tuple(row) for row in wanted.limit(_MOST_FINDINGS).collect()]
 
-    crew.progress.start(f"write {request.format}", size)
+    executor.progress.start(f"write {request.format}", size)
     try:
-        return crew.run(job, weight=size)
+        return executor.run(job, weight=size)
     except (ClusterError, KeyboardInterrupt):
         shutil.rmtree(target, ignore_errors=True)  # Spark leaves the files of a job that failed
         raise
 
 
-def _worded(request: TableRequest, crew: Crew, found: Sequence[Place]) -> tuple[Finding, ...]:
+def _worded(request: TableRequest, executor: TaskExecutor, found: Sequence[Place]) -> tuple[Finding, ...]:
     """The findings at these places, as verify words them; those that verify does not have (any more) in our own words."""
     if not found:
         return ()
     wanted = dict.fromkeys(found)
     partitions = {partition for _, partition, _, _ in wanted if partition is not None}
-    by_spark = crew if isinstance(crew, SparkCrew) else None
+    by_spark = executor if isinstance(executor, SparkExecutor) else None
     options = VerifyOptions(partitions=partitions or None)
     worded = {
         (one.code.value, one.partition, one.segment, one.offset): one
-        for one in verify([request.path], options, crew=by_spark)
+        for one in verify([request.path], options, executor=by_spark)
         if isinstance(one, Finding)
     }
     return tuple(worded.get(place) or _ours(request.path, place) for place in wanted)
 
 
-def _ours(path: Path, place: Place) -> Finding:
+def _ours(path: PurePath, place: Place) -> Finding:
     code, partition, segment, offset = place
     said = "found while the table was written, and not when the files were verified afterwards: they are changing"
     return make_finding(Code(code), path, said, partition=partition, segment=segment, offset=offset)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from waltzctl.engine.columns.column import Column, Columns, Kind, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.kinds import COUNT, COUNT32, HEX, INT32, INT64, KEY, LAYOUT, SIZE, TEXT, TIME
+from waltzctl.engine.columns.column_kinds import COUNT, COUNT32, HEX, INT32, INT64, KEY, LAYOUT, SIZE, TEXT, TIME
 
 _SHA256 = Kind("SHA-256", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, right=False)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.spark.columns import arrow_schema, columns_of, pick
+from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
 from waltzctl.engine.spark.splits import pack, survey
-from waltzctl.engine.spark.views import VIEW_PLANS, read_view
+from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
 from waltzctl.engine.storage import places
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def check_seen(items: Iterable[Any]) -> None:
     Files and partition directories may have gone since; the directory around them has not.
     """
     for directory in {item.directory.parent for item in items if item.directory is not None}:
-        if not isinstance(directory, places.UrlPath) and not directory.exists():
+        if places.on_this_machine(directory) and not places.exists(directory):
             raise NotWaltzError(
                 f"{directory}: there is no such directory on the machine of this worker ({platform.node()})",
                 advice="put the files where every worker sees them under this path: a shared file system, or a URL",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import Column, Form, Object, ObjectType, Stands, or_null
-from waltzctl.engine.columns.kinds import COUNT, INT32, INT64, KEY, PARTITION, PATH, SIZE, TEXT, TIME, one_of
+from waltzctl.engine.columns.column_kinds import COUNT, INT32, INT64, KEY, PARTITION, PATH, SIZE, TEXT, TIME, one_of
 
 
 def ids(shown: Object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import Column, Columns, Object, ObjectType, Stands, listed, or_null, struct
-from waltzctl.engine.columns.kinds import (
+from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     CHECKSUM,
     COUNT32,

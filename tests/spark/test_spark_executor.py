@@ -1,4 +1,4 @@
-"""The crew of Spark's workers: the order of results, errors, an interrupt, and how tasks are packed."""
+"""The executor of Spark's workers: the order of results, errors, an interrupt, and how tasks are packed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzctl.engine.crew import LocalCrew
 from waltzctl.engine.errors import ClusterError, DiskReadError
-from waltzctl.engine.spark.crew import PACKET, SparkCrew, pack
 from waltzctl.engine.spark.spark_errors import first_line
+from waltzctl.engine.spark.spark_executor import PACKET, SparkExecutor, pack
+from waltzctl.engine.task_executor import LocalExecutor
 
 if TYPE_CHECKING:
-    from waltzctl.engine.spark.session import Session
+    from waltzctl.engine.spark.spark_session import Session
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -59,25 +59,25 @@ class Heard:
 def test_results_come_in_the_order_of_the_tasks_and_progress_ends_at_the_total(spark_session: Session) -> None:
     heard = Heard()
     weights = [(number * 7919) % 1000 << 20 for number in range(50)]
-    found = list(SparkCrew(spark_session, heard).map(_square, range(50), weights=weights, what="square"))
+    found = list(SparkExecutor(spark_session, heard).map(_square, range(50), weights=weights, what="square"))
     assert found == [number * number for number in range(50)]
     assert heard.began == [("square", sum(weights))]
     assert heard.done == sum(weights)
 
 
 def test_no_tasks_are_no_job(spark_session: Session) -> None:
-    assert list(SparkCrew(spark_session).map(_square, [], weights=[], what="nothing")) == []
+    assert list(SparkExecutor(spark_session).map(_square, [], weights=[], what="nothing")) == []
 
 
 def test_an_error_of_ours_arrives_as_it_was_raised(spark_session: Session) -> None:
     with pytest.raises(DiskReadError, match=r"x\.seg: cannot read at offset 77: Input/output error") as caught:
-        list(SparkCrew(spark_session).map(_fail, range(10), weights=[1] * 10, what="fail"))
+        list(SparkExecutor(spark_session).map(_fail, range(10), weights=[1] * 10, what="fail"))
     assert caught.value.offset == 77
 
 
 def test_any_other_error_ends_the_job_and_names_its_cause(spark_session: Session) -> None:
     with pytest.raises(ClusterError, match="ZeroDivisionError"):
-        list(SparkCrew(spark_session).map(_crash, [0], weights=[1], what="crash"))
+        list(SparkExecutor(spark_session).map(_crash, [0], weights=[1], what="crash"))
 
 
 @pytest.mark.parametrize(
@@ -108,37 +108,37 @@ def test_an_interrupt_cancels_the_job(spark_session: Session) -> None:
     presser.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            list(SparkCrew(spark_session).map(_sleep, [1, 2], weights=[1, 1], what="sleep"))
+            list(SparkExecutor(spark_session).map(_sleep, [1, 2], weights=[1, 1], what="sleep"))
     finally:
         presser.join()
         signal.signal(signal.SIGINT, before)
     while tracker.getActiveStageIds():  # the job is being taken down; its tasks would take a minute
         pause.wait(0.01)
-    assert list(SparkCrew(spark_session).map(_square, [3], weights=[1], what="square")) == [9]
+    assert list(SparkExecutor(spark_session).map(_square, [3], weights=[1], what="square")) == [9]
 
 
-@given(weights=st.lists(st.integers(0, 8 << 30), max_size=60), hands=st.integers(1, 16))
-def test_packets_hold_every_task_once_in_order_and_are_few(weights: list[int], hands: int) -> None:
-    packets = pack(weights, hands)
+@given(weights=st.lists(st.integers(0, 8 << 30), max_size=60), parallelism=st.integers(1, 16))
+def test_packets_hold_every_task_once_in_order_and_are_few(weights: list[int], parallelism: int) -> None:
+    packets = pack(weights, parallelism)
     assert [number for packet in packets for number in packet] == list(range(len(weights)))
     assert all(len(packet) for packet in packets)
     whole = sum(weights) + len(weights) * (256 << 10)
-    assert len(packets) <= (hands if whole <= PACKET * hands else max(3 * hands, whole // PACKET + 1))
+    assert len(packets) <= (parallelism if whole <= PACKET * parallelism else max(3 * parallelism, whole // PACKET + 1))
 
 
-@given(count=st.integers(1, 500), hands=st.integers(1, 16))
-def test_equal_tasks_are_shared_evenly(count: int, hands: int) -> None:
-    sizes = [len(packet) for packet in pack([1 << 20] * count, hands)]
+@given(count=st.integers(1, 500), parallelism=st.integers(1, 16))
+def test_equal_tasks_are_shared_evenly(count: int, parallelism: int) -> None:
+    sizes = [len(packet) for packet in pack([1 << 20] * count, parallelism)]
     assert max(sizes) - min(sizes) <= 1
-    assert len(sizes) == min(hands, count)
+    assert len(sizes) == min(parallelism, count)
 
 
 def test_threads_here_keep_the_order_and_raise_what_a_task_raises() -> None:
     heard = Heard()
-    assert list(LocalCrew(3, heard).map(_square, range(100), weights=[2] * 100, what="square"))[99] == 9801
+    assert list(LocalExecutor(3, heard).map(_square, range(100), weights=[2] * 100, what="square"))[99] == 9801
     assert heard.done == 200
     with pytest.raises(DiskReadError):
-        list(LocalCrew(2).map(_fail, range(10), weights=[1] * 10, what="fail"))
+        list(LocalExecutor(2).map(_fail, range(10), weights=[1] * 10, what="fail"))
 
 
 def test_work_stands_where_the_user_stood(
@@ -146,7 +146,7 @@ def test_work_stands_where_the_user_stood(
 ) -> None:
     (tmp_path / "here").write_text("seen")
     monkeypatch.chdir(tmp_path)
-    assert list(SparkCrew(spark_session).map(_read, [Path("here")], weights=[1], what="read")) == ["seen"]
+    assert list(SparkExecutor(spark_session).map(_read, [Path("here")], weights=[1], what="read")) == ["seen"]
 
 
 def _read(task: Path) -> str:

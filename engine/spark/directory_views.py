@@ -15,25 +15,25 @@ import numpy as np
 import pyarrow as pa
 
 from waltzctl.engine.columns.column import Column, Columns
-from waltzctl.engine.columns.control import CONTROL, PARTITION_INFO
-from waltzctl.engine.columns.finding import FINDING
-from waltzctl.engine.columns.segment import SEGMENT
+from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
+from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
-from waltzctl.engine.inspect.limits import Limits
 from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import kernels
-from waltzctl.engine.spark.columns import arrow_type
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from waltzctl.engine.spark.view_schemas import arrow_type
 from waltzctl.formats.segment import ENTRY_SIZE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import PurePath
 
 _ENTRY_COST = 4 * ENTRY_SIZE
 """What an entry costs as a row, in bytes of a record's task."""
@@ -46,7 +46,7 @@ class ControlTask:
     """A control file to read."""
 
     node: str
-    path: Path
+    path: PurePath
     selection: Selection
 
     @property
@@ -55,7 +55,7 @@ class ControlTask:
         return FLAT
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """Where it lies."""
         return self.path
 
@@ -74,7 +74,7 @@ class SegmentTask:
         return FLAT + self.entries * ENTRY_SIZE
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.job.directory
 
@@ -96,7 +96,7 @@ class IndexTask:
         return FLAT + (self.last - self.first) * _ENTRY_COST
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> PurePath:
         """The partition directory."""
         return self.job.directory
 

@@ -18,9 +18,9 @@ from waltzctl.engine.findings.headers import (
     WrongField,
     header_finding,
 )
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
 
 _HELD = 64 << 20

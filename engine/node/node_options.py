@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
-from waltzctl.engine.net.limits import PortLimits
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import TlsOptions
 from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.service_options import ServiceOptions
-from waltzctl.engine.storage.options import StorageOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 55280

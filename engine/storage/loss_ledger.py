@@ -12,7 +12,7 @@ replica has told which records are right, or when somebody has the ledger forget
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.storage import places
@@ -26,12 +26,12 @@ Range = tuple[int, int]
 """Ids: the first, and the one behind the last."""
 
 
-def ledger_path(storage: Path) -> Path:
+def ledger_path(storage: PurePath) -> PurePath:
     """Where the ledger of a storage directory is, or would be."""
     return storage / disk.STATE_DIRECTORY / LEDGER_FILE_NAME
 
 
-def read_ledger(storage: Path) -> Ledger:
+def read_ledger(storage: PurePath) -> Ledger:
     """What the ledger says; empty where there is none.  Takes no lock and writes nothing.  Raises DiskReadError."""
     try:
         return decode_ledger(places.read_range(ledger_path(storage), 0, _LIMIT))
@@ -74,7 +74,7 @@ def still_lost(loss: AcceptedLoss, held: Sequence[Range], local_low_water_mark: 
     return without((loss.first, loss.last + 1), held)
 
 
-def forget_partition(storage: Path, partition: int) -> None:
+def forget_partition(storage: PurePath, partition: int) -> None:
     """Drop what the ledger says of a partition whose files are deleted, durably.  Raises DiskError.
 
     A ledger that is damaged stays as it is: nothing of it may be lost on the way.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError
@@ -39,12 +39,12 @@ class Availability:
         return self.readable and self.writable
 
 
-def availability_path(storage: Path) -> Path:
+def availability_path(storage: PurePath) -> PurePath:
     """Where the marks of a storage directory are, or would be."""
     return storage / disk.STATE_DIRECTORY / AVAILABILITY_FILE_NAME
 
 
-def load_marks(storage: Path) -> dict[int, Availability]:
+def load_marks(storage: PurePath) -> dict[int, Availability]:
     """The marks that stand in the file; empty when there is no file.  Raises DamageError, DiskReadError."""
     path = availability_path(storage)
     try:
@@ -72,12 +72,12 @@ def _decode(document: object) -> dict[int, Availability]:
     return marks
 
 
-def save_marks(storage: Path, marks: Mapping[int, Availability]) -> None:
+def save_marks(storage: PurePath, marks: Mapping[int, Availability]) -> None:
     """Write the file whole, durably; only what differs from readable and writable is kept.  Raises DiskWriteError."""
     disk.write_whole(availability_path(storage), encode_marks(marks))
 
 
-def forget_availability(storage: Path, partition: int) -> None:
+def forget_availability(storage: PurePath, partition: int) -> None:
     """Drop the mark of a partition whose files are deleted, durably.  Raises DiskError.
 
     A file that cannot be understood stays as it is: whoever asks for a mark is told.
@@ -112,7 +112,7 @@ def combine(control: ControlFile, marks: Mapping[int, Availability], partition: 
     return Availability(False, False) if mark.available else mark
 
 
-def read_availability(storage: Path, control: ControlFile) -> dict[int, Availability]:
+def read_availability(storage: PurePath, control: ControlFile) -> dict[int, Availability]:
     """Availability of every partition in the control file; read-only.
 
     Raises DamageError for a marks file that cannot be understood, DiskReadError.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from waltzctl.engine.columns.column import Kind
-from waltzctl.engine.columns.kinds import TEXT, one_of
+from waltzctl.engine.columns.column_kinds import TEXT, one_of
 from waltzctl.exit_status import ExitStatus
 
 

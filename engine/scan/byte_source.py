@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
+from pathlib import PurePath
 from types import TracebackType
 from typing import Protocol
 
@@ -45,7 +45,7 @@ class ByteSource(Protocol):
 class FileSource:
     """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
 
-    def __init__(self, path: Path | str, *, devices: bool = False) -> None:
+    def __init__(self, path: PurePath | str, *, devices: bool = False) -> None:
         """`devices`: a block device is as good.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
         self._descriptor: int | None = disk.open_for_reading(path, devices=devices)

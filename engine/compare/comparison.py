@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.compare.side_by_side import Difference
 from waltzctl.engine.compare.vote import Decision, Run, Verdict
@@ -47,7 +47,7 @@ class Source:
 
     first: int
     stop: int
-    path: Path | None
+    path: PurePath | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ReplicaComparison:
     restored.  `votes`: whether it has a vote.  `open_end`: it may have held, and acknowledged, more than can be seen.
     """
 
-    path: Path
+    path: PurePath
     session_id: int | None
     low_water_mark: int | None
     local_low_water_mark: int | None
@@ -86,7 +86,7 @@ class ReplicaComparison:
         return found
 
     @property
-    def restore_from(self) -> Path | None:
+    def restore_from(self) -> PurePath | None:
         """The replica that everything damaged can be restored from, or the first part of it."""
         wanted = [one for one in self.sources if any(first <= one.first < stop for first, stop in self.damaged)]
         return next((one.path for one in wanted if one.path is not None), None)
@@ -134,12 +134,12 @@ class CompareSummary:
     status: Verdict
     exit_status_name: str
     partitions: dict[Verdict, int]
-    replicas: tuple[Path, ...]
+    replicas: tuple[PurePath, ...]
     records: int
     bytes: int
     findings: int
     unassigned: tuple[int, ...]
-    held: tuple[Path, ...]
+    held: tuple[PurePath, ...]
     elapsed_seconds: float
     complete: bool
 

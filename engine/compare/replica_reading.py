@@ -11,19 +11,19 @@ import contextlib
 import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.log.headers import judge_headers
+from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
-from waltzctl.engine.scan.source import ByteSource
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.segment import (
@@ -65,7 +65,7 @@ class Replica:
     """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it."""
 
     number: int
-    storage: Path
+    storage: PurePath
     partition: int
     cluster_key: uuid.UUID
     mark: int | None
