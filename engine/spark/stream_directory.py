@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError, StalePlanError
 from waltzctl.engine.findings import Finding, Where, loss_finding
-from waltzctl.engine.inspect.header_checks import short_header
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.losses import Gap, Overlap
@@ -295,7 +294,7 @@ class _Reading:
             if part.ends_at is not None:
                 raise _changed(part, "its file is shorter than a header")
             entries = 0 if opened.reader is None else opened.reader.count()
-            yield short_header(job, opened.size, entries)
+            yield job.short_header(opened.size, entries)
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
