@@ -20,12 +20,14 @@ from waltzctl.engine.client.addresses import Address, parse_url
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.client.inspect import NodeRecord, walk
+from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.tls_options import DEFAULT_STORE_TYPE, TlsOptions
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
@@ -233,10 +235,12 @@ class NodeHistory:
             last = reading.last_transaction_id
             if last is None:
                 raise ProtocolError(self.place, f"it does not tell the last transaction of partition {number}")
+            lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark
             if up_to == LOW_WATER_MARK:
                 marks = reading.low_water_mark, reading.local_low_water_mark
-                last = min(last, *(-1 if mark is None else mark for mark in marks))
-            found[number] = self._record_of(number, last)
+                low = min(-1 if mark is None else mark for mark in marks)
+                last, lost = min(last, low), min(lost, low)
+            found[number] = Anchor(lost) if lost > last else self._record_of(number, last)
         return found
 
     def _record_of(self, partition: int, last: int) -> Anchor:
@@ -277,26 +281,38 @@ class NodeHistory:
             return anchor
         return found
 
-    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[NodeRange]:
-        """See `History.parts`."""
-        for first in range(start.transaction_id + 1, end.transaction_id + 1, RANGE_RECORDS):
-            last = min(first + RANGE_RECORDS - 1, end.transaction_id)
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[NodeRange | LostRange]:
+        """See `History.parts`.  Behind the last record there may be ids that are lost, up to an `end` that names no record."""
+        there = end.transaction_id
+        reading = None if end.identified else self._readings.get(partition)
+        if reading is not None and reading.last_transaction_id is not None:
+            there = min(there, reading.last_transaction_id)
+        for first in range(start.transaction_id + 1, there + 1, RANGE_RECORDS):
+            last = min(first + RANGE_RECORDS - 1, there)
             yield NodeRange(partition, first, last, end if last == end.transaction_id else None)
+        if there < end.transaction_id:
+            first = max(there, start.transaction_id) + 1
+            yield LostRange(below_mark(self.place, partition, first, end.transaction_id))
 
-    def read(self, part: NodeRange) -> Iterator[pa.RecordBatch]:
+    def read(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises what the calls raise, StalePlanError when records are not there any more."""
+        if isinstance(part, LostRange):
+            losses.see([part.finding])
+            yield self._rows.finding(part.finding, self.place)
+            return
         line = _Line(self._access)
         try:
             connection = line.run(self._access.reach().admin(self._access.address))
             try:
-                yield from self._rows_of(part, walk(connection, part.partition, part.first, part.last), line)
+                items = walk(connection, part.partition, part.first, part.last)
+                yield from self._rows_of(part, items, line, losses)
             finally:
                 line.run(connection.close())
         finally:
             line.close()
 
     def _rows_of(
-        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], line: _Line
+        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], line: _Line, losses: Losses
     ) -> Iterator[pa.RecordBatch]:
         position = part.first
         last: WireRecord | None = None
@@ -310,6 +326,7 @@ class NodeHistory:
                 if isinstance(one, Finding) and one.code is not Code.DATA_CHECKSUM:
                     if one.transaction_id != position or one.code is not Code.RECORD_CHECKSUM:
                         raise self._changed(part, one.message)
+                    losses.see([one])
                     yield self._rows.finding(one, self.place)
                     position += 1
         finally:
