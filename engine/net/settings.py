@@ -192,6 +192,11 @@ class Setting:
         return self.declared.secret
 
     @property
+    def is_argument(self) -> bool:
+        """Whether it is no option but a place in the command line."""
+        return self.declared.option is not None and self.declared.option.argument
+
+    @property
     def option(self) -> str:
         """As it is called on the command line; a setting without an option has a name all the same."""
         how = self.declared.option
@@ -270,6 +275,14 @@ class Settings(Generic[Options]):
         return {one.name: one for one in self.listed}
 
     @cached_property
+    def by_option(self) -> Mapping[str, Setting]:
+        """By their names, and by other spellings of their options."""
+        also = {
+            one.declared.option.also: one for one in self.listed if one.declared.option and one.declared.option.also
+        }
+        return {**also, **self.by_name}
+
+    @cached_property
     def by_path(self) -> Mapping[Path, Setting]:
         """By the fields that lead to them."""
         return {one.path: one for one in self.listed}
@@ -292,7 +305,7 @@ class Settings(Generic[Options]):
                 name = around.name + (declared.name or each.name.replace("_", "-"))
                 yield Setting(
                     path=here,
-                    key=_joined(around.key, declared.key or _camel(each.name)),
+                    key=_joined(around.key, declared.key or camel_case(each.name)),
                     name=name,
                     variable=self.prefix + _shouted(name),
                     default=None if each.default is MISSING else each.default,
@@ -342,8 +355,9 @@ def _joined(front: str, key: str) -> str:
     return key if key.startswith(OURS) else front + key
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
+def camel_case(name: str) -> str:
+    """``maxBody`` from ``max_body`` or ``max-body``."""
+    first, *rest = name.replace("-", "_").split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
