@@ -93,7 +93,7 @@ class Connecting:
 
         from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
         from waltzctl.engine.client.connection_factory import ConnectionFactory
-        from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
+        from waltzctl.engine.net.tls_options import DEFAULT_STORE_TYPE, TlsOptions
 
         tls = TlsOptions(
             certificate=_path(self.certificate, "--certificate"),

@@ -24,7 +24,7 @@ from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
+from waltzctl.engine.net.tls_options import DEFAULT_STORE_TYPE, TlsOptions
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_losses import LostRange

@@ -27,9 +27,10 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import SingleFlight
-from waltzctl.engine.net.tls import TlsOptions, self_signed
+from waltzctl.engine.net.tls import self_signed
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node, Reloaded
-from waltzctl.engine.node.node_options import ZooKeeperOptions
+from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire import admin, storage
@@ -490,7 +491,7 @@ def test_a_reload_says_what_needs_a_restart(tmp_path: Path) -> None:
         async with running(tmp_path) as node:
             limits = PortLimits(max_connections=1)
             wanted = replace(node.options, limits=limits, host="127.0.0.2", drain_seconds=1.0)
-            assert await node.reload(wanted) == Reloaded(("limits", "drain_seconds"), ("host",))
+            assert await node.reload(wanted) == Reloaded(("drain_seconds", "limits"), ("host",))
             first = await Peer.data(node)
             async with connected(node.addresses.host, node.addresses.port) as (reader, _):
                 assert await reader.read() == b"", "the second connection is one too many now"

@@ -13,7 +13,7 @@ from tests.net.certificates import PASSWORD, Authority
 from tests.spark.nodes import served
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
-from waltzctl.engine.net.tls import TlsOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.spark import stream_node
 from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS
 
