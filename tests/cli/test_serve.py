@@ -23,7 +23,7 @@ from tests.builders import build_directory
 from tests.cli.nodes import PATIENCE, Served, serving, starting, unused_ports, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.net.certificates import PASSWORD, Authority
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders import KEY, build_directory
 from tests.node.running import LOG, LOOPS, Held, Peer, append, connected, get, node_options, record, run, running
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     InvalidRequestError,
@@ -420,13 +420,13 @@ def test_the_lock_goes_last(tmp_path: Path) -> None:
         closing = node.storage.close
 
         def look_and_close() -> None:
-            held = disk.lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is not None
+            held = lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is not None
             seen.append((held, any(node._listening().values())))
             closing()
 
         node.storage.close = look_and_close  # type: ignore[method-assign]  # only to look when it is called
         await node.stop(5)
-        assert disk.lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is None
+        assert lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is None
 
     run(work())
     assert seen == [(True, False)]
