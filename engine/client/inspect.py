@@ -17,10 +17,12 @@ from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.copying import damaged_data
 from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
 from waltzctl.engine.errors import ProtocolError, RemoteError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
+from waltzctl.engine.losses import BelowMark
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.storage.places import place
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
 from waltzctl.formats.wire.failure import FailureCode
@@ -146,13 +148,17 @@ def _finding(code: Code, url: str, partition: int, transaction_id: int | None, m
     return make_finding(code, url, message, partition=partition, transaction_id=transaction_id)
 
 
+def below_mark(url: str, partition: int, first: int, mark: int) -> Finding:
+    """The finding for the transactions from `first` to the local low-water mark, which a node does not have and once had."""
+    return loss_finding(BelowMark(first, mark, None), Where(None, partition, place(url)))
+
+
 def _marks(reading: PartitionReading, url: str) -> Finding | None:
     """The finding for a partition that ends below what is known to be acknowledged."""
     last, mark = reading.last_transaction_id, reading.local_low_water_mark
     if last is None or mark is None or last >= mark:
         return None
-    text = f"the last transaction is {last}, below the local low-water mark {mark}"
-    return _finding(Code.ACKNOWLEDGED_MISSING, url, reading.partition, last + 1, text)
+    return below_mark(url, reading.partition, last + 1, mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +315,10 @@ async def read_records(
     need_assigned(readings, str(client.address))
     left = limit
     for reading in readings:
-        end = reading.last_transaction_id
-        if end is None:
+        there = reading.last_transaction_id
+        if there is None:
             raise ProtocolError(str(client.address), f"the node does not tell the end of partition {reading.partition}")
-        end = end if last is None else min(last, end)
+        end = there if last is None else min(last, there)
         begin = first or 0
         if left is not None:
             end = min(end, begin + left - 1)  # nothing beyond what is wanted is asked for
@@ -323,3 +329,6 @@ async def read_records(
                     left -= 1
         if left == 0:
             return
+        wrong = _marks(reading, client.address.url)
+        if wrong is not None and (last is None or last > there) and begin <= (reading.local_low_water_mark or 0):
+            yield wrong

@@ -11,6 +11,7 @@ from waltzctl.engine.compare.replica_reading import Replica, Segment
 from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.evidence import evidence
@@ -75,9 +76,7 @@ class Directories:
         """What stands in the way of a full vote: control files and marks that are not there, missing directories."""
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
-                said = f"the ledger of accepted losses cannot be read in full: {ledger.fault}"
-                where = ledger_path(view.path)
-                yield make_finding(Code.ACCEPTED_LOSSES_DAMAGED, where, said, storage_directory=view.path)
+                yield ledger_damaged(ledger_path(view.path), ledger.fault, view.path)
             if view.control is None:
                 said = "no usable control file: session and marks of this replica are unknown"
                 yield make_finding(Code.CONTROL_FILE_MISSING, view.control_path, said, storage_directory=view.path)

@@ -15,9 +15,9 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.inspect.header_checks import check_headers, short_header
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.carve import carve_records
@@ -27,7 +27,6 @@ from waltzctl.engine.scan.scanner import scan_records, summarise_records
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.segment import (
-    FORMAT_VERSION,
     HEADER_SIZE,
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
@@ -199,13 +198,13 @@ class Reading:
         view = segment.view
         if view.data is None or view.data.size < HEADER_SIZE:
             if view.data is not None and (segment.entries or segment.stop is not None or view.data.size):
-                self.findings.append(short_header(job, view.data.size, segment.entries))
+                self.findings.append(job.short_header(view.data.size, segment.entries))
             yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
             return
         source = stack.enter_context(open_source(view.data.path))
         index, index_header = self.index(view.index, stack)
         header = read_segment_header(view.data)
-        if not self.believed(segment, job, header, index_header):
+        if not self.believed(job, header, index_header, source):
             yield from self.unreadable(segment, low)
             return
         reader = None if index is None else IndexReader(index, segment.first)
@@ -222,20 +221,17 @@ class Reading:
             return None, None
 
     def believed(
-        self, segment: Segment, job: SegmentJob, header: SegmentHeader | None, index: SegmentHeader | None
+        self, job: SegmentJob, header: SegmentHeader | None, index: SegmentHeader | None, source: ByteSource
     ) -> bool:
         """Whether the headers prove that this is the segment its name says; findings where the data file's is wrong."""
-        replica = self.replica
-        right = FORMAT_VERSION, replica.cluster_key, replica.partition, segment.first
         if header is None:
             return False
-        if (header.version, header.cluster_key, header.partition, header.first_transaction_id) == right:
+        verdict = judge_headers(job.expected, header, index, source)
+        if not verdict.data_wrong:
             return True
-        found = check_headers(job, header, index, None).findings
+        found = verdict.findings(job.files)
         self.findings += [one for one in found if one.path == job.data_path and one.severity is not Severity.NOTE]
-        return index is not None and (
-            (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right
-        )
+        return job.expected.met_by(index)
 
     def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
         """Scan, from the last place in front of `low` that the index proves."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from waltzctl.engine.errors import ClusterError, DiskReadError
-from waltzctl.engine.inspect.index_checks import WrongEntries
+from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport

@@ -10,12 +10,12 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_records import settled
-from waltzctl.engine.inspect.index_checks import CHUNK
 from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import CHUNK
 from waltzctl.engine.scan.byte_source import read_bytes
 from waltzctl.engine.storage.loss_ledger import Range
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position

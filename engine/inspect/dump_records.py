@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.findings import Code, Finding, loss_finding
+from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import runs
@@ -18,10 +18,10 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.log.assess import Stretch, joint
+from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.storage.view import FileState
-from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
@@ -228,7 +228,7 @@ class _Segment:
 
     def _render(self, reader: SegmentReader, item: Item, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         if isinstance(item, RecordBatch):
-            yield from self._records(item, reverse=reverse)
+            yield from self._records(reader, item, reverse=reverse)
             return
         following = item.next_transaction_id
         if not self._wanted.overlaps(item.transaction_id, None if following is None else following - 1):
@@ -237,7 +237,7 @@ class _Segment:
         if found is not None:
             yield found
 
-    def _records(self, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
+    def _records(self, reader: SegmentReader, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         rows = range(len(batch))
         first, last = self._wanted.first, self._wanted.last
         begins = int(batch.transaction_id[0])
@@ -248,7 +248,7 @@ class _Segment:
         for row in reversed(rows) if reverse else rows:
             record = self._record(batch, row)
             if not record.data_ok:
-                yield self._bad_data(record, batch, row)
+                yield bad_data(reader.data, record.transaction_id, record.offset).finding(self._job.files)
             yield record
 
     def _record(self, batch: RecordBatch, row: int) -> DumpedRecord:
@@ -266,17 +266,6 @@ class _Segment:
             int(batch.record_checksum[row]),
             bytes(batch.data_bytes(row)) if self._data else None,
             bool(batch.data_ok[row]),
-        )
-
-    def _bad_data(self, record: DumpedRecord, batch: RecordBatch, row: int) -> Finding:
-        computed = f", computed {crc32(batch.data_bytes(row)):08x}" if self._data else ""
-        return self._job.finding(
-            Code.DATA_CHECKSUM,
-            f"transaction {record.transaction_id}: the record is intact, but not the data that came with it: data checksum"
-            f" stored {record.data_checksum:08x}{computed}",
-            transaction_id=record.transaction_id,
-            offset=record.offset,
-            length=record.size,
         )
 
 

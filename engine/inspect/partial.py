@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from waltzctl.engine.inspect.index_checks import WrongEntries, check_rising
+from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.sampling import choose_blocks
 from waltzctl.engine.log.index import MOST_HELD, last_proven, prove_at_or_before
+from waltzctl.engine.log.index_comparison import check_rising
 from waltzctl.engine.scan.byte_source import only_zeros
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.probe import Budget, Probe

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.findings.directory_contents import not_assigned, special_finding
 from waltzctl.engine.inspect.segment_job import SegmentReport
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
 from waltzctl.engine.losses import DirectoryGone, GivenUp, Loss, NoSegment, count
@@ -15,7 +16,6 @@ from waltzctl.engine.storage.evidence import Evidence
 from waltzctl.engine.storage.loss_ledger import Range, still_lost, without
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import parse_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,7 @@ def special_findings(context: PartitionContext, view: PartitionView) -> Iterator
     for path in view.special:
         kind = places.special(path)
         if kind is not None and path not in checked:
-            parsed = parse_name(path.name)
-            message = f"it is {kind}, not a regular file; a released node does not start with it"
-            yield context.finding(Code.SPECIAL_FILE, path, message, segment=None if parsed is None else parsed[0])
+            yield special_finding(path, kind, context.where)
 
 
 def placement_findings(
@@ -177,8 +175,4 @@ def placement_findings(
         session = context.session_id
         yield loss_finding(NoSegment(session if session is not None and session >= 0 else None), context.where)
     elif context.assigned is False and view.segments:
-        yield context.finding(
-            Code.PARTITION_NOT_ASSIGNED,
-            view.path,
-            f"partition {context.number} is not assigned to this node; its {len(view.segments)} segments were kept",
-        )
+        yield not_assigned(len(view.segments), context.where)

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.live import Watch, states
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
@@ -440,12 +441,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
         return
     yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
     if around.ledger.fault is not None:
-        yield make_finding(
-            Code.ACCEPTED_LOSSES_DAMAGED,
-            ledger_path(storage),
-            f"the ledger of accepted losses cannot be read in full: {around.ledger.fault}",
-            storage_directory=storage,
-        )
+        yield ledger_damaged(ledger_path(storage), around.ledger.fault, storage)
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
 

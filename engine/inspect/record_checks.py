@@ -8,15 +8,15 @@ import numpy as np
 
 from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Tail
-from waltzctl.engine.inspect.index_checks import IndexComparison
+from waltzctl.engine.findings import BadData, Code, Finding, Tail
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.log.index import MOST_HELD, IndexReader, prove
+from waltzctl.engine.log.bad_data import bad_data
+from waltzctl.engine.log.index import IndexReader, prove
+from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
-from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.formats.checksums import crc32
+from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 MAX_LISTED = 10_000
@@ -25,16 +25,6 @@ _READ_ERRORS = 100
 """Places that the system cannot read after which a file is given up."""
 _UNREADABLE = 4096
 """Bytes behind an unreadable place that are not tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadData:
-    """An intact record whose data does not agree with the data checksum; `length` is None for a very large one."""
-
-    transaction_id: int
-    offset: int
-    length: int | None
-    said: str
 
 
 @dataclass(slots=True)
@@ -120,7 +110,8 @@ class RangeScan:
         if run.data_damaged:
             for place in np.flatnonzero(~run.data_ok):
                 if self._listed():
-                    self._add_bad_data(run.first_transaction_id + int(place), int(run.offset[place]))
+                    number, offset = run.first_transaction_id + int(place), int(run.offset[place])
+                    self.bad_data.append(bad_data(self.source, number, offset))
         self.limits.spend(run.end - run.start)
 
     def _add_damage(self, damage: Damage) -> None:
@@ -137,14 +128,6 @@ class RangeScan:
         self.open_end = damage.proof == "budget"
         self.next_id = damage.transaction_id if following is None else following
         self.limits.spend(damage.length)
-
-    def _add_bad_data(self, transaction_id: int, offset: int) -> None:
-        found = read_record_at(self.source, offset, expected_id=transaction_id, max_record=MOST_HELD)
-        if isinstance(found, RecordView):
-            said = f"data checksum stored {found.data_checksum:08x}, computed {crc32(found.data):08x}"
-            self.bad_data.append(BadData(transaction_id, offset, len(found.record), said))
-        else:  # too large to be held for a message
-            self.bad_data.append(BadData(transaction_id, offset, None, "the data checksum differs"))
 
     def _listed(self) -> bool:
         if len(self.damages) + len(self.bad_data) < MAX_LISTED:
@@ -239,28 +222,19 @@ class RangeScan:
 
 def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
     """A finding for damage in front of valid records."""
-    return findings.damage_finding(damage, job.where, job.first, job.data_path)
+    return findings.damage_finding(damage, job.files)
 
 
 def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
     """A finding for a torn tail, with the severity that its place gives it."""
     tail = Tail(job.last, job.local_low_water_mark, job.durable_to, job.following)
-    return findings.tail_finding(damage, tail, job.where, job.first, job.data_path)
+    return findings.tail_finding(damage, tail, job.files)
 
 
 def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
     """Everything that a scan found in the data, but its tail, in file order."""
     found = [damage_finding(job, damage) for damage in scan.damages]
-    found += [
-        job.finding(
-            Code.DATA_CHECKSUM,
-            f"transaction {bad.transaction_id}: the record is intact, but not the data that came with it: {bad.said}",
-            transaction_id=bad.transaction_id,
-            offset=bad.offset,
-            length=bad.length,
-        )
-        for bad in scan.bad_data
-    ]
+    found += [bad.finding(job.files) for bad in scan.bad_data]
     for place in scan.unreadable:
         beyond = "the rest was not read" if place.resumed is None else f"reading went on at offset {place.resumed}"
         length = None if place.resumed is None else place.resumed - place.offset

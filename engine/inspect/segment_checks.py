@@ -10,15 +10,17 @@ from typing import Self
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.findings.directory_contents import special_index
+from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding
 from waltzctl.engine.inspect.digests import HashingSource
-from waltzctl.engine.inspect.header_checks import check_headers, short_header
-from waltzctl.engine.inspect.index_checks import wrong_finding
 from waltzctl.engine.inspect.live import Watch, has_later_segment, states
 from waltzctl.engine.inspect.partial import PartialScan
 from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log.assess import held_by
+from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
 from waltzctl.engine.scan.byte_source import ByteSource
@@ -28,7 +30,7 @@ from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, entry_position
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 _ATTEMPTS = 4
 
@@ -123,18 +125,15 @@ class SegmentCheck:
         header = read_segment_header(self.data_state)
         if index is not None and index_header is not None:
             self.reader = IndexReader(index, job.first)
-        elif self.index_state is None and places.special(job.index_path) is not None:
-            said = f"it is {places.special(job.index_path)}, not a regular file"
-            self._index_problem = job.finding(Code.SPECIAL_FILE, said, index=True, severity=Severity.REPAIRABLE)
+        elif self.index_state is None and (kind := places.special(job.index_path)) is not None:
+            self._index_problem = special_index(kind, job.files)
         elif self.index_state is None:
-            self._index_problem = job.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
+            self._index_problem = index_missing(job.files)
         elif self._index_problem is None:
-            size = self.index_state.size
-            said = f"the index file has {size} bytes, its header alone has {HEADER_SIZE}"
-            self._index_problem = job.finding(Code.INDEX_HEADER, said, index=True, offset=0, length=size)
+            self._index_problem = index_header_short(self.index_state.size, job.files)
         if header is not None:
-            verdict = check_headers(job, header, index_header, self.data)
-            self._headers, self.begins = verdict.findings, verdict.begins
+            verdict = judge_headers(job.expected, header, index_header, self.data)
+            self._headers, self.begins = verdict.findings(job.files), verdict.begins
             if self.reader is not None:
                 self.reader.begins = self.begins
 
@@ -340,30 +339,29 @@ class SegmentCheck:
         if self._index_problem is not None:  # a release makes the index first; our truncation removes it first
             going = self.size <= HEADER_SIZE or (job.held and self.index_state is None)
             (passing if going else findings).append(self._index_problem)
-        if scan.comparison is not None and self.reader is not None:
-            passing += self._index_short(scan)
-        if scan.comparison is not None and self.reader is not None and not scan.unread_tail:
-            explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
-            listed = explained or scan.comparison.explained_by_tail(scan.order_end, self.size, scan.next_id)
-            excess = self._index_excess(scan, listed)
-            index_end = self.begins + self.reader.count()
-        if scan.comparison is not None:
-            if scan.comparison.wrong.count:
-                findings.append(wrong_finding(job, self.begins, scan.comparison.wrong))
-            if (error := scan.comparison.unreadable) is not None:
+        if (comparison := scan.comparison) is not None:
+            if (short := comparison.short(scan.last_id, at_least=scan.unread_tail)) is not None:
+                passing.append(short.finding(job.files))
+            if not scan.unread_tail:
+                explained = comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
+                listed = explained or comparison.explained_by_tail(scan.order_end, self.size, scan.next_id)
+                if (too_long := comparison.long(scan.next_id + listed)) is not None:
+                    excess = too_long.finding(job.files)
+                index_end = comparison.reader.end()
+            if comparison.wrong.count:
+                findings.append(comparison.wrong.finding(self.begins, job.files))
+            if (error := comparison.unreadable) is not None:
                 findings.append(job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset))
-        next_id: int | None = scan.next_id + explained
-        uncertain = scan.unread_tail or scan.open_end
-        if uncertain or (scan.tail is not None and not explained):
-            next_id = None
-        accounted = scan.next_id - 1 + max(explained, scan.tail is not None)
+        held = held_by(
+            scan.next_id, torn=scan.tail is not None, explained=explained, uncertain=scan.unread_tail or scan.open_end
+        )
         every = in_order([*findings, *passing])
         report = SegmentReport(
             job,
             self.begins,
-            next_id,
-            accounted,
-            uncertain,
+            held.next_id,
+            held.accounted,
+            held.uncertain,
             scan.records,
             every,
             excess,
@@ -384,41 +382,8 @@ class SegmentCheck:
                 with contextlib.suppress(DiskReadError):  # the scan names the places that cannot be read
                     why = stranger(view, self.data, job.partition, job.cluster_key)
             if why is not None:
-                said = f"the header is right, but {why}"
-                self._strange = (job.finding(Code.SEGMENT_PARTITION, said, offset=HEADER_SIZE),)
+                self._strange = (strange_finding(why, job.files),)
         return self._strange
-
-    def _index_short(self, scan: RangeScan) -> Iterator[Finding]:
-        assert self.reader is not None
-        count = self.reader.count()
-        known = 0 if scan.last_id is None else scan.last_id + 1 - self.begins
-        if count < known:
-            yield self.job.finding(
-                Code.INDEX_SHORT,
-                f"the index has {count} entries, the segment has {'at least ' if scan.unread_tail else ''}{known} records; it"
-                f" ends in front of transaction {self.begins + count}",
-                index=True,
-                transaction_id=self.begins + count,
-                offset=entry_position(count, 0),
-                length=ENTRY_SIZE * (known - count),
-            )
-
-    def _index_excess(self, scan: RangeScan, explained: int) -> Finding | None:
-        """Entries, or parts of one, behind that of the last record."""
-        assert self.reader is not None
-        known = scan.next_id - self.begins + explained
-        entries, odd = max(0, self.reader.count() - known), self.reader.excess()
-        if not entries and not odd:
-            return None
-        said = f"{entries} entries" if entries else f"{odd} bytes, less than an entry,"
-        return self.job.finding(
-            Code.INDEX_LONG,
-            f"the index has {self.reader.count()} entries, the segment has {known} records: {said} too many",
-            index=True,
-            transaction_id=self.begins + known if entries else None,
-            offset=entry_position(known, 0),
-            length=entries * ENTRY_SIZE + odd,
-        )
 
     def finish_short(self) -> SegmentReport:
         """What a data file that ends inside its header means.  Raises FilesChangedError."""
@@ -431,7 +396,7 @@ class SegmentCheck:
             accounted = self.job.first - 1 + entries
             nothing = SegmentReport(self.job, self.begins, self.job.first, accounted, uncertain=not entries)
             if not self.job.last or watch.quiet():
-                finding = short_header(self.job, self.size, entries)
+                finding = self.job.short_header(self.size, entries)
                 return replace(nothing, next_id=None, uncertain=False, findings=(finding,))
             try:
                 if not watch.wait():

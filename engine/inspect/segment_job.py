@@ -6,9 +6,11 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from waltzctl.engine.findings import Code, Finding, Severity, Where, make_finding
+from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
+from waltzctl.engine.log.header_judgement import Expected
+from waltzctl.engine.losses import ShortHeader
 from waltzctl.engine.storage.view import FileState, index_path_of
 from waltzctl.formats.segment import segment_name
 
@@ -61,6 +63,16 @@ class SegmentJob:
         """Its partition, for what is told of more than this segment."""
         return Where(self.storage, self.partition, self.directory)
 
+    @property
+    def files(self) -> SegmentFiles:
+        """Its files, for what is told of them."""
+        return SegmentFiles(self.where, self.first, self.data_path, self.index_path)
+
+    @property
+    def expected(self) -> Expected:
+        """What its headers have to say."""
+        return Expected(self.first, self.partition, self.cluster_key)
+
     def finding(
         self,
         code: Code,
@@ -74,19 +86,20 @@ class SegmentJob:
         missing: int | None = None,
     ) -> Finding:
         """A finding in the data file, or in the index."""
-        return make_finding(
+        return self.files.finding(
             code,
-            self.index_path if index else self.data_path,
             message,
+            index=index,
             severity=severity,
-            storage_directory=self.storage,
-            partition=self.partition,
-            segment=self.first,
             transaction_id=transaction_id,
             offset=offset,
             length=length,
             missing=missing,
         )
+
+    def short_header(self, size: int, entries: int) -> Finding:
+        """The data file has `size` bytes, fewer than a header; its index has `entries` entries."""
+        return loss_finding(ShortHeader(self.first, size, entries, self.last), self.where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings.directory_contents import Stray, stray_finding
 from waltzctl.engine.inspect.partition_checks import PartitionContext
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
-from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, judge_stray, spelled
+from waltzctl.engine.storage.strays import Ids, hidden, judge_stray
 from waltzctl.engine.storage.view import StraySegment
 
 
@@ -39,37 +40,12 @@ def stray_findings(
             ids = _ids(check(job))
             held = bool(ids)
             unseen = hidden(ids, [one for report in known() for one in _ids(report)])
-        yield _finding(context, verdict, unseen, held=held)
+        found = Stray(stray.data.path, stray.data.size, verdict.first, verdict.refusal, unseen, held)
+        yield stray_finding(
+            found, context.where, opened=context.assigned is not False
+        )  # a release opens what is assigned
 
 
 def _ids(report: SegmentReport) -> list[Ids]:
     last = report.last_id
     return [] if report.gone or last is None or last < report.begins else [(report.begins, last)]
-
-
-def _finding(context: PartitionContext, verdict: StrayVerdict, unseen: Sequence[Ids], *, held: bool) -> Finding:
-    opened = context.assigned is not False  # a release opens what is assigned
-    said = []
-    if unseen:
-        said.append(f"{spelled(unseen)} stand only here, where nobody who goes by the names of segments sees them")
-    elif held:
-        said.append("what it holds stands under the right names too")
-    if opened and verdict.refusal is not None:
-        said.append(f"release 0.13.2 does not start with it: {verdict.refusal}")
-    elif opened:
-        said.append("release 0.13.2 takes it for a segment")
-    elif verdict.refusal is not None:
-        said.append(verdict.refusal)
-    severity = Severity.DAMAGE
-    if not unseen and (verdict.refusal is None or not opened):
-        severity = Severity.REPAIRABLE if opened else Severity.NOTE
-    found = context.finding(
-        Code.SEGMENT_STRAY,
-        verdict.stray.data.path,
-        f"no segment has this name; {'; '.join(said)}",
-        severity=severity,
-        segment=verdict.first,
-        transaction_id=unseen[0][0] if unseen else None,
-        length=verdict.stray.data.size,
-    )
-    return found if verdict.first is not None else replace(found, remedy=None)  # nothing could prove what it is

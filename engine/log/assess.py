@@ -36,6 +36,25 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """How far the records of a segment go, as a walk to its end found; see `Stretch`."""
+
+    next_id: int | None
+    accounted: int
+    uncertain: bool
+
+
+def held_by(reached: int, *, torn: bool, explained: int = 0, uncertain: bool = False) -> Held:
+    """`reached`: the id behind the last record that a walk found; `torn`: a torn tail is behind it.
+
+    `explained`: so many entries of the index are of records that were lost in that tail, at least one of which was there in any
+    case; `uncertain`: the end was not, or could not be, read.
+    """
+    open_end = uncertain or (torn and not explained)
+    return Held(None if open_end else reached + explained, reached - 1 + max(explained, torn), uncertain)
+
+
+@dataclass(frozen=True, slots=True)
 class IndexExcess:
     """The index of `segment` lists more than its data file holds, and no gap behind it says the same."""
 

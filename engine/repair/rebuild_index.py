@@ -27,8 +27,8 @@ import numpy as np
 from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
-from waltzctl.engine.inspect.index_checks import IndexComparison
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside

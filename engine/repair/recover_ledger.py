@@ -14,7 +14,8 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
-from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.findings import Code
+from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.repaired_segments import RepairContext
@@ -96,9 +97,7 @@ def plan_ledger(draft: Draft, ledger: Ledger) -> None:
     Raises RefusedError when it is damaged: written anew, it would look as if nothing more had been given up.
     """
     if ledger.fault is not None:
-        said = f"the ledger of accepted losses cannot be read in full: {ledger.fault}"
-        where = ledger_path(draft.storage)
-        draft.undecided.append(make_finding(Code.ACCEPTED_LOSSES_DAMAGED, where, said, storage_directory=draft.storage))
+        draft.undecided.append(ledger_damaged(ledger_path(draft.storage), ledger.fault, draft.storage))
     if not draft.accepted and not draft.settled:
         return
     if ledger.fault is not None:

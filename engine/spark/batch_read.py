@@ -86,7 +86,7 @@ class WaltzReader(DataSourceReader):
         if self._options.view == "records":
             from waltzctl.engine.spark.record_rows import read_packet
 
-            return read_packet(partition.items, self._wanted, schema)
+            return read_packet(partition.items, self._wanted, schema, fail_on_loss=self._options.fail_on_loss)
         return read_view(partition.items, pick(self._options.view, self._wanted), schema)
 
     def _arrow_schema(self) -> pa.Schema:

@@ -10,6 +10,7 @@ from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.data_loss import OPTION, fails_on_loss
 from waltzctl.engine.spark.view_schemas import VIEWS
 from waltzctl.engine.storage import places
 
@@ -29,6 +30,7 @@ KNOWN = {
     "maxTransactionId": "only records up to this id",
     "splitSize": "bytes for one task, for instance 128MiB",
     "pushdown": "auto, true or false: whether filters are looked at in planning",
+    OPTION: "true: a read of records that are lost fails, and names them; false: each loss is a row",
     f"{STORAGE_PREFIX}NAME": "option NAME of the fsspec file system that reads the URL",
 }
 """Every option of a batch read, as documented."""
@@ -51,6 +53,7 @@ class ReadOptions:
     last: int | None = None
     split_size: int = SPLIT_SIZE
     pushdown: bool | None = None
+    fail_on_loss: bool = False
 
 
 def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | None, bool]:
@@ -71,6 +74,11 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
             f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(KNOWN)}"
         )
     view, columns, data = view_options(options)
+    fail_on_loss = fails_on_loss(options)
+    if fail_on_loss and view != "records":
+        raise InvalidRequestError(
+            f"option {OPTION}: view {view} shows what is wrong; only reading records can fail by it"
+        )
     pushdown = None if options.get("pushdown", "auto").strip().lower() == "auto" else _truth(options, "pushdown")
     return ReadOptions(
         paths=paths(options),
@@ -82,6 +90,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         last=_number(options, "maxTransactionId"),
         split_size=_size(options, "splitSize"),
         pushdown=pushdown,
+        fail_on_loss=fail_on_loss,
     )
 
 

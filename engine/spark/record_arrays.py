@@ -21,6 +21,7 @@ from waltzctl.engine.columns.column import Column
 from waltzctl.engine.columns.column_kinds import REQUEST_ID, hex32
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch, UInt32Column
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, arrow_schema, arrow_type
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
@@ -185,16 +186,23 @@ def rows_of(batch: RecordBatch, low: int, high: int) -> RecordBatch | None:
 
 
 class Gathering:
-    """Collects batches of records and hands them out as Arrow batches of bounded size, damage in its place.
+    """Collects batches of records and hands them out as Arrow batches of bounded size, damage in its place; `losses` sees it.
 
     `most_rows` and `most_bytes` (of data) bound a batch; one record is never divided.
     """
 
     def __init__(
-        self, wanted: Sequence[str], schema: pa.Schema, *, most_rows: int = 1 << 16, most_bytes: int = 16 << 20
+        self,
+        wanted: Sequence[str],
+        schema: pa.Schema,
+        losses: Losses | None = None,
+        *,
+        most_rows: int = 1 << 16,
+        most_bytes: int = 16 << 20,
     ) -> None:
         self._wanted = tuple(wanted)
         self._schema = schema
+        self._losses = losses or Losses()
         self._most_rows, self._most_bytes = most_rows, min(most_bytes, _LARGEST // 2)
         self._constants = Constants(None, None, None)
         self._told_apart = [name for name in ("node", "partition", "segment") if name in self._wanted]
@@ -221,6 +229,7 @@ class Gathering:
     def tell(self, findings: Sequence[Finding], node: str) -> Iterable[pa.RecordBatch]:
         """Put damage behind the records that were taken so far."""
         if findings:
+            self._losses.see(findings)
             yield from self.flush()
             yield finding_batch(findings, self._wanted, node, self._schema)
 

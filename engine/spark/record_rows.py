@@ -25,7 +25,8 @@ from waltzctl.engine.log.assess import Stretch, begun, joint
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.spark.record_arrays import Gathering, finding_batch, rows_between
+from waltzctl.engine.spark.data_loss import Losses
+from waltzctl.engine.spark.record_arrays import Gathering, rows_between
 from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
 from waltzctl.engine.spark.splits import Notice, SegmentPart, total
@@ -36,16 +37,22 @@ _End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
 Item = SegmentPart | Notice | MissingTask
 
 
-def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a packet with the columns `wanted`, in the order of its parts; the schema is exactly `schema`."""
+def read_packet(
+    packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema, *, fail_on_loss: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a packet with the columns `wanted`, in the order of its parts; the schema is exactly `schema`.
+
+    With `fail_on_loss` DamageError is raised in the end if records are lost.
+    """
     kernels.choose(total(packet))  # many small segments are worth compiled code as much as a large one
-    gathering = Gathering(wanted, schema)
+    losses = Losses(wanted=fail_on_loss)
+    gathering = Gathering(wanted, schema, losses)
     limits = Limits()
     before: _End | None = None
     for place, item in enumerate(packet):
         if isinstance(item, Notice):
             before = None
-            yield finding_batch(item.findings, wanted, item.node, schema)
+            yield from gathering.tell(item.findings, item.node)
             continue
         if isinstance(item, MissingTask):
             before = None
@@ -62,6 +69,7 @@ def read_packet(packet: Sequence[Item], wanted: Sequence[str], schema: pa.Schema
             else:
                 yield from gathering.tell(_look_behind(reading.end, item, limits), item.node)
     yield from gathering.flush()
+    losses.check()
 
 
 class _PartReading:

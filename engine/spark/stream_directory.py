@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import NotWaltzError, StalePlanError
 from waltzctl.engine.findings import Finding, Where, loss_finding
-from waltzctl.engine.inspect.header_checks import short_header
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
@@ -233,14 +233,16 @@ class DirectoryHistory:
         )
         yield from self._patiently(partition, lambda places: list(places.ranges(start, end, template)))
 
-    def read(self, part: SegmentRange | LostRange) -> Iterator[pa.RecordBatch]:
+    def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
         if isinstance(part, LostRange):
+            losses.see([part.finding])
             yield self._rows.finding(part.finding, str(self._path))
             return
         constants = Constants(part.node, part.partition, part.segment)
         for item in read_range(part, data=self._rows.data):
             if isinstance(item, Finding):
+                losses.see([item])
                 yield self._rows.finding(item, part.node)
             else:
                 yield self._rows.records(item, constants)
@@ -292,7 +294,7 @@ class _Reading:
             if part.ends_at is not None:
                 raise _changed(part, "its file is shorter than a header")
             entries = 0 if opened.reader is None else opened.reader.count()
-            yield short_header(job, opened.size, entries)
+            yield job.short_header(opened.size, entries)
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")

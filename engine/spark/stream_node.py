@@ -12,7 +12,6 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.amounts import parse_duration
@@ -20,12 +19,16 @@ from waltzctl.engine.client.addresses import Address, parse_url
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.client.inspect import NodeRecord, walk
+from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.net.tls import DEFAULT_STORE_TYPE, TlsOptions
+from waltzctl.engine.net.configuration import Given, load_configuration
+from waltzctl.engine.net.settings import camel_case
+from waltzctl.engine.net.tls_options import TLS, client_names
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
@@ -48,22 +51,9 @@ _BYTES = 8 << 20
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 _BACK = 1000
 """Damaged transactions in a row behind which no intact one is looked for."""
-KNOWN = (
-    "plaintext",
-    "insecure",
-    "timeout",
-    "trustStore",
-    "trustStoreType",
-    "trustStorePasswordFile",
-    "keyStore",
-    "keyStoreType",
-    "keyStorePasswordFile",
-    "certificate",
-    "certificateKey",
-    "certificateKeyPasswordFile",
-)
+_TLS = {camel_case(name): name for name in client_names()}
+KNOWN = ("plaintext", "insecure", "timeout", *_TLS)
 """Options about the connection: those of the commands.  Files are read by the driver and by every executor."""
-_SWITCHES = frozenset({"plaintext", "insecure", "timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +65,21 @@ class NodeAccess:
     insecure: bool = False
     timeout: float = DEFAULT_TIMEOUT
     files: Mapping[str, str] = field(default_factory=dict)
-    """The options about stores and certificates, by their lower-case names."""
+    """The options about stores and certificates, as Spark calls them."""
 
     def reach(self) -> ConnectionFactory:
         """Raises InvalidRequestError, DiskReadError."""
-        given = self.files
-
-        def path(name: str) -> Path | None:
-            return Path(given[name]) if name in given else None
-
-        tls = TlsOptions(
-            certificate=path("certificate"),
-            key=path("certificatekey"),
-            key_password=_password(given.get("certificatekeypasswordfile")),
-            key_store=path("keystore"),
-            key_store_password=_password(given.get("keystorepasswordfile")),
-            key_store_type=given.get("keystoretype", DEFAULT_STORE_TYPE),
-            trust_store=path("truststore"),
-            trust_store_password=_password(given.get("truststorepasswordfile")),
-            trust_store_type=given.get("truststoretype", DEFAULT_STORE_TYPE),
-        )
+        tls = load_configuration(TLS, given=[Given(_TLS[name], text, name) for name, text in self.files.items()])
         tls.check()
-        return ConnectionFactory(tls, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
-
-
-def _password(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        with open(file, encoding="utf-8") as lines:
-            return lines.readline().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{file}: the password cannot be read: {error}") from error
+        return ConnectionFactory(tls.options, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
 
 
 def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
     """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
-    files = {name.lower(): options[name.lower()] for name in KNOWN if name not in _SWITCHES and name.lower() in options}
+    files = {name: options[name.lower()] for name in _TLS if name.lower() in options}
     if plaintext and files:
-        raise InvalidRequestError(f"{sorted(files)[0]}: there are no certificates with plaintext")
+        raise InvalidRequestError(f"{next(iter(files))}: there are no certificates with plaintext")
     said = options.get("timeout")
     try:
         timeout = DEFAULT_TIMEOUT if said is None else parse_duration(said)
@@ -233,10 +198,12 @@ class NodeHistory:
             last = reading.last_transaction_id
             if last is None:
                 raise ProtocolError(self.place, f"it does not tell the last transaction of partition {number}")
+            lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark
             if up_to == LOW_WATER_MARK:
                 marks = reading.low_water_mark, reading.local_low_water_mark
-                last = min(last, *(-1 if mark is None else mark for mark in marks))
-            found[number] = self._record_of(number, last)
+                low = min(-1 if mark is None else mark for mark in marks)
+                last, lost = min(last, low), min(lost, low)
+            found[number] = Anchor(lost) if lost > last else self._record_of(number, last)
         return found
 
     def _record_of(self, partition: int, last: int) -> Anchor:
@@ -277,26 +244,38 @@ class NodeHistory:
             return anchor
         return found
 
-    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[NodeRange]:
-        """See `History.parts`."""
-        for first in range(start.transaction_id + 1, end.transaction_id + 1, RANGE_RECORDS):
-            last = min(first + RANGE_RECORDS - 1, end.transaction_id)
+    def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[NodeRange | LostRange]:
+        """See `History.parts`.  Behind the last record there may be ids that are lost, up to an `end` that names no record."""
+        there = end.transaction_id
+        reading = None if end.identified else self._readings.get(partition)
+        if reading is not None and reading.last_transaction_id is not None:
+            there = min(there, reading.last_transaction_id)
+        for first in range(start.transaction_id + 1, there + 1, RANGE_RECORDS):
+            last = min(first + RANGE_RECORDS - 1, there)
             yield NodeRange(partition, first, last, end if last == end.transaction_id else None)
+        if there < end.transaction_id:
+            first = max(there, start.transaction_id) + 1
+            yield LostRange(below_mark(self.place, partition, first, end.transaction_id))
 
-    def read(self, part: NodeRange) -> Iterator[pa.RecordBatch]:
+    def read(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises what the calls raise, StalePlanError when records are not there any more."""
+        if isinstance(part, LostRange):
+            losses.see([part.finding])
+            yield self._rows.finding(part.finding, self.place)
+            return
         line = _Line(self._access)
         try:
             connection = line.run(self._access.reach().admin(self._access.address))
             try:
-                yield from self._rows_of(part, walk(connection, part.partition, part.first, part.last), line)
+                items = walk(connection, part.partition, part.first, part.last)
+                yield from self._rows_of(part, items, line, losses)
             finally:
                 line.run(connection.close())
         finally:
             line.close()
 
     def _rows_of(
-        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], line: _Line
+        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], line: _Line, losses: Losses
     ) -> Iterator[pa.RecordBatch]:
         position = part.first
         last: WireRecord | None = None
@@ -310,6 +289,7 @@ class NodeHistory:
                 if isinstance(one, Finding) and one.code is not Code.DATA_CHECKSUM:
                     if one.transaction_id != position or one.code is not Code.RECORD_CHECKSUM:
                         raise self._changed(part, one.message)
+                    losses.see([one])
                     yield self._rows.finding(one, self.place)
                     position += 1
         finally:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.data_loss import OPTION, Losses, fails_on_loss
 from waltzctl.engine.spark.offsets import (
     BEGINNING,
     EARLIEST,
@@ -55,6 +56,7 @@ KNOWN = {
     "startingTransactions": 'where a new query begins: earliest, latest, or JSON such as {"0": 1200, "1": "latest"}',
     "maxRecordsPerTrigger": "transactions of one batch at most",
     "upTo": "intact: every whole record; low-water-mark: only what no recovery takes back",
+    OPTION: "true: a query that comes upon lost transactions ends, and names them; false: each loss is a row",
     "partitions": "only these, for instance 0-3,7",
     "view": "records",
     "data": "true: the records' data as well",
@@ -68,13 +70,14 @@ class StreamOptions:
     """What the options of a stream say.
 
     `limit`: transactions of one batch at most, None without a limit.  `up_to`: `INTACT`, or `LOW_WATER_MARK`.  `partitions`:
-    only these, None for all.
+    only these, None for all.  `fail_on_loss`: the query ends where transactions are lost.
     """
 
     starting: Starting = Starting()  # noqa: RUF009  # frozen
     limit: int | None = None
     up_to: str = INTACT
     partitions: frozenset[int] | None = None
+    fail_on_loss: bool = False
 
 
 def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> StreamOptions:
@@ -102,7 +105,8 @@ def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> St
     up_to = options.get("upto", INTACT).strip().lower()
     if up_to not in UP_TO:
         raise InvalidRequestError(f"upTo {up_to!r}: must be {' or '.join(UP_TO)}")
-    return StreamOptions(parse_starting(options.get("startingtransactions")), limit, up_to, partitions_of(options))
+    starting = parse_starting(options.get("startingtransactions"))
+    return StreamOptions(starting, limit, up_to, partitions_of(options), fails_on_loss(options))
 
 
 def path_of(options: Mapping[str, str]) -> str:
@@ -148,8 +152,8 @@ class History(Protocol):
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[StreamPart]:
         """What lies behind `start` up to `end`, in order."""
 
-    def read(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a part.  Called on executors, without a `look`."""
+    def read(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch]:
+        """The rows of a part; `losses` is to see every finding among them.  Called on executors, without a `look`."""
 
     def close(self) -> None:
         """Let go; a second call does nothing."""
@@ -365,10 +369,12 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task."""
+        """The rows of one task.  Raises DamageError in the end where transactions are lost and the query is to fail for that."""
         assert isinstance(partition, TaskParts)
+        losses = Losses(wanted=self._options.fail_on_loss)
         for part in partition.parts:
-            yield from self._history.read(part)
+            yield from self._history.read(part, losses)
+        losses.check()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with everything up to here; nothing is kept, and so nothing is let go of."""

@@ -15,7 +15,7 @@ from pathlib import PurePath
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.read_limits import Limits
@@ -23,6 +23,7 @@ from waltzctl.engine.inspect.record_checks import MAX_LISTED
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch
+from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan import kernels
@@ -31,7 +32,7 @@ from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
 from waltzctl.engine.stats.axes import Clock, Scale, clock_of
 from waltzctl.engine.stats.counting import Counting
 from waltzctl.engine.storage.view import FileState, read_segment_header
-from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, SegmentHeader
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +210,8 @@ class _Gathering:
     def _name_bad_data(self, batch: RecordBatch) -> None:
         for row in np.flatnonzero(~batch.data_ok).tolist():
             if self._listed():
-                number = int(batch.transaction_id[row])
-                said = "the record is intact, but not the data that came with it: data checksum stored"
-                self._findings.append(
-                    self._job.finding(
-                        Code.DATA_CHECKSUM,
-                        f"transaction {number}: {said} {int(batch.data_checksum[row]):08x}",
-                        transaction_id=number,
-                        offset=int(batch.offset[row]),
-                        length=RECORD_OVERHEAD + int(batch.data_length[row]),
-                    )
-                )
+                found = bad_data(self._reader.data, int(batch.transaction_id[row]), int(batch.offset[row]))
+                self._findings.append(found.finding(self._job.files))
 
     def _listed(self) -> bool:
         if len(self._findings) < MAX_LISTED:

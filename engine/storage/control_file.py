@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import uuid
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
@@ -26,12 +26,16 @@ from waltzctl.engine.errors import (
     PartitionQuarantinedError,
     SyncFailedError,
 )
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings.control_files import (
+    control_extended,
+    control_short,
+    control_size,
+    info_findings,
+)
 from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import (
-    CONTROL_HEADER,
     CONTROL_VERSION,
-    Choice,
     ControlFile,
     Layout,
     PartitionInfo,
@@ -55,9 +59,7 @@ def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partiti
     if control is None:
         if not path.exists():
             raise NotWaltzError(f"{path.parent}: not a Waltz storage directory: there is no {path.name}")
-        size = path.stat().st_size
-        message = f"the control file has {size} bytes, fewer than its header of {CONTROL_HEADER.size}"
-        raise _unusable(path, message, size)
+        raise _unusable(control_short(path, path.stat().st_size, path.parent))
     header = control.header
     if header.version != CONTROL_VERSION:
         raise MismatchError(
@@ -65,8 +67,7 @@ def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partiti
             advice="run waltzctl verify: a damaged version can be restored",
         )
     if not control.size_fits:
-        message = f"{control.size} bytes fit neither layout for {header.num_partitions} partitions"
-        raise _unusable(path, message, control.size)
+        raise _unusable(control_size(path, control, path.parent))
     if expected_key is not None and header.cluster_key != expected_key:
         raise MismatchError(
             f"{path}: the cluster key does not match: {header.cluster_key} here, {expected_key} expected",
@@ -79,23 +80,9 @@ def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partiti
     return control
 
 
-def _unusable(path: Path, message: str, size: int) -> DamageError:
-    finding = make_finding(Code.CONTROL_FILE_SIZE, path, message, storage_directory=path.parent, length=size)
-    return DamageError(f"{path}: {message}", [finding], advice="run waltzctl verify, then recover or restore a backup")
-
-
-def extended_finding(path: PurePath, control: ControlFile, storage: PurePath | None) -> Finding:
-    """The finding of a control file of the documented layout that a release has extended with zeros."""
-    end = control.layout.file_size(len(control.partitions))
-    return make_finding(
-        Code.CONTROL_FILE_EXTENDED,
-        path,
-        f"{control.size - end} zeros stand behind the infos of the {control.layout} layout: release 0.13.2 has tried to open"
-        " the directory, extended the file, and failed; what stood in it is intact",
-        storage_directory=storage,
-        offset=end,
-        length=control.size - end,
-    )
+def _unusable(finding: Finding) -> DamageError:
+    message = f"{finding.path}: {finding.message}"
+    return DamageError(message, [finding], advice="run waltzctl verify, then recover or restore a backup")
 
 
 class OpenControlFile:
@@ -106,7 +93,7 @@ class OpenControlFile:
         self._header = control.header
         self._layout = control.layout
         self._infos = list(control.partitions)
-        self._extended = extended_finding(path, control, path.parent) if control.extended else None
+        self._extended = control_extended(path, control, path.parent) if control.extended else None
         self._file = file
         self._failed: SyncFailedError | None = None
         self._lock = threading.RLock()
@@ -156,40 +143,7 @@ class OpenControlFile:
 
     def findings(self, partition: int, storage: Path) -> tuple[Finding, ...]:
         """What is wrong with a partition's info, in the catalogue's terms."""
-        info = self.info(partition)
-        schema = self._layout.info_schema
-        found: list[Finding] = []
-
-        def add(code: Code, message: str, offset: int, length: int) -> None:
-            found.append(
-                make_finding(
-                    code,
-                    self.path,
-                    f"partition {partition}: {message}",
-                    storage_directory=storage,
-                    partition=partition,
-                    offset=offset,
-                    length=length,
-                )
-            )
-
-        start = self._layout.info_offset(partition)
-        if info.stored_partition != partition:
-            add(Code.CONTROL_PARTITION_ID, f"its info says partition {info.stored_partition}", start, 4)
-        if info.choice is Choice.NONE_VALID:
-            add(Code.CONTROL_PAIR_CHECKSUM, "both structs have a wrong checksum", start, schema.size)
-        elif info.choice is Choice.TIE:
-            add(Code.CONTROL_PAIR_TIE, "both structs are valid and neither is newer", start, schema.size)
-        elif info.choice is Choice.ONLY_VALID and info.current is not None:
-            bad = 3 - info.current
-            place = self._layout.struct_offset(partition, bad)
-            add(
-                Code.CONTROL_STRUCT_CHECKSUM,
-                f"struct {bad} has a wrong checksum; struct {info.current} is in force",
-                place,
-                self._layout.struct_schema.size,
-            )
-        return tuple(found)
+        return tuple(info_findings(self.path, self._layout, self.info(partition), storage))
 
     def set_low_water_mark(
         self, partition: int, session_id: int, low_water_mark: int, local_low_water_mark: int

@@ -18,12 +18,13 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import MappingProxyType, TracebackType
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DamageError,
@@ -35,6 +36,8 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.findings.control_files import control_missing
+from waltzctl.engine.findings.directory_contents import not_assigned
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability, combine, load_marks, save_marks
@@ -60,14 +63,13 @@ from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.engine.storage.segment_recovery import Place
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import roll_back_interrupted
-from waltzctl.engine.storage.view import view_storage
+from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
     Layout,
     PartitionInfo,
-    initial_info,
 )
 
 _IN_THE_WAY = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
@@ -105,7 +107,7 @@ class _Examined:
 class StorageDirectory:
     """A storage directory that this process holds.  A context manager; made by `open`.  Thread-safe."""
 
-    def __init__(self, path: Path, lock: disk.DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
         self.path = path
         self._directory_lock = lock
         self._control = control
@@ -138,7 +140,7 @@ class StorageDirectory:
         control_path = path / CONTROL_FILE_NAME
         if not control_path.is_file():
             raise _no_control_file(path, control_path)
-        lock = disk.DirectoryLock.acquire(path, control_path)
+        lock = DirectoryLock.acquire(path, control_path)
         taken_back: tuple[str, ...] = ()
         try:
             with disk.WritableFile.open(control_path) as file:
@@ -369,15 +371,18 @@ class StorageDirectory:
                 continue
             self._findings += self._control.findings(number, self.path)
             if directory.is_dir():
-                self._findings.append(
-                    make_finding(
-                        Code.PARTITION_NOT_ASSIGNED,
-                        directory,
-                        f"there are files of partition {number}, which is not assigned to this node",
-                        storage_directory=self.path,
-                        partition=number,
-                    )
-                )
+                self._findings += self._left_behind(number)
+
+    def _left_behind(self, number: int) -> Iterator[Finding]:
+        """That a partition which is not assigned has files here."""
+        where = Where(self.path, number, self.path / str(number))
+        try:
+            segments = len(view_partition(self.path / str(number), number).segments)
+        except _IN_THE_WAY as error:
+            yield self._in_the_way(number, error)
+        else:
+            if segments:
+                yield not_assigned(segments, where)
 
     def _open_partition(self, number: int) -> Partition:
         """Examine and open one partition; whatever stands in the way quarantines it."""
@@ -392,14 +397,14 @@ class StorageDirectory:
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
             return _Examined([*findings, loss_finding(gone, Where(self.path, number, directory))])
         place = Place(self.path, number, self.cluster_key, self._options.max_data_length)
-        current = self._control.info(number).current_struct or initial_info(self.layout, number).structs[1]
+        current = self._control.info(number).current_struct
         try:
             settle_partition(directory, number)
             examination = examine_partition(
                 directory,
                 place,
-                local_low_water_mark=current.local_low_water_mark,
-                session_id=current.session_id,
+                local_low_water_mark=None if current is None else current.local_low_water_mark,
+                session_id=-1 if current is None else current.session_id,
             )
         except _IN_THE_WAY as error:
             return _Examined([*findings, self._in_the_way(number, error)])
@@ -465,9 +470,8 @@ def _no_control_file(path: Path, control_path: Path) -> NotWaltzError | DamageEr
         )
     if path.is_dir():
         view_storage(path)  # raises NotWaltzError, unless partitions lie here
-        message = "partition directories are here, the control file is not"
-        finding = make_finding(Code.CONTROL_FILE_MISSING, control_path, message, storage_directory=path)
+        finding = control_missing(control_path, path)
         return DamageError(
-            f"{path}: {message}", [finding], advice="bring it back from a backup of this node, or salvage"
+            f"{path}: {finding.message}", [finding], advice="bring it back from a backup of this node, or salvage"
         )
     return NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")

@@ -40,10 +40,15 @@ from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
-from waltzctl.formats.segment import Record, index_name
+from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name
 
 if TYPE_CHECKING:
     from waltzctl.engine.scan.transcode import EncodedBlock
+
+
+def _of_index(finding: Finding) -> bool:
+    """Whether something is wrong with an index, which is made anew whatever it is."""
+    return finding.severity is not Severity.NOTE and str(finding.path).endswith(INDEX_SUFFIX)
 
 
 class Partition:
@@ -106,7 +111,9 @@ class Partition:
     @property
     def mended(self) -> tuple[Finding, ...]:
         """What of the findings was mended when the partition was opened; nothing of a quarantined one is."""
-        return () if self._quarantined else tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE)
+        if self._quarantined:
+            return ()
+        return tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE or _of_index(one))
 
     @property
     def undo_ids(self) -> tuple[str, ...]:

@@ -23,18 +23,19 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
-from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
-from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, end, joints
-from waltzctl.engine.losses import NoSegment, ShortHeader
+from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
+from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
+from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
+from waltzctl.engine.losses import BelowMark, BelowProof, NoSegment, ShortHeader
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
-from waltzctl.engine.storage.strays import Ids, hidden, ids_of, judge_stray, spelled
+from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
 from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView, view_partition
-from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position, parse_name
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -85,9 +86,11 @@ class Examination:
 
 
 def examine_partition(
-    directory: PurePath, place: Place, *, local_low_water_mark: int, session_id: int = -1
+    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int = -1
 ) -> Examination:
     """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
+
+    `local_low_water_mark` None: nothing tells it.
 
     Raises DiskReadError, NotWaltzError without a directory.
     """
@@ -96,21 +99,10 @@ def examine_partition(
     findings: list[Finding] = []
     where = Where(place.storage, place.partition, directory)
 
-    def note(code: Code, path: PurePath, message: str, **where: int | Severity | None) -> None:
-        found = make_finding(code, path, message, storage_directory=place.storage, partition=place.partition, **where)  # type: ignore[arg-type]
-        findings.append(found)
-
     present = list(view.data_segments)
     short: SegmentView | None = None
     sound = not view.special
-    for path in view.special:
-        parsed = parse_name(path.name)
-        note(
-            Code.SPECIAL_FILE,
-            path,
-            f"it is {special_kind(path) or 'gone'}, not a regular file",
-            segment=None if parsed is None else parsed[0],
-        )
+    findings += [_special(path, view, where) for path in view.special]
     if present and _is_short(present[-1]):
         short = present.pop()
     states: list[SegmentState] = []
@@ -134,22 +126,24 @@ def examine_partition(
     stretches = [state.stretch or _short_stretch(state.view) for state in states]
     if short is not None:
         stretches.append(_short_stretch(short))
-    joined = [one for one in joints(stretches, 0) if not isinstance(one, IndexExcess)]
-    findings += [loss_finding(one, where) for one in joined]
-    sound = sound and not joined
+    stretches.sort(key=lambda one: one.begins)
+    joined = tuple(joints(stretches, 0))
+    sound = sound and all(isinstance(one, IndexExcess) for one in joined)
+    excess = {state.view.first_transaction_id: state.index_excess for state in states}
+    missing = False
+    for one in losses(stretches, proven, local_low_water_mark, joined):
+        missing = missing or isinstance(one, (BelowMark, BelowProof))
+        if not isinstance(one, IndexExcess):
+            findings.append(loss_finding(one, where))
+        elif (known := excess.get(one.segment)) is not None:
+            findings.append(known)
     if short is not None:
         empty = _short_header(short, last=True)
         findings.append(loss_finding(empty, where))
         sound = sound and empty.harmless
-    if hiding := _hidden_in_strays(view, states, place):
+    if hiding := tuple(_hiding_strays(view, states, place)):
         sound = False
-        for stray, ids in hiding:
-            note(
-                Code.SEGMENT_STRAY,
-                stray,
-                f"no segment has this name, and {spelled(ids)} stand only here",
-                transaction_id=ids[0][0],
-            )
+        findings += hiding
     examination = Examination(directory, place, view, tuple(states), short, tuple(findings), not sound, proven)
     held = [(one.first_transaction_id, one.next_transaction_id) for one in examination.extents]
     for orphan in view.segments:
@@ -159,21 +153,18 @@ def examine_partition(
         gone = data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
         findings.append(loss_finding(gone, where))
         sound = sound and not gone.lost
-    if not view.segments and session_id >= 0 and local_low_water_mark < 0:
-        findings.append(loss_finding(NoSegment(session_id), where))
-        sound = False
-    missing = tuple(end(stretches, proven, local_low_water_mark))
-    findings += [loss_finding(one, where) for one in missing]
+    if not view.segments and local_low_water_mark in (None, -1):
+        empty_log = NoSegment(session_id if session_id >= 0 else None)
+        findings.append(loss_finding(empty_log, where))
+        sound = sound and empty_log.began is None
     # what is proven and not there in one row from 0 on keeps the log closed, whatever it was that told of it
-    proven_here = max(local_low_water_mark + 1, proven.names, proven.with_data)
+    proven_here = max(proven.mark, proven.names, proven.with_data)
     sound = sound and not missing and examination.contiguous_next >= proven_here
     return replace(examination, findings=tuple(findings), quarantined=not sound)
 
 
-def _hidden_in_strays(
-    view: PartitionView, states: Sequence[SegmentState], place: Place
-) -> list[tuple[PurePath, tuple[Ids, ...]]]:
-    """Data files of this partition under names that are no segment's, and the ids that stand nowhere else.
+def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: Place) -> Iterator[Finding]:
+    """Data files of this partition under names that are no segment's, with ids that stand nowhere else.
 
     Whoever writes on would give these ids away a second time.
     """
@@ -182,9 +173,23 @@ def _hidden_in_strays(
         for extent in (state.extent for state in states)
         if extent is not None
     ]
-    judged = (judge_stray(stray, place.cluster_key, place.partition) for stray in view.strays)
-    found = [(one.stray.data.path, hidden(ids_of(one), known)) for one in judged]
-    return [(path, ids) for path, ids in found if ids]
+    where = Where(place.storage, place.partition, view.path)
+    for stray in view.strays:
+        verdict = judge_stray(stray, place.cluster_key, place.partition)
+        ids = ids_of(verdict)
+        if unseen := hidden(ids, known):
+            yield stray_finding(
+                Stray(stray.data.path, stray.data.size, verdict.first, verdict.refusal, unseen, held=True), where
+            )
+
+
+def _special(path: PurePath, view: PartitionView, where: Where) -> Finding:
+    """No regular file stands where a data file or an index is opened."""
+    kind = special_kind(path) or "gone"
+    for segment in view.data_segments:
+        if segment.index_path == path:
+            return special_index(kind, SegmentFiles(where, segment.first_transaction_id, segment.data_path, path))
+    return special_finding(path, kind, where)
 
 
 def _is_short(segment: SegmentView) -> bool:

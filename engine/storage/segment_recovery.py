@@ -17,15 +17,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
 
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity, Tail, Where, damage_finding, make_finding, tail_finding
-from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.findings import Finding, SegmentFiles, Tail, Where, damage_finding, tail_finding
+from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding
+from waltzctl.engine.log.assess import Stretch, begun, held_by
+from waltzctl.engine.log.bad_data import bad_data
+from waltzctl.engine.log.header_judgement import Expected, judge_headers
+from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
@@ -35,13 +41,10 @@ from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
-    FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,
     MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
-    SegmentHeader,
-    decode_entries,
     encode_offsets,
     entry_position,
 )
@@ -68,7 +71,8 @@ class SegmentState:
     is no torn tail.  `cut_at` is the offset behind which a torn tail has to go; `index_from` the first id whose index entry
     is wrong or missing (or where entries have to be cut off), None when the index is right or has to be written anew as a
     whole (`rebuild_index`); `scanned_from` is the id and offset where the scan began.  `stretch`: what its neighbours have to
-    know of it, None for a data file that ends inside its header.
+    know of it, None for a data file that ends inside its header; `index_excess`: that its index is too long, which a gap behind
+    the segment may explain.
     """
 
     view: SegmentView
@@ -80,99 +84,46 @@ class SegmentState:
     rebuild_index: bool = False
     scanned_from: tuple[int, int] | None = None
     stretch: Stretch | None = None
-
-
-class _Notes:
-    """Collects findings of one segment."""
-
-    def __init__(self, place: Place, view: SegmentView) -> None:
-        self._place, self._view = place, view
-        self.found: list[Finding] = []
-
-    def add(
-        self,
-        code: Code,
-        path: PurePath,
-        message: str,
-        *,
-        severity: Severity | None = None,
-        transaction_id: int | None = None,
-        offset: int | None = None,
-        length: int | None = None,
-    ) -> None:
-        self.found.append(
-            make_finding(
-                code,
-                path,
-                message,
-                severity=severity,
-                storage_directory=self._place.storage,
-                partition=self._place.partition,
-                segment=self._view.first_transaction_id,
-                transaction_id=transaction_id,
-                offset=offset,
-                length=length,
-            )
-        )
-
-
-def _header_faults(header: SegmentHeader, place: Place, first: int) -> Iterator[tuple[Code, str]]:
-    if header.version != FORMAT_VERSION:
-        yield Code.UNKNOWN_VERSION, f"format version {header.version}, and only {FORMAT_VERSION} is known"
-    if header.cluster_key != place.cluster_key:
-        yield Code.SEGMENT_KEY, f"cluster key {header.cluster_key}, and the control file has {place.cluster_key}"
-    if header.partition != place.partition:
-        yield Code.SEGMENT_PARTITION, f"its header says partition {header.partition}"
-    if header.first_transaction_id != first:
-        yield Code.SEGMENT_NAME, f"its header says that it begins at transaction {header.first_transaction_id}"
+    index_excess: Finding | None = None
 
 
 def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int = -1
+    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None = -1
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
     `next_first` is the first id of the segment behind it, None for the last one.  `durable_to`: everything up to this
     transaction is proven to have been durable, so that no crash tears it; `mark`: the local low-water mark, which may be what
-    proves that.  Raises DiskReadError, FileNotFoundError.
+    proves that (None: nothing tells it).  Raises DiskReadError, FileNotFoundError.
     """
-    notes = _Notes(place, view)
     first = view.first_transaction_id
+    where = Where(place.storage, place.partition, view.data_path.parent)
+    files = SegmentFiles(where, first, view.data_path, view.index_path)
     header = read_segment_header(view.data)
     index_header = read_segment_header(view.index)
     if header is None or view.data is None:
         raise FileNotFoundError(view.data_path)
-    faults = list(_header_faults(header, place, first))
-    index_fits = index_header is not None and not any(_header_faults(index_header, place, first))
-    if faults:
-        for code, message in faults:
-            notes.add(code, view.data_path, message, offset=0, length=HEADER_SIZE)
-        if not index_fits:
-            return SegmentState(view, None, tuple(notes.found), trusted=False, stretch=begun(first, first))
-    if header.reserved.count(0) != len(header.reserved):
-        notes.add(Code.RESERVED_NOT_ZERO, view.data_path, "reserved bytes of the header are not zero")
-    if not index_fits:
-        if special_kind(view.index_path) is not None:
-            pass  # the examination of the partition names it
-        elif view.index is None:
-            notes.add(Code.INDEX_MISSING, view.index_path, "the index is missing")
-        else:
-            notes.add(Code.INDEX_HEADER, view.index_path, "the index's header disagrees with the data file's")
+    expected = Expected(first, place.partition, place.cluster_key)
     with FileSource(view.data_path) as data:
-        if not faults and (why := stranger(view, data, place.partition, place.cluster_key)) is not None:
-            notes.add(Code.SEGMENT_PARTITION, view.data_path, f"its header is right, but {why}", offset=HEADER_SIZE)
-            return SegmentState(view, None, tuple(notes.found), trusted=False, stretch=begun(first, first))
-        index = FileSource(view.index_path) if index_fits else None
-        try:
+        verdict = judge_headers(expected, header, index_header, data)
+        findings = [*verdict.findings(files), *_no_index(view, files)]
+        index_fits = expected.met_by(index_header)
+        if not verdict.data_wrong and (why := stranger(view, data, place.partition, place.cluster_key)) is not None:
+            findings.append(strange_finding(why, files))
+        elif verdict.begins == first and (not verdict.data_wrong or index_fits):
             tail = Tail(next_first is None, mark, durable_to, next_first)
-            examination = _Examination(view, place, notes, data, index, next_first, tail)
-            state = examination.run()
-        finally:
-            if index is not None:
-                index.close()
-    if faults:
-        return SegmentState(view, state.extent, state.findings, trusted=False, stretch=state.stretch)
-    return state
+            with FileSource(view.index_path) if index_fits else nullcontext() as index:
+                state = _Examination(view, place, files, findings, data, index, tail).run()
+            return replace(state, trusted=state.trusted and not verdict.data_wrong)
+    return SegmentState(view, None, tuple(findings), trusted=False, stretch=begun(first, verdict.begins))
+
+
+def _no_index(view: SegmentView, files: SegmentFiles) -> Iterator[Finding]:
+    """Why there is no index to read, where there is none; what is no regular file the examination of the partition names."""
+    if view.index is not None and view.index.size < HEADER_SIZE:
+        yield index_header_short(view.index.size, files)
+    elif view.index is None and special_kind(view.index_path) is None:
+        yield index_missing(files)
 
 
 class _Examination:
@@ -182,20 +133,22 @@ class _Examination:
         self,
         view: SegmentView,
         place: Place,
-        notes: _Notes,
+        files: SegmentFiles,
+        findings: list[Finding],
         data: FileSource,
         index: FileSource | None,
-        next_first: int | None,
         tail: Tail,
     ) -> None:
-        self.view, self.place, self.notes = view, place, notes
+        self.view, self.place, self.files, self.findings = view, place, files, findings
         self.data, self.index = data, index
-        self.next_first, self.tail = next_first, tail
-        self.where = Where(place.storage, place.partition, view.data_path.parent)
-        self.torn = self.open_end = False
+        self.tail, self.next_first = tail, tail.following
+        self.torn: Damage | None = None
+        self.order_end: Damage | None = None
+        self.open_end = False
         self.first = view.first_transaction_id
         self.size = data.size()
         self.index_size = index.size() if index is not None else 0
+        self.comparison = None if index is None else IndexComparison(IndexReader(index, self.first))
 
     def run(self) -> SegmentState:
         if self.next_first is not None and self._sealed_looks_right(self.next_first):
@@ -262,7 +215,6 @@ class _Examination:
     def _scan(self, start_id: int, start: int) -> SegmentState:
         runs = [Run(self.first, start_id, HEADER_SIZE, start)] if start_id > self.first else []
         trusted, cut_at = True, None
-        index_from: int | None = None
         parts = summarise_records(
             self.data,
             first_transaction_id=start_id,
@@ -274,68 +226,38 @@ class _Examination:
         for part in parts:
             if isinstance(part, RecordRun):
                 _extend(runs, part)
-                if index_from is None:
-                    index_from = self._first_wrong_entry(part)
+                if self.comparison is not None:
+                    self.comparison.compare(part.first_transaction_id, part.offset)
                 self._note_data(part)
-            elif self._is_torn_tail(part):
-                cut_at = part.offset
+            elif part.cause is DamageCause.TORN_TAIL:
+                self.torn = part
+                self.findings.append(tail_finding(part, self.tail, self.files))
+                if self._may_be_cut(part):
+                    cut_at = part.offset
+                else:
+                    trusted = False
             else:
                 trusted = False
                 self._note_damage(part)
-        following = runs[-1].next_transaction_id if runs else self.first
-        if trusted and index_from is None and self.index_size != entry_position(following, self.first):
-            index_from = following
-        return self._state(
-            tuple(runs), trusted=trusted, cut_at=cut_at, index_from=index_from, scanned_from=(start_id, start)
-        )
+        return self._state(tuple(runs), trusted=trusted, cut_at=cut_at, scanned_from=(start_id, start))
 
-    def _is_torn_tail(self, damage: Damage) -> bool:
-        """Whether this may be cut: what a crash leaves of a write that nobody was told had succeeded."""
-        harmless = (
-            damage.cause is DamageCause.TORN_TAIL
-            and damage.proof == "end"
-            and damage.end == self.size
-            and self.tail.harmless(damage.transaction_id)
-        )
-        if harmless:
-            self._tell_tail(damage)
-        return harmless
-
-    def _tell_tail(self, damage: Damage) -> None:
-        self.torn = True
-        self.notes.found.append(tail_finding(damage, self.tail, self.where, self.first, self.view.data_path))
+    def _may_be_cut(self, torn: Damage) -> bool:
+        """Whether it is what a crash leaves of a write that nobody was told had succeeded."""
+        return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)
 
     def _note_damage(self, damage: Damage) -> None:
-        if damage.cause is DamageCause.TORN_TAIL:
-            self._tell_tail(damage)
-        else:
-            self.open_end = damage.next_transaction_id is None
-            self.notes.found.append(damage_finding(damage, self.where, self.first, self.view.data_path))
+        self.findings.append(damage_finding(damage, self.files))
+        self.open_end = damage.proof == "budget"
+        if self.comparison is not None:
+            self.comparison.compare_span(damage)
+        if damage.cause is DamageCause.RECORD_ORDER and damage.next_transaction_id is None and damage.end == self.size:
+            self.order_end = damage
 
     def _note_data(self, run: RecordRun) -> None:
-        if not run.data_damaged:
-            return
-        for place in np.flatnonzero(~run.data_ok):
-            number = run.first_transaction_id + int(place)
-            self.notes.add(
-                Code.DATA_CHECKSUM,
-                self.view.data_path,
-                f"transaction {number}: its data does not agree with the checksum that came with it",
-                transaction_id=number,
-                offset=int(run.offset[place]),
-            )
-
-    def _first_wrong_entry(self, run: RecordRun) -> int | None:
-        if self.index is None:
-            return run.first_transaction_id
-        position = entry_position(run.first_transaction_id, self.first)
-        raw = read_bytes(self.index, position, len(run) * ENTRY_SIZE)
-        entries = decode_entries(raw)
-        whole = len(entries)
-        wrong = np.flatnonzero(entries != run.offset[:whole])
-        if len(wrong):
-            return run.first_transaction_id + int(wrong[0])
-        return run.first_transaction_id + whole if whole < len(run) else None
+        if run.data_damaged:
+            for place in np.flatnonzero(~run.data_ok):
+                found = bad_data(self.data, run.first_transaction_id + int(place), int(run.offset[place]))
+                self.findings.append(found.finding(self.files))
 
     # --- the verdict -------------------------------------------------------------------------------------------------
 
@@ -345,7 +267,6 @@ class _Examination:
         *,
         trusted: bool = True,
         cut_at: int | None = None,
-        index_from: int | None = None,
         scanned_from: tuple[int, int] | None = None,
     ) -> SegmentState:
         extent = SegmentExtent(
@@ -356,57 +277,64 @@ class _Examination:
             runs,
             index_usable=self.index is not None,
         )
+        following = extent.next_transaction_id
+        explained, excess, index_from = 0, None, None
+        if self.comparison is not None and scanned_from is not None:
+            explained = self.comparison.explained_by_tail(self.torn, self.size, following)
+            excess = self._note_index(following, explained)
+            index_from = self._index_from(following)
         rebuild = self.index is None
-        if index_from is not None and not rebuild:
-            self._note_index(extent, index_from)
+        if index_from is not None:
             # entries behind the last checkpoint are mended in place; anything else is a whole new file
             rebuild = self.next_first is not None or (
-                index_from < extent.next_transaction_id // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL
+                index_from < following // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL
                 and scanned_from == (self.first, HEADER_SIZE)
             )
+        held = held_by(following, torn=self.torn is not None, explained=explained, uncertain=self.open_end)
+        listed = None if self.comparison is None else self.comparison.reader.end()
         return SegmentState(
             self.view,
             extent,
-            tuple(self.notes.found),
+            tuple(self.findings),
             trusted,
             cut_at,
             None if rebuild else index_from,
             rebuild,
             scanned_from,
-            self._stretch(extent),
+            Stretch(
+                self.first,
+                self.first,
+                held.next_id,
+                held.accounted,
+                held.uncertain,
+                listed,
+                excess is not None,
+                self.torn is not None,
+            ),
+            excess,
         )
 
-    def _stretch(self, extent: SegmentExtent) -> Stretch:
-        """What its neighbours have to know of it; the record that a torn tail was to be counts as here."""
-        following = extent.next_transaction_id
-        listed = None if self.index is None else self.first + max(0, (self.index_size - HEADER_SIZE) // ENTRY_SIZE)
-        accounted = following - 1 + self.torn
-        return Stretch(
-            self.first,
-            self.first,
-            None if self.torn or self.open_end else following,
-            accounted,
-            self.open_end,
-            listed,
-            listed is not None and listed > accounted + 1,
-            self.torn,
-        )
+    def _note_index(self, following: int, explained: int) -> Finding | None:
+        """What is wrong with the entries that were compared; that there are too many is for the partition to tell."""
+        assert self.comparison is not None
+        comparison = self.comparison
+        listed = explained or comparison.explained_by_tail(self.order_end, self.size, following)
+        short, too_long = comparison.short(following - 1), comparison.long(following + listed)
+        if short is not None:
+            self.findings.append(short.finding(self.files))
+        if comparison.wrong.count:
+            self.findings.append(comparison.wrong.finding(self.first, self.files))
+        if comparison.unreadable is not None:
+            raise comparison.unreadable
+        return None if too_long is None else too_long.finding(self.files)
 
-    def _note_index(self, extent: SegmentExtent, index_from: int) -> None:
-        expected = entry_position(extent.next_transaction_id, self.first)
-        if self.index_size < expected:
-            code, message = Code.INDEX_SHORT, f"{self.index_size} bytes, and the records need {expected}"
-        elif index_from == extent.next_transaction_id:
-            code, message = Code.INDEX_LONG, f"{self.index_size} bytes, and the records need {expected}"
-        else:
-            code, message = Code.INDEX_ENTRY, f"the entry of transaction {index_from} is wrong"
-        self.notes.add(
-            code,
-            self.view.index_path,
-            message,
-            transaction_id=index_from,
-            offset=entry_position(index_from, self.first),
-        )
+    def _index_from(self, following: int) -> int | None:
+        """The first id whose entry is wrong, missing or too much."""
+        assert self.comparison is not None
+        comparison, expected = self.comparison, entry_position(following, self.first)
+        lengths = () if self.index_size == expected else (min(following, comparison.reader.end()),)
+        wrong = (comparison.wrong.first,) if comparison.wrong.count else ()
+        return min((*wrong, *lengths), default=None)
 
 
 def _extend(runs: list[Run], part: RecordRun) -> None:

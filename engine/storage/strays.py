@@ -118,10 +118,3 @@ def hidden(ids: Iterable[Ids], known: Iterable[Ids]) -> tuple[Ids, ...]:
         if first <= last:
             found.append((first, last))
     return tuple(found)
-
-
-def spelled(ids: Iterable[Ids]) -> str:
-    """Ranges for a sentence: "transaction 7", "transactions 3 to 5, 9"."""
-    every = list(ids)
-    words = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in every)
-    return f"transaction {words}" if len(every) == 1 and every[0][0] == every[0][1] else f"transactions {words}"

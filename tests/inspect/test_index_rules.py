@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.builders import segment_header
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect import index_checks
-from waltzctl.engine.inspect.index_checks import IndexComparison, WrongEntries, check_rising
+from waltzctl.engine.findings.indexes import WrongEntries
+from waltzctl.engine.log import index_comparison
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import IndexComparison, check_rising
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
@@ -26,7 +27,7 @@ BEGINS = 5
 @pytest.fixture(autouse=True, scope="module", params=[1, 3])
 def chunk(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_checks, "CHUNK", request.param)
+        patch.setattr(index_comparison, "CHUNK", request.param)
         yield request.param
 
 

@@ -15,16 +15,17 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect import dump_chunks, live, record_checks, sampling, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
-from waltzctl.engine.inspect.index_checks import WrongEntries, check_rising
 from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding, placement_findings
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import check_rising
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss

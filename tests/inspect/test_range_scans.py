@@ -14,6 +14,7 @@ from waltzctl.engine.inspect.partial import PartialScan
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, damage_finding, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log import bad_data
 from waltzctl.engine.log.index import IndexReader, prove
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
@@ -97,7 +98,9 @@ def test_what_a_scan_counts() -> None:
     bad = advanced(file_of(bad_data=[0, 5]))
     assert [(one.transaction_id, one.offset, one.length) for one in bad.bad_data] == [(0, at(0), 60), (5, at(5), 60)]
     assert (bad.records, bad.sound) == (20, False)
-    assert "stored" in bad.bad_data[0].said
+    assert bad.bad_data[0].checksums is not None
+    stored, computed = bad.bad_data[0].checksums
+    assert stored != computed
 
 
 def test_a_scan_goes_on_and_stops_where_it_is_told() -> None:
@@ -132,7 +135,7 @@ def test_as_many_places_as_are_listed(most: int, monkeypatch: pytest.MonkeyPatch
 
 def test_data_too_large_for_a_message_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for most, length in ((20, 60), (19, None)):
-        monkeypatch.setattr(record_checks, "MOST_HELD", most)
+        monkeypatch.setattr(bad_data, "MOST_HELD", most)
         assert [one.length for one in advanced(file_of(bad_data=[4])).bad_data] == [length]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.memory import in_memory
 from tests.spark.reading import read
 from tests.spark.streaming import Query, ids
-from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.errors import DamageError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.verify import verify
@@ -179,3 +180,20 @@ def test_up_to_the_mark_a_loss_is_told_as_far_as_that(tmp_path: Path) -> None:
     storage = COPIES["last data"].make(tmp_path / "storage", Layout.RELEASED)
     lost = [row for row in Query(storage, upTo="low-water-mark").run() if row["finding"]]
     assert missing((row["transaction_id"], row["missing"]) for row in lost) == list(range(30, LAST + 1))
+
+
+def test_a_read_that_is_to_fail_for_a_loss_names_all_that_its_task_met(storage: Path, copy: Copy) -> None:
+    lost = {number for number in copy.ids if number - 1 not in copy.ids}
+    with pytest.raises(DamageError, match="failOnDataLoss: transactions are lost in") as caught:
+        read(storage, failOnDataLoss="true", partitions="0")
+    assert all(re.search(rf"\b{number}\b", str(caught.value)) for number in lost)
+    assert ids(read(storage, failOnDataLoss="true", partitions="1"), 1) == list(range(LAST + 1))
+
+
+def test_a_query_that_is_to_fail_for_a_loss_hands_on_what_is_in_front_of_it(storage: Path, copy: Copy) -> None:
+    query = Query(storage, failOnDataLoss="true", maxRecordsPerTrigger="8", partitions="0")
+    with pytest.raises(DamageError, match="failOnDataLoss: transactions are lost in"):
+        query.run()
+    assert ids(query.rows) == list(range(len(query.rows)))
+    assert len(query.rows) <= min(copy.ids)
+    assert ids(Query(storage, failOnDataLoss="true", partitions="1").run(), 1) == list(range(LAST + 1))

@@ -280,7 +280,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/distributed_checks.py": ("SHARES",),
     "engine/inspect/digests.py": ("_CHUNK", "_NEAR"),
     "engine/inspect/dump_chunks.py": ("CHUNK",),
-    "engine/inspect/index_checks.py": ("CHUNK",),
+    "engine/log/index_comparison.py": ("CHUNK",),
     "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),

@@ -8,9 +8,9 @@ _LOG = "engine/log/assess.py"
 _ENTRIES = "engine/log/index.py"
 _PARTITION = "engine/inspect/partition_checks.py"
 _SEGMENT = "engine/inspect/segment_checks.py"
-_INDEX = "engine/inspect/index_checks.py"
+_INDEX = "engine/log/index_comparison.py"
 _RECORDS = "engine/inspect/record_checks.py"
-_TOLD = "engine/findings.py"
+_TOLD = "engine/findings/__init__.py"
 _RELEASED = "engine/inspect/released_start.py"
 _VOUCHING = "engine/inspect/vouching.py"
 _STEP = ("tests/inspect/test_one_step.py",)
@@ -74,16 +74,16 @@ INSPECT: tuple[Slip, ...] = (
         "a partition whose files are gone is a note",
     ),
     Slip(
-        _SEGMENT,
-        "        if not entries and not odd:\n",
-        "        if entries <= 1 and not odd:\n",
+        _INDEX,
+        "entries > next_id - begins or odd > 0",
+        "entries > next_id - begins + 1 or odd > 0",
         _STEP,
         "an index with one entry too many is clean",
     ),
     Slip(
-        _SEGMENT,
-        "accounted = scan.next_id - 1 + max(explained, scan.tail is not None)",
-        "accounted = scan.next_id + max(explained, scan.tail is not None)",
+        _LOG,
+        "reached - 1 + max(explained, torn)",
+        "reached + max(explained, torn)",
         _STEP,
         "verify is clean with one acknowledged transaction lost",
     ),
@@ -123,7 +123,7 @@ INSPECT: tuple[Slip, ...] = (
         "wrong entries of damaged records are clean",
     ),
     Slip(
-        _INDEX,
+        "engine/findings/indexes.py",
         "if self.count and self.first <= other.last and other.first <= self.last:",
         "if self.count and self.first <= other.last and other.first < self.last:",
         _STEP,

@@ -7,7 +7,7 @@ from tests.mutation.trial import Slip
 _PARTITION = "engine/storage/partition.py"
 _LOG = "engine/storage/partition_log.py"
 _SEGMENT = "engine/storage/segment_recovery.py"
-_TOLD = "engine/findings.py"
+_TOLD = "engine/findings/__init__.py"
 _JUDGED = "engine/log/assess.py"
 _OPENING = "engine/storage/partition_recovery.py"
 _CONTROL = "engine/storage/control_file.py"
@@ -149,10 +149,10 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _SEGMENT,
-        "if self.index_size < expected:",
-        "if self.index_size < expected - ENTRY_SIZE:",
+        "() if self.index_size == expected else",
+        "() if self.index_size >= expected else",
         _OPENS,
-        "an index that lacks one entry is called by another name",
+        "an index with an entry too many stays as it is",
     ),
     Slip(
         _JUDGED,
@@ -191,8 +191,8 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _OPENING,
-        "session_id >= 0 and local_low_water_mark < 0:",
-        "session_id > 0 and local_low_water_mark < 0:",
+        "NoSegment(session_id if session_id >= 0 else None)",
+        "NoSegment(session_id if session_id > 0 else None)",
         _OPENS,
         "a partition whose files are gone is begun anew",
     ),

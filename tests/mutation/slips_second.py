@@ -97,10 +97,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/segment_recovery.py",
-        """    if faults:
-        return SegmentState(view, state.extent, state.findings, trusted=False, stretch=state.stretch)
-""",
-        "",
+        "replace(state, trusted=state.trusted and not verdict.data_wrong)",
+        "state",
         ("tests/storage/test_edges.py",),
         "a segment of another cluster is written to",
     ),
@@ -114,8 +112,10 @@ SECOND: tuple[Slip, ...] = (
     Slip(
         "engine/storage/partition_recovery.py",
         """        sound = False
-        for stray, ids in hiding:""",
-        "        for stray, ids in hiding:",
+        findings += hiding
+""",
+        """        findings += hiding
+""",
         ("tests/storage/test_opening_one_step.py",),
         "ids of records under a stray name are given away again",
     ),

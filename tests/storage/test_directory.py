@@ -191,6 +191,9 @@ def test_29_a_partition_that_is_not_assigned(tmp_path: Path) -> None:
     build_directory(tmp_path, {0: 5}, num_partitions=3)
     (tmp_path / "2").mkdir()
     with opened(tmp_path) as storage:
+        assert codes(storage.findings) == [], "nothing was left in it"
+    shutil.copy(data_path(tmp_path), tmp_path / "2")
+    with opened(tmp_path) as storage:
         with pytest.raises(NotAssignedError, match=r"Partition:1 is not assigned\."):
             storage.partition(1)
         with pytest.raises(NotAssignedError):

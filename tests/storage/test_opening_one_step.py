@@ -48,15 +48,22 @@ def test_a_sealed_segment_ends_where_its_last_record_ends(tmp_path: Path, layout
 
 
 @pytest.mark.parametrize(
-    ("change", "code"), [(-8, "index-short"), (-1, "index-short"), (0, ""), (1, "index-long"), (8, "index-long")]
+    ("change", "expected"),
+    [
+        (-8, ["index-short"]),
+        (-1, ["index-long", "index-short"]),
+        (0, []),
+        (1, ["index-long"]),
+        (8, ["index-long"]),
+    ],
 )
-def test_a_sealed_segments_index_has_an_entry_for_each_record(tmp_path: Path, change: int, code: str) -> None:
+def test_a_sealed_segments_index_has_an_entry_for_each_record(tmp_path: Path, change: int, expected: list[str]) -> None:
     built(tmp_path, 30)
     path = index_path(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) + change] if change < 0 else whole + bytes(change))
     with opened(tmp_path) as storage:
-        assert codes(storage.partition(0).findings) == ([code] if code else [])
+        assert codes(storage.partition(0).findings) == expected
         assert not storage.partition(0).quarantined
     assert path.read_bytes() == whole, "the index is made anew from the data"
 
@@ -206,7 +213,8 @@ def test_a_partition_without_any_file_in_which_a_session_began_is_not_begun_anew
     assert not list((tmp_path / "0").iterdir())
     with opened(tmp_path) as storage:
         assert storage.partition(0).quarantined != sound
-        assert codes(storage.partition(0).findings) == ([] if sound else ["partition-empty"])
+        (found,) = storage.partition(0).findings
+        assert (found.code, found.severity) == ("partition-empty", "note" if sound else "damage")
 
 
 @pytest.mark.parametrize(("size", "entries", "sound"), [(127, 0, True), (127, 1, False), (128, 0, True), (0, 0, True)])

@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.findings.indexes import IndexLong, IndexShort, WrongEntries
 from waltzctl.engine.log.index import IndexReader, Offsets
 from waltzctl.engine.scan.columns import Damage
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
 
 CHUNK = 16384
 """Entries that are looked at together."""
-
-
-@dataclass(slots=True)
-class WrongEntries:
-    """Entries that are not the offset of their record."""
-
-    count: int = 0
-    first: int = 0
-    last: int = 0
-    stored: int = 0
-    actual: int | None = None
-
-    def add(
-        self, transaction_id: int, stored: int, actual: int | None, count: int = 1, last: int | None = None
-    ) -> None:
-        """`count` more, from `transaction_id` to `last`."""
-        if not self.count or transaction_id < self.first:
-            self.first, self.stored, self.actual = transaction_id, stored, actual
-        self.last = max(self.last if self.count else transaction_id, transaction_id if last is None else last)
-        self.count += count
-
-    def merge(self, other: WrongEntries) -> None:
-        """Take over what another look at the same index found; what both saw counts once."""
-        if not other.count:
-            return
-        if self.count and self.first <= other.last and other.first <= self.last:
-            if self.actual is None and self.first == other.first:
-                self.actual = other.actual
-            self.count = max(self.count, other.count)
-            self.first, self.last = min(self.first, other.first), max(self.last, other.last)
-        else:
-            self.add(other.first, other.stored, other.actual, other.count, last=other.last)
 
 
 class IndexComparison:
@@ -99,6 +65,21 @@ class IndexComparison:
             if len(ends) or len(stored) < CHUNK:
                 return explained
             before = int(stored[-1])
+
+    def short(self, last_id: int | None, *, at_least: bool = False) -> IndexShort | None:
+        """Whether there are fewer entries than records; `last_id`: the last intact one, `at_least`: there may be more.
+
+        Raises DiskReadError.
+        """
+        entries, begins = self.reader.count(), self.reader.begins
+        records = 0 if last_id is None else last_id + 1 - begins
+        return IndexShort(begins, entries, records, at_least) if entries < records else None
+
+    def long(self, next_id: int) -> IndexLong | None:
+        """Whether there are entries, or parts of one, from that of `next_id` on.  Raises DiskReadError."""
+        begins, entries, odd = self.reader.begins, self.reader.count(), self.reader.excess()
+        too_long = entries > next_id - begins or odd > 0
+        return IndexLong(begins, entries, next_id - begins, odd) if too_long else None
 
     def _read_into_buffer(self, first: int, count: int) -> Offsets:
         """As `_read`, without an allocation for each call; holds until the next one."""
@@ -154,17 +135,3 @@ def _end_inside(reader: IndexReader, size: int) -> int:
             return start + int(inside[-1]) + 1
         end = start
     return end
-
-
-def wrong_finding(job: SegmentJob, begins: int, wrong: WrongEntries) -> Finding:
-    """One finding for all wrong entries of an index."""
-    actual = "which cannot be" if wrong.actual is None else f"the record is at {wrong.actual}"
-    many = f"; {wrong.count} entries up to transaction {wrong.last} disagree" if wrong.count > 1 else ""
-    return job.finding(
-        Code.INDEX_ENTRY,
-        f"the entry of transaction {wrong.first} says offset {wrong.stored}, {actual}{many}",
-        index=True,
-        transaction_id=wrong.first,
-        offset=entry_position(wrong.first, begins),
-        length=ENTRY_SIZE * (wrong.last - wrong.first + 1),
-    )

@@ -31,10 +31,12 @@ from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, index_name, s
 
 __all__ = [
     "CATALOGUE",
+    "BadData",
     "Code",
     "Finding",
     "Kind",
     "Ran",
+    "SegmentFiles",
     "Severity",
     "Tail",
     "Where",
@@ -165,6 +167,43 @@ class Where:
     storage: PurePath | None
     partition: int | None
     directory: PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """The two files of a segment of which something is told; `segment` is the first transaction id in their names."""
+
+    where: Where
+    segment: int
+    data_path: PurePath
+    index_path: PurePath
+
+    def finding(
+        self,
+        code: Code,
+        message: str,
+        *,
+        index: bool = False,
+        severity: Severity | None = None,
+        transaction_id: int | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+        missing: int | None = None,
+    ) -> Finding:
+        """A finding in the data file, or in the index."""
+        return make_finding(
+            code,
+            self.index_path if index else self.data_path,
+            message,
+            severity=severity,
+            storage_directory=self.where.storage,
+            partition=self.where.partition,
+            segment=self.segment,
+            transaction_id=transaction_id,
+            offset=offset,
+            length=length,
+            missing=missing,
+        )
 
 
 def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
@@ -348,20 +387,16 @@ class Tail:
         return f"above the local low-water mark {self.mark}"
 
 
-def damage_finding(damage: Unreadable, where: Where, segment: int, path: PurePath) -> Finding:
-    """Damage in front of valid records of a segment, whose data file is `path`."""
+def damage_finding(damage: Unreadable, files: SegmentFiles) -> Finding:
+    """Damage in front of valid records of a segment."""
     expected, following = damage.transaction_id, damage.next_transaction_id
     if damage.cause == Code.RECORD_ORDER:
         message = f"transaction {expected} is expected, but {damage.found_transaction_id} stands there; {_next(damage)}"
     else:
         message = f"transaction {expected}: {_stands(damage)}; {_next(damage)}; {damage.length} bytes unreadable"
-    return make_finding(
+    return files.finding(
         Code(str(damage.cause)),
-        path,
         message,
-        storage_directory=where.storage,
-        partition=where.partition,
-        segment=segment,
         transaction_id=expected,
         offset=damage.offset,
         length=damage.length,
@@ -369,8 +404,8 @@ def damage_finding(damage: Unreadable, where: Where, segment: int, path: PurePat
     )
 
 
-def tail_finding(damage: Unreadable, tail: Tail, where: Where, segment: int, path: PurePath) -> Finding:
-    """A torn tail of a segment, whose data file is `path`."""
+def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding:
+    """A torn tail of a segment."""
     expected, harmless = damage.transaction_id, tail.harmless(damage.transaction_id)
     stands = _stands(damage)
     if damage.stored_checksum is None and damage.found_length is not None and damage.found_length >= 0:
@@ -381,19 +416,42 @@ def tail_finding(damage: Unreadable, tail: Tail, where: Where, segment: int, pat
     if missing is not None and tail.following is not None:
         missing = max(1, tail.following - expected)
     left = f"{damage.length} bytes are left, {tail.why(expected)}"
-    return make_finding(
+    return files.finding(
         Code.TORN_TAIL,
-        path,
         f"transaction {expected}: {stands}; nothing valid follows; {left}",
         severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
-        storage_directory=where.storage,
-        partition=where.partition,
-        segment=segment,
         transaction_id=expected,
         offset=damage.offset,
         length=damage.length,
         missing=missing,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BadData:
+    """An intact record whose data does not agree with the data checksum.
+
+    `length`, of the record in bytes, and `checksums`, stored and computed, are None for a very large one.
+    """
+
+    transaction_id: int
+    offset: int
+    length: int | None = None
+    checksums: tuple[int, int] | None = None
+
+    def finding(self, files: SegmentFiles) -> Finding:
+        """As a finding about these files."""
+        said = "the data checksum differs"
+        if self.checksums is not None:
+            stored, computed = self.checksums
+            said = f"data checksum stored {stored:08x}, computed {computed:08x}"
+        return files.finding(
+            Code.DATA_CHECKSUM,
+            f"transaction {self.transaction_id}: the record is intact, but not the data that came with it: {said}",
+            transaction_id=self.transaction_id,
+            offset=self.offset,
+            length=self.length,
+        )
 
 
 def _next(damage: Unreadable) -> str:

@@ -1,0 +1,114 @@
+"""What is wrong with the headers of a data file and of its index: the facts, and the sentences that tell them.
+
+The facts are found by `engine.log.header_judgement`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from waltzctl.engine.findings import Code, Finding, SegmentFiles
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedByte:
+    """The first byte of a header's reserved ones that is not zero: its place among them, and what stands there."""
+
+    place: int
+    value: int
+
+    @classmethod
+    def of(cls, reserved: bytes) -> ReservedByte | None:
+        """None where all are zero."""
+        rest = reserved.lstrip(b"\0")
+        return cls(len(reserved) - len(rest), rest[0]) if rest else None
+
+    @property
+    def message(self) -> str:
+        """The sentence, the same for every kind of file."""
+        return f"a reserved byte of the header is {self.value:#04x} instead of 0"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """A header's format version is none that is known."""
+
+    version: int
+
+
+class Source(enum.StrEnum):
+    """What tells how a field of a header should be."""
+
+    CONTROL_FILE = "the control file"
+    DIRECTORY = "the directory"
+    NAME = "the file name"
+    NAME_ALONE = "the file name (but the first record agrees with the header)"
+    DATA_FILE = "the data file's header"
+
+
+@dataclass(frozen=True, slots=True)
+class WrongField:
+    """A field (by its name in the layout) is `stored`, and `source` says `wanted`.
+
+    `twin`: what the other file's header has there, None without one.
+    """
+
+    name: str
+    stored: object
+    wanted: object
+    source: Source
+    twin: object = None
+
+
+HeaderFault = OtherVersion | ReservedByte | WrongField
+
+_FIELDS = {
+    "cluster_key": ("cluster key", Code.SEGMENT_KEY),
+    "partition": ("partition", Code.SEGMENT_PARTITION),
+    "first_transaction_id": ("first transaction id", Code.SEGMENT_NAME),
+}
+
+
+def header_finding(fault: HeaderFault, files: SegmentFiles, *, index: bool) -> Finding:
+    """A fault of the header of a data file, or of its `index`."""
+    if isinstance(fault, OtherVersion):
+        name, code = "version", Code.UNKNOWN_VERSION
+        message = f"the header's format version is {fault.version}; only {FORMAT_VERSION} is known"
+    elif isinstance(fault, ReservedByte):
+        return files.finding(
+            Code.RESERVED_NOT_ZERO,
+            fault.message,
+            index=index,
+            offset=SEGMENT_HEADER.offset_of("reserved") + fault.place,
+            length=1,
+        )
+    else:
+        name, (what, code) = fault.name, _FIELDS[fault.name]
+        message = f"the header's {what} is {fault.stored}, {fault.source} says {fault.wanted}"
+        if index:
+            code = Code.INDEX_HEADER
+            message = f"the index header's {what} is {fault.stored}, {fault.source} says {fault.wanted}"
+        elif fault.twin == fault.wanted:
+            message += f"; the index file's header agrees with {fault.source}"
+        elif fault.twin == fault.stored:
+            message += "; the index file's header says the same"
+    offset, length = SEGMENT_HEADER.offset_of(name), SEGMENT_HEADER.size_of(name)
+    return files.finding(code, message, index=index, offset=offset, length=length)
+
+
+def strange_finding(why: str, files: SegmentFiles) -> Finding:
+    """The header is right, and the records behind it are another partition's; `why` as `engine.storage.belonging` says it."""
+    return files.finding(Code.SEGMENT_PARTITION, f"the header is right, but {why}", offset=HEADER_SIZE)
+
+
+def index_missing(files: SegmentFiles) -> Finding:
+    """There is no index file."""
+    return files.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)
+
+
+def index_header_short(size: int, files: SegmentFiles) -> Finding:
+    """The index file has `size` bytes, fewer than its header has."""
+    message = f"the index file has {size} bytes, its header alone has {HEADER_SIZE}"
+    return files.finding(Code.INDEX_HEADER, message, index=True, offset=0, length=size)

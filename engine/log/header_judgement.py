@@ -1,0 +1,131 @@
+"""What the headers of a data file and of its index say, against the control file, the directory, the name and each other.
+
+Every reader of a segment judges its headers here; `engine.findings.headers` has the facts and their sentences.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from waltzctl.engine.findings import Finding, SegmentFiles
+from waltzctl.engine.findings.headers import (
+    HeaderFault,
+    OtherVersion,
+    ReservedByte,
+    Source,
+    WrongField,
+    header_finding,
+)
+from waltzctl.engine.scan.byte_source import ByteSource
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
+
+_HELD = 64 << 20
+"""Bytes of data that the first record may have to tell whether a file was renamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the headers of a segment have to say: the id in its name, and what tells of the others (None: nothing)."""
+
+    first: int
+    partition: int | None
+    cluster_key: uuid.UUID | None
+
+    def met_by(self, header: SegmentHeader | None) -> bool:
+        """Whether a header is as it should be; reserved bytes and the time say nothing.  False where there is none."""
+        return (
+            header is not None
+            and header.version == FORMAT_VERSION
+            and self.cluster_key in (None, header.cluster_key)
+            and self.partition in (None, header.partition)
+            and self.first == header.first_transaction_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderVerdict:
+    """What is wrong with the header of a data file (`data`) and with that of its index (`index`).
+
+    `begins` is the id of the first record, as far as it can be told without a scan.
+    """
+
+    data: tuple[HeaderFault, ...]
+    index: tuple[HeaderFault, ...]
+    begins: int
+
+    @property
+    def data_wrong(self) -> bool:
+        """Whether the data file's header contradicts something; reserved bytes do not."""
+        return any(not isinstance(one, ReservedByte) for one in self.data)
+
+    def findings(self, files: SegmentFiles) -> tuple[Finding, ...]:
+        """As findings about these files, the data file's first."""
+        own = [header_finding(one, files, index=False) for one in self.data]
+        return (*own, *(header_finding(one, files, index=True) for one in self.index))
+
+
+def judge_headers(
+    expected: Expected, data: SegmentHeader, index: SegmentHeader | None, records: ByteSource
+) -> HeaderVerdict:
+    """Judge the header of a data file and, where there is one, of its index.  `records` gives the data file's bytes.
+
+    A file that was renamed begins with the record that its header names: then the header tells where it begins, the name does
+    not.  Raises DiskReadError.
+    """
+    begins = expected.first
+    if data.first_transaction_id != begins:
+        found = read_record_at(records, HEADER_SIZE, expected_id=None, max_record=_HELD)
+        if isinstance(found, RecordView) and found.transaction_id == data.first_transaction_id:
+            begins = data.first_transaction_id
+    of_data, of_index = [*_alone(data)], [*_alone(index)]
+    for field in _fields(expected, data, index, begins):
+        of_data += field.of_data()
+        of_index += field.of_index()
+    return HeaderVerdict(tuple(of_data), tuple(of_index), begins)
+
+
+def _alone(header: SegmentHeader | None) -> Iterator[HeaderFault]:
+    """What a header shows without anything to compare it with."""
+    if header is not None and header.version != FORMAT_VERSION:
+        yield OtherVersion(header.version)
+    if header is not None and (reserved := ReservedByte.of(header.reserved)) is not None:
+        yield reserved
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of both headers (`index` None: there is no index) and what it should be (None: nothing tells)."""
+
+    name: str
+    source: Source
+    wanted: object
+    data: object
+    index: object
+
+    def of_data(self) -> Iterator[WrongField]:
+        if self.wanted is not None and self.data != self.wanted:
+            yield WrongField(self.name, self.data, self.wanted, self.source, self.index)
+
+    def of_index(self) -> Iterator[WrongField]:
+        """Nothing where it only repeats what is wrong in the data file."""
+        source, wanted = (Source.DATA_FILE, self.data) if self.wanted is None else (self.source, self.wanted)
+        if self.index not in (None, wanted, self.data):
+            yield WrongField(self.name, self.index, wanted, source)
+
+
+def _fields(expected: Expected, data: SegmentHeader, index: SegmentHeader | None, begins: int) -> Iterator[_Field]:
+    yield _Field(
+        "cluster_key", Source.CONTROL_FILE, expected.cluster_key, data.cluster_key, index and index.cluster_key
+    )  # fmt: skip
+    yield _Field(
+        "partition", Source.DIRECTORY, expected.partition,
+        data.partition, None if index is None else index.partition,
+    )  # fmt: skip
+    yield _Field(
+        "first_transaction_id", Source.NAME if begins == expected.first else Source.NAME_ALONE, expected.first,
+        data.first_transaction_id, None if index is None else index.first_transaction_id,
+    )  # fmt: skip

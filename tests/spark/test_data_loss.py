@@ -1,0 +1,109 @@
+"""The option failOnDataLoss: which rows are losses, what an error names, and how it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from tests.builders import build_directory
+from tests.inspect.helpers import cut, flip
+from tests.spark.nodes import served
+from tests.spark.reading import read
+from tests.spark.streaming import Query, ids
+from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.findings import Code, Severity, make_finding
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.set_partition import plan_set_partition
+from waltzctl.engine.spark.data_loss import MOST_NAMED, Losses, fails_on_loss, is_loss
+from waltzctl.engine.spark.stream_reader import stream_options
+from waltzctl.formats.segment import index_name, segment_name
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "missing", "lost"),
+    [
+        (Code.SEGMENT_GAP, None, 3, True),
+        (Code.RECORD_CHECKSUM, None, None, True),  # nobody knows how many
+        (Code.RECORD_CHECKSUM, None, 0, False),  # bytes between records that follow one another
+        (Code.TORN_TAIL, Severity.REPAIRABLE, None, False),
+        (Code.TORN_TAIL, Severity.DAMAGE, 1, True),
+        (Code.DATA_CHECKSUM, None, None, False),  # the record is there
+        (Code.SEGMENT_KEY, None, None, True),
+    ],
+)
+def test_what_is_a_loss(code: Code, severity: Severity | None, missing: int | None, lost: bool) -> None:
+    assert is_loss(make_finding(code, Path("d/0"), "said", severity=severity, missing=missing)) == lost
+
+
+@pytest.mark.parametrize("count", [1, 2, MOST_NAMED, MOST_NAMED + 1, MOST_NAMED + 7])
+def test_an_error_names_as_many_as_a_person_reads(count: int) -> None:
+    losses = Losses(wanted=True)
+    losses.see(
+        make_finding(Code.SEGMENT_GAP, Path("d/0"), f"said {n}", transaction_id=n, missing=1) for n in range(count)
+    )
+    with pytest.raises(DamageError) as caught:
+        losses.check()
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"failOnDataLoss: transactions are lost in {count} place{'s' if count > 1 else ''}"
+    assert lines[0].startswith("  d/0, transaction 0: segment-gap: said 0")
+    assert len(lines) == min(count, MOST_NAMED) + (count > MOST_NAMED)
+    assert lines[-1].startswith(f"  and {count - MOST_NAMED} more; ") == (count > MOST_NAMED)
+
+
+def test_nothing_is_kept_where_nobody_asked_and_nothing_raised_where_nothing_is_lost() -> None:
+    losses = Losses()
+    losses.see([make_finding(Code.SEGMENT_GAP, Path("d/0"), "said", missing=1)])
+    losses.check()
+    Losses(wanted=True).check()
+
+
+def test_how_it_is_asked_for(tmp_path: Path) -> None:
+    assert [fails_on_loss(one) for one in ({}, {"failondataloss": " True "}, {"failondataloss": "false"})] == [
+        False, True, False
+    ]  # fmt: skip
+    with pytest.raises(InvalidRequestError, match="option failOnDataLoss is true or false, not 'yes'"):
+        stream_options({"failondataloss": "yes"})
+    with pytest.raises(InvalidRequestError, match="option failOnDataLoss: view findings shows what is wrong"):
+        read(tmp_path, view="findings", failOnDataLoss="true")
+
+
+def test_damage_is_a_loss_and_bad_data_is_none(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 40}, size=50)
+    assert ids(read(storage, failOnDataLoss="true")) == list(range(40))
+    segment = storage / "0" / segment_name(0)
+    flip(segment, 128 + 90 * 7 + 40)
+    with pytest.raises(DamageError, match=r"transaction 7: record-checksum"):
+        read(storage, failOnDataLoss="true")
+    cut(segment, segment.stat().st_size - 1)
+    assert [row["finding"] for row in read(storage) if row["finding"]] == ["record-checksum", "torn-tail"]
+
+
+def test_what_a_node_lost_at_its_end_is_told_and_ends_a_query_that_is_to_fail(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 40, 1: 10}, num_partitions=2, per_segment=10)
+    for name in (segment_name(30), index_name(30)):
+        (storage / "0" / name).unlink()
+    apply(
+        plan_set_partition(storage, partition=0, setting=Setting(local_low_water_mark=39), allow_data_loss=True),
+        arguments=(),
+    )
+    with served(storage) as node:
+        query = Query(node.url, plaintext="true", maxRecordsPerTrigger="7")
+        query.run()
+        query.restart()
+        assert query.step() is None
+        query.reader.stop()
+        lost = [
+            (row["finding"], row["partition"], row["transaction_id"], row["missing"])
+            for row in query.rows
+            if row["finding"]
+        ]
+        assert lost == [("acknowledged-missing", 0, 30, 10)]
+        assert (ids(query.rows), ids(query.rows, 1)) == (list(range(30)), list(range(10)))
+        strict = Query(node.url, plaintext="true", failOnDataLoss="true")
+        with pytest.raises(DamageError, match=r"waltz://.*, transaction 30: acknowledged-missing: .* 30 to 39"):
+            strict.run()
+        strict.reader.stop()
