@@ -268,7 +268,7 @@ def test_why_a_store_is_refused() -> None:
         (b"\xce\xce\xce\xce" + whole[4:], rf"^no whole JKS key store, at offset 4 of {len(whole)} bytes: .+"),
         (
             whole[:10],
-            "^no whole JKS key store, at offset 10 of 10 bytes: stream read less than specified amount, expected 4, found 2$",
+            r"^no whole JKS .*, at offset 10 of 10 bytes: stream read less than .*, expected 4, found 2$",
         ),
         (whole + b"ab", rf"^2 bytes too many follow the seal at offset {len(whole)}$"),
         (whole.replace(b"\0\x01a\0", b"\0\x01\xff\0"), "^an alias cannot be read: "),
