@@ -25,7 +25,6 @@ from waltzctl.formats.control import (
     MAX_PARTITIONS,
     Choice,
     ControlFile,
-    Layout,
     PartitionInfo,
     PartitionStruct,
     decode_control,
@@ -198,7 +197,7 @@ class _Mender:
             return
         written = initial_info(layout, partition)
         found = self.view.partitions.get(partition)
-        if layout is Layout.RELEASED and found is not None and found.segments:
+        if layout.has_flags and found is not None and found.segments:
             flags = FLAG_AVAILABLE | FLAG_ASSIGNED
             pair = tuple(replace(one, flags=flags).sealed() for one in written.structs)
             written = replace(written, structs=(pair[0], pair[1]))
