@@ -23,7 +23,8 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.load import LoadOptions, begin, run_load, survey, take_away
 from waltzctl.engine.client.load_frames import AppendFrames, Place
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.net.tls import TlsOptions, client_context
+from waltzctl.engine.net.tls import client_context
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.formats.wire.records import SMALLEST_RECORD
 
 Result = TypeVar("Result")

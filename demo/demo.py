@@ -41,7 +41,8 @@ WRITER = """
 import asyncio, sys
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError
-from waltzctl.engine.net.tls import TlsOptions, client_context
+from waltzctl.engine.net.tls import client_context
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import WireRecord
 

@@ -6,10 +6,11 @@ import re
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)", re.ASCII)
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_TAILS = (("iB", 1024), ("B", 1000))
 _BYTES = {"": 1, "b": 1} | {
-    f"{letter}{tail}": base**power
+    f"{letter}{tail.lower()}": base**power
     for power, letter in enumerate("kmgt", start=1)
-    for tail, base in (("", 1024), ("ib", 1024), ("b", 1000))
+    for tail, base in (("", 1024), *_TAILS)
 }
 
 MAX_PARTITION = 2**31 - 1
@@ -49,6 +50,24 @@ def parse_rate(text: str) -> int:
 def parse_size(text: str) -> int:
     """Bytes from text such as ``256KiB`` (1024), ``1GB`` (1000) or a bare number.  Raises ValueError."""
     return max(1, int(_amount(text, _BYTES, "256KiB or 1GB")))
+
+
+def write_size(count: int) -> str:
+    """The shortest text that `parse_size` reads back as exactly so many bytes: ``64MiB``, ``1GB``."""
+    units = [(base**power, f"{letter}{tail}") for power, letter in enumerate("KMGT", start=1) for tail, base in _TAILS]
+    exact = [(count // size, unit) for size, unit in units if count and count % size == 0]
+    number, unit = min(exact, key=lambda one: one[0], default=(count, ""))
+    return f"{number}{unit}"
+
+
+def write_duration(seconds: float) -> str:
+    """Text that `parse_duration` reads back: ``500ms``, ``30s``, ``25m``."""
+    if seconds % 1:
+        return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+    size, unit = next(
+        (one for one in ((3600, "h"), (60, "m")) if seconds >= 2 * one[0] and not seconds % one[0]), (1, "s")
+    )
+    return f"{seconds / size:.0f}{unit}"
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:

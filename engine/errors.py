@@ -4,6 +4,7 @@
 
     WaltzError                      internal
     ├── InvalidRequestError         usage       an argument that cannot be meant
+    │   └── InvalidOptionsError                 options that cannot be meant, or not together
     ├── NotWaltzError               not-waltz   nothing of Waltz at this path
     ├── DirectoryLockedError        locked      another process holds the storage directory
     ├── MismatchError               mismatch    cluster key, number of partitions or version differ
@@ -82,6 +83,15 @@ class InvalidRequestError(WaltzError):
     """An argument that cannot be meant (a negative limit, a partition beyond the number of partitions)."""
 
     status = "usage"
+
+
+class InvalidOptionsError(InvalidRequestError):
+    """Options that cannot be meant, or not together: `fields` of `owner`, which is a dataclass."""
+
+    def __init__(self, message: str, owner: object, *fields: str, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.owner = owner
+        self.fields = fields
 
 
 class NotWaltzError(WaltzError):

@@ -1,8 +1,8 @@
 """Write the manual pages from the command tree and the catalogue of findings: ``python man/generate.py``.
 
-Options come from the commands themselves, prose and examples from their `MANUAL`, finding codes from the engine's catalogue;
-what only the overview says stands here.  ``tests/cli/test_manual_pages.py`` fails when a committed page is not what this
-program writes.
+Options come from the commands themselves, settings from their declarations, prose and examples from their `MANUAL`, finding
+codes from the engine's catalogue; what only the overview says stands here.  ``tests/cli/test_manual_pages.py`` fails when a
+committed page is not what this program writes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from waltzctl.engine.findings import CATALOGUE, Severity
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.fence import FENCE_FILE_NAME
 from waltzctl.manual import Section, command_lines
+from waltzctl.setting_options import WithSettings
 
 HERE = Path(__file__).resolve().parent
 CODE_WIDTH = 66
@@ -213,6 +214,21 @@ def action_sections(tree: Any, command: ModuleType) -> list[str]:
     return lines
 
 
+def settings(command: ModuleType) -> list[str]:
+    """What a process with settings can be told; nothing for any other command."""
+    if not isinstance(command.run, WithSettings):
+        return []
+    lines = [".SH SETTINGS"]
+    lines += paragraph(
+        "By their keys in the configuration file; each with what is allowed, what holds unless it is given, and its"
+        " environment variable. What is read anew changes in a running process."
+    )
+    for one in command.run.declared().listed:
+        facts = [f"Allowed: {one.kind.allowed}", *one.in_file, one.variable, *(["read anew"] if one.reloadable else [])]
+        lines += terms([(one.key, f"{one.help} {'; '.join(facts)}.")])
+    return lines
+
+
 def command_page(tree: Any, command: ModuleType) -> str:
     """The page of one command."""
     manual = manual_of(command)
@@ -228,6 +244,7 @@ def command_page(tree: Any, command: ModuleType) -> str:
         lines.append(f".SH {escaped(section.heading)}")
         for text in section.paragraphs:
             lines += paragraph(text)
+    lines += settings(command)
     lines += [".SH OUTPUT", *paragraph(f"Objects: {', '.join(manual.objects)}. Formats and keys: waltzctl(1).")]
     lines += [*exit_statuses(manual.statuses), *examples(command), *see_also(name)]
     return "\n".join(lines) + "\n"

@@ -129,7 +129,10 @@ def _below(package: str) -> list[str]:
     [
         ("waltzctl.formats", ("waltzctl.formats",)),
         ("waltzctl.engine", ("waltzctl.formats", "waltzctl.engine", "waltzctl")),
-        ("waltzctl.engine.net", ("waltzctl.formats", "waltzctl.engine.net", "waltzctl.engine.errors")),
+        (
+            "waltzctl.engine.net",
+            ("waltzctl.formats", "waltzctl.engine.net", "waltzctl.engine.errors", "waltzctl.engine.amounts"),
+        ),
         (
             "waltzctl.engine.durable",
             (

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from waltzctl.engine.inspect.status import StorageStatus, storage_status
     from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
-    from waltzctl.engine.net.tls import TlsOptions, client_context
+    from waltzctl.engine.net.tls import client_context
+    from waltzctl.engine.net.tls_options import TlsOptions
     from waltzctl.engine.spark.data_source import WaltzDataSource
     from waltzctl.engine.spark.shipping import write_archive
     from waltzctl.engine.storage.directory import StorageDirectory, open_storage
@@ -41,7 +42,7 @@ _MODULES = {
     "StorageDirectory": "waltzctl.engine.storage.directory",
     "StorageOptions": "waltzctl.engine.storage.storage_options",
     "StorageStatus": "waltzctl.engine.inspect.status",
-    "TlsOptions": "waltzctl.engine.net.tls",
+    "TlsOptions": "waltzctl.engine.net.tls_options",
     "VerifyOptions": "waltzctl.engine.inspect.verification",
     "VerifySummary": "waltzctl.engine.inspect.verification",
     "WaltzDataSource": "waltzctl.engine.spark.data_source",

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltzctl import __version__
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import NodeLog
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.configuration import Configuration
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.node_options import NodeOptions
+from waltzctl.engine.node.node_settings import NodeOptions, ServeOptions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.objects.serve import READY, live_object
 from waltzctl.outcome import say
@@ -59,8 +59,8 @@ class Shown:
 class Service:
     """A node and what surrounds it in this process.  `read_again` gives the configuration as it is now."""
 
-    configuration: Configuration
-    read_again: Callable[[], Configuration]
+    configuration: Configuration[ServeOptions]
+    read_again: Callable[[], Configuration[ServeOptions]]
     log: NodeLog
     notifier: Notifier
     shown: Shown
@@ -91,7 +91,7 @@ class Service:
 
     async def _start(self) -> Node | None:
         """A node that serves; None when a signal came first."""
-        options = self.configuration.node_options()
+        options = self.configuration.options.node
         for note in (*self.configuration.notes, *warnings_of(options)):
             self.log.logger.warning("%s", note)
         if options.zookeeper is not None:
@@ -185,9 +185,9 @@ class Service:
     async def _reload_once(self, node: Node) -> None:
         anew = await asyncio.to_thread(self.read_again)
         reload = self.configuration.reload(anew)
-        await node.reload(reload.configuration.node_options())
+        await node.reload(reload.configuration.options.node)
         self.configuration = reload.configuration
-        self.log.set_level(self.configuration.log_level)
+        self.log.set_level(self.configuration.options.log.level)
         log = self.log.logger
         for note in anew.notes:
             log.warning("%s", note)
@@ -217,7 +217,7 @@ class Service:
     async def _stop(self, node: Node) -> None:
         if self.ready_file is not None:
             self.ready_file.remove()
-        seconds = self.configuration.node_options().drain_seconds
+        seconds = self.configuration.options.node.drain_seconds
         self.notifier.stopping("answering what was asked, then closing", seconds)
         for task in tuple(self._background):
             task.cancel()

@@ -1,8 +1,9 @@
-"""Write what follows from the tables of columns: ``python docs/schemas/generate.py``.
+"""Write what follows from the tables of columns and from the settings: ``python docs/schemas/generate.py``.
 
 The JSON Schemas of everything that waltzctl prints, each standing alone (2020-12) and strict: a key that is not listed is a
 mistake; the page of columns beside them; and the columns in the manual of the Spark data source.  What an object consists of is
-said in its table (engine/columns, waltzctl/objects).  ``tests/cli/test_schemas.py`` fails when a file is not what this program
+said in its table (engine/columns, waltzctl/objects); which settings there are, in their declarations (`engine.net.settings`), of
+which docs/settings.md is the page.  ``tests/cli/test_schemas.py`` fails when a file is not what this program
 writes, or when a command prints an object that its schema refuses.
 """
 
@@ -12,13 +13,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from waltzctl.app import COMMANDS, manual_of
 from waltzctl.engine.columns.column import Column, Columns, ObjectType
+from waltzctl.engine.net.settings import Setting, Settings
 from waltzctl.engine.spark.view_schemas import VIEWS
 from waltzctl.objects.all_objects import OBJECTS
+from waltzctl.setting_options import WithSettings
 
 HERE = Path(__file__).resolve().parent
 SPARK = HERE.parent / "spark-data-source.md"
+SETTINGS = HERE.parent / "settings.md"
 ROWS = {
     "segments": "data file",
     "index": "entry of an index file",
@@ -89,7 +95,46 @@ def manual(text: str) -> str:
     return _MARKED.sub(lambda found: found[1] + "\n".join(tables[found[2]]()) + "\n" + found[3], text)
 
 
+def settings_page() -> str:
+    """The settings of every process, for people."""
+    lines = [
+        "# Settings",
+        "",
+        "Written by `schemas/generate.py` from the declarations. The command line goes before the environment, that before the",
+        "configuration file (`--config`, YAML, keys nested or dotted), and that before the defaults. What is marked in the last",
+        "column, a running process takes over at `SIGHUP`. Variables and options that end in `FILE` or `-file` name a file",
+        "whose first line is the password.",
+    ]
+    for command in COMMANDS:
+        if isinstance(command.run, WithSettings):
+            name, declared = manual_of(command).name, command.run.declared()
+            lines += [
+                "",
+                f"## waltzctl {name}",
+                "",
+                f"The file can be named by `{declared.file_variable}` as well.",
+                "",
+            ]
+            lines += _table(("key", "option", "variable", "value", "default", "", "anew"), _settings(declared))
+    return "\n".join(lines) + "\n"
+
+
+def _settings(declared: Settings[Any]) -> Iterator[Sequence[str]]:
+    for one in declared.listed:
+        options = ", ".join(f"`{option}`" for option in one.on_command_line)
+        variables = f"`{one.variable}`" + (f", `{one.variable}_FILE`" if one.secret else "")
+        anew = "yes" if one.reloadable else ""
+        cells = (f"`{one.key}`", options, variables, one.kind.allowed, _default(one), one.meaning, anew)
+        yield cells
+
+
+def _default(one: Setting) -> str:
+    default = one.unless or ("" if one.default is None else one.kind.written(one.default))
+    return "; ".join(filter(None, (default, *one.in_file)))
+
+
 if __name__ == "__main__":
     for file_name, written in files().items():
         (HERE / file_name).write_text(written)
     SPARK.write_text(manual(SPARK.read_text()))
+    SETTINGS.write_text(settings_page())

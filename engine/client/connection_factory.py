@@ -17,7 +17,7 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
-from waltzctl.engine.net.tls import TlsOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 
 
 def _say_nothing(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The only place that changes a disk: write, sync, truncate, rename, unlink, make and lock.
+"""The only place that changes a disk: write, sync, truncate, rename, unlink and make.
 
 Everything else in the engine calls these functions, so that one observer sees each change in the order in which it was
 made; the crash harness records them and replays every prefix.  Reading needs nothing from here but `open_for_reading`, which
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from types import TracebackType
 
 from waltzctl.engine.durable.regular import NotRegularError, open_regular, special_kind
 from waltzctl.engine.errors import (
-    DirectoryLockedError,
     DiskError,
     DiskReadError,
     SpecialFileError,
@@ -39,8 +36,6 @@ TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 _MOST_PIECES = 1024
 """Buffers that one call of the system takes."""
-LOCKED_RANGE = 128
-"""Bytes of the control file that a running node locks (release 0.13.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,102 +359,3 @@ def free_bytes(path: PurePath) -> int:
 def now_ms() -> int:
     """Milliseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1_000_000
-
-
-# struct flock on Linux: l_type, l_whence (16 bit), padding, l_start, l_len (64 bit), l_pid (32 bit)
-_FLOCK = struct.Struct("hhqqi4x")
-
-
-def _flock(kind: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, 0, LOCKED_RANGE, 0)
-
-
-def lock_holder(storage_directory: PurePath, control_file: PurePath) -> int | None:
-    """Process id of whoever holds the storage directory; 0 when it is held and the id is unknown; None when it is free.
-
-    Takes no lock and writes nothing: it asks the kernel about the control file's locked range, which both a released node
-    and this engine hold.
-    """
-    try:
-        descriptor = open_for_reading(control_file)
-    except (FileNotFoundError, DiskReadError):
-        return None
-    try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    kind, _, _, _, pid = _FLOCK.unpack(answer)
-    if kind == fcntl.F_UNLCK:
-        return None
-    if pid > 0:
-        return int(pid)
-    return (
-        _recorded_pid(storage_directory) or 0
-    )  # a lock of ours belongs to an open file, and the kernel tells no process
-
-
-def _recorded_pid(storage_directory: PurePath) -> int | None:
-    """The process that is written down as the holder, if there is one of that id."""
-    try:
-        text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
-        pid = int(text.strip() or 0)
-        if pid <= 0:  # the system takes these for groups of processes
-            return None
-        os.kill(pid, 0)
-    except PermissionError:
-        return pid
-    except (OSError, DiskReadError, ValueError, OverflowError):
-        return None
-    return pid
-
-
-class DirectoryLock:
-    """Exclusive hold of a whole storage directory, until `release` or the end of the process.
-
-    Two locks: one on ``.waltzctl/lock``, where the holder's process id stands, and one on bytes 0 to 127 of the control
-    file, which is the one that a released node takes.  Both belong to the open file, not to the process, so that closing
-    another descriptor of the control file does not drop them.
-    """
-
-    def __init__(self, descriptors: list[int]) -> None:
-        self._descriptors = descriptors
-
-    @classmethod
-    def acquire(cls, storage_directory: PurePath, control_file: PurePath) -> DirectoryLock:
-        """Take both locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
-        state = storage_directory / STATE_DIRECTORY
-        if not Path(state).exists():
-            make_directory(state)
-        descriptors: list[int] = []
-        path = state / "lock"
-        try:
-            for path in (state / "lock", control_file):
-                flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)
-                descriptors.append(open_regular(path, flags))
-                fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
-            os.ftruncate(descriptors[0], 0)
-            os.pwrite(descriptors[0], f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if isinstance(error, (BlockingIOError, PermissionError)) and len(descriptors) > 0:
-                pid = lock_holder(storage_directory, control_file) or _recorded_pid(storage_directory)
-                raise DirectoryLockedError(storage_directory, pid or None) from error
-            raise write_error(path, None, error, doing="lock") from error
-        return cls(descriptors)
-
-    def release(self) -> None:
-        """Let go; a second call does nothing."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
-
-    def __enter__(self) -> DirectoryLock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()

@@ -140,7 +140,7 @@ class KeptMove:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionLeft:
     """How a repair left a partition that it touched: `marks` (None where no struct is in force), and name and size in bytes of
     every data and index file.
     """
@@ -170,7 +170,7 @@ class QuarantineEntry:
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
     moves: tuple[KeptMove, ...] = ()
-    partitions: tuple[PartitionState, ...] | None = None
+    partitions: tuple[PartitionLeft, ...] | None = None
 
     @property
     def storage(self) -> Path:
@@ -340,14 +340,14 @@ def _move(value: Any, where: str) -> KeptMove:
     return move
 
 
-def _partition(value: Any, where: str, state_files: Collection[str]) -> PartitionState:
+def _partition(value: Any, where: str, state_files: Collection[str]) -> PartitionLeft:
     source = StrictObject(value, where)
     number, marks, files = source.number("partition"), source.optional_items("marks"), source.child("files")
     if files is None or (marks is not None and (len(marks) != 3 or not all(type(one) is int for one in marks))):
         raise InvalidJsonError(f"{where}: files or marks are not valid")
     sizes = tuple((check_name(name, state_files), files.number(name)) for name in files.names())
     source.finish()
-    return PartitionState(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
+    return PartitionLeft(number, None if marks is None else (marks[0], marks[1], marks[2]), sizes)
 
 
 def decode_entry(data: bytes, path: Path, state_files: Collection[str]) -> QuarantineEntry:

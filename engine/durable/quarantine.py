@@ -37,7 +37,7 @@ from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
     KeptFile,
-    PartitionState,
+    PartitionLeft,
     QuarantineEntry,
     State,
     entry_name_valid,
@@ -72,7 +72,7 @@ class Store:
     """
 
     state_files: frozenset[str]
-    partition_states: Callable[[QuarantineEntry], tuple[PartitionState, ...]]
+    partition_states: Callable[[QuarantineEntry], tuple[PartitionLeft, ...]]
 
 
 def _entry_directories(storage: Path) -> list[Path]:

@@ -9,7 +9,6 @@ refuses to read is a DiskReadError.  No message holds a password.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.small_file import read_small_file
+from waltzctl.engine.net.tls_options import StoreType, store_type_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -30,25 +30,6 @@ _PEM_END = b"-----END "
 _CONVERT = "convert it with keytool -importkeystore -deststoretype PKCS12"
 MAX_STORE_SIZE = 16 << 20
 """Bytes; a file beyond that is no key store."""
-
-
-class StoreType(enum.StrEnum):
-    """How a store is written."""
-
-    JKS = "JKS"
-    PKCS12 = "PKCS12"
-    PEM = "PEM"
-
-
-def store_type_of(text: str) -> StoreType:
-    """A store type by name, in any case; ``P12`` and ``PFX`` are PKCS12.  Raises InvalidRequestError."""
-    name = text.strip().upper().replace("#", "")
-    name = {"P12": "PKCS12", "PFX": "PKCS12"}.get(name, name)
-    try:
-        return StoreType(name)
-    except ValueError:
-        known = ", ".join(StoreType)
-        raise InvalidRequestError(f"{text!r}: no such type of store; there are {known}") from None
 
 
 @dataclass(frozen=True, slots=True)

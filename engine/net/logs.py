@@ -11,7 +11,6 @@ priority in angle brackets comes instead of time and severity.  JSON: one object
 
 from __future__ import annotations
 
-import enum
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, Protocol
 
+from waltzctl.engine.net.monitoring_options import LogFormat, LogLevel
 from waltzctl.formats.adapters import format_time
 
 LOGGER = "waltzctl.node"
@@ -36,22 +36,6 @@ WINDOW = 10.0
 """So many lines of one template in so many seconds."""
 CLOSING = 2.0
 """Seconds that closing waits for what is still to be written."""
-
-
-class LogFormat(enum.StrEnum):
-    """How log lines are written."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """From which severity on lines are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 _LEVELS = {

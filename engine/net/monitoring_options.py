@@ -1,10 +1,12 @@
-"""What a server lets the peers of its HTTP port use, and where it sends its metrics."""
+"""How a process is watched: what the peers of its HTTP port may use, where it sends its metrics, and how it logs."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.setting_kinds import COUNT, FILLED_TEXT, PORT, SECONDS, SIZE, SWITCH, TEXT, one_of
+from waltzctl.engine.net.settings import Option, bounded, check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,37 +18,63 @@ class HttpLimits:
     metrics may take to be read.
     """
 
-    max_connections: int = 64
-    max_request_bytes: int = 16 << 10
-    connection_seconds: float = 30.0
-    answer_seconds: float = 10.0
+    max_connections: int = bounded(COUNT, default=64)
+    max_request_bytes: int = bounded(SIZE, default=16 << 10)
+    connection_seconds: float = bounded(SECONDS, default=30.0)
+    answer_seconds: float = bounded(SECONDS, default=10.0)
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
-        if self.max_connections < 1 or self.max_request_bytes < 1:
-            raise InvalidRequestError("the HTTP port needs at least one connection, and requests of at least one byte")
-        if self.connection_seconds <= 0 or self.answer_seconds <= 0:
-            raise InvalidRequestError("the times of the HTTP port must be more than 0")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphiteOptions:
-    """Where metrics are sent, in Graphite's plain text form.
+    """Where metrics are sent, in Graphite's plain text form."""
 
-    `interval`: seconds; the release's key is called ``reportIntervalMs`` and is read as seconds nevertheless.
-    """
-
-    host: str
-    port: int = 2003
-    prefix: str = "waltz"
-    interval: float = 60.0
-    udp: bool = False
+    host: str = setting("host of Graphite, to which metrics are sent", FILLED_TEXT, key="hostname")
+    port: int = setting("port of Graphite", PORT.within(least=1, most=65535), default=2003)
+    prefix: str = setting("what the name of every metric in Graphite begins with", TEXT, default="waltz")
+    interval: float = setting(
+        "time between two reports to Graphite; a bare number is seconds, whatever the key says, as the release reads it",
+        SECONDS,
+        default=60.0,
+        key="reportIntervalMs",
+    )
+    udp: bool = setting("reports to Graphite by datagrams", SWITCH, default=False, key="useUdp")
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
-        if not self.host:
-            raise InvalidRequestError("storage.graphite.hostname is empty")
-        if not 0 < self.port < 65536:
-            raise InvalidRequestError(f"storage.graphite.port must be 1 to 65535, not {self.port}")
-        if self.interval <= 0:
-            raise InvalidRequestError("storage.graphite.reportIntervalMs must be more than nothing")
+        check_bounds(self)
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines are written."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """From which severity on lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How a process logs."""
+
+    format: LogFormat = setting(
+        "form of the log on stderr", one_of(LogFormat), default=LogFormat.HUMAN, option=Option()
+    )
+    level: LogLevel = setting(
+        "log from this severity on: debug, info, warning or error",
+        one_of(LogLevel),
+        default=LogLevel.INFO,
+        option=Option("LEVEL"),
+        reloadable=True,
+    )

@@ -22,3 +22,29 @@ def read_small_file(path: Path, most: int, *, contents: str, kind: str) -> bytes
     if len(data) > most:
         raise InvalidRequestError(f"{path}: more than {most} bytes; this is no {kind}")
     return data
+
+
+MAX_LINE = 4096
+"""Bytes; a first line beyond that is no password."""
+
+
+def read_first_line(path: Path, source: str) -> str:
+    """The password that a file's first line is; `source`, who named the file, begins every message.
+
+    An empty line is a password, too: stores with one exist.  Raises InvalidRequestError where there is none, DiskReadError where
+    the system refuses.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_LINE + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise InvalidRequestError(f"{source}: {path}: cannot read the password: {error.strerror}") from None
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="read the password") from error
+    line = data.splitlines()[0] if data else b""
+    if not data or len(line) > MAX_LINE:
+        raise InvalidRequestError(f"{source}: {path}: holds no password in its first line")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{source}: {path}: the password is not UTF-8") from None

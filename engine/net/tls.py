@@ -19,63 +19,19 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.tls_options import TlsOptions
 
 if TYPE_CHECKING:
     from waltzctl.engine.net.keystore import KeyMaterial
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
-DEFAULT_STORE_TYPE = "JKS"
-"""As in the release.  A store says itself what it is, so that the type matters only where it contradicts that."""
-
 _SELF_SIGNED_DAYS = 3650
 _CLOCK_SKEW = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsOptions:
-    """Which certificate to show and whom to trust.
-
-    `certificate`: PEM file with the certificate and, after it, the chain; `key`: PEM file with its private key, the same
-    file unless given, decrypted with `key_password`.  `key_store`, `trust_store`: files of type JKS, PKCS12 or PEM; the
-    password of a key store is that of its key as well.  `verify_names`: a client with a trust store checks that the
-    certificate was made for the host it meant.  Passwords are left out of the representation.
-    """
-
-    certificate: Path | None = None
-    key: Path | None = None
-    key_password: str | None = field(default=None, repr=False)
-    key_store: Path | None = None
-    key_store_password: str | None = field(default=None, repr=False)
-    key_store_type: str = DEFAULT_STORE_TYPE
-    trust_store: Path | None = None
-    trust_store_password: str | None = field(default=None, repr=False)
-    trust_store_type: str = DEFAULT_STORE_TYPE
-    verify_names: bool = True
-
-    @property
-    def has_certificate(self) -> bool:
-        """Whether a certificate of its own is configured."""
-        return self.certificate is not None or self.key_store is not None
-
-    def check(self) -> None:
-        """Raise InvalidRequestError where the options contradict each other or name a store type that does not exist."""
-        from waltzctl.engine.net.keystore import store_type_of
-
-        if self.certificate is not None and self.key_store is not None:
-            raise InvalidRequestError(
-                f"{self.certificate} and {self.key_store}: a certificate and a key store are both given",
-                advice="leave one of them out",
-            )
-        if self.key is not None and self.certificate is None:
-            raise InvalidRequestError(f"{self.key}: a private key is given without its certificate")
-        store_type_of(self.key_store_type)
-        store_type_of(self.trust_store_type)
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:

@@ -27,7 +27,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PeerUnreachableError,
 )
-from waltzctl.engine.node.node_options import ZooKeeperOptions
+from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout
 from waltzctl.formats.znodes import STORE_PATH, StoreParameters, ZnodeError, ZnodeVersionError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.disk_probe import DiskProbe
-from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.node_settings import HealthOptions
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage

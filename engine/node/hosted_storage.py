@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.disk_probe import DiskProbe
-from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.node_metrics import NodeMetrics
+from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.node.outages import Room
 from waltzctl.engine.node.partition_requests import session_info
 from waltzctl.engine.node.partition_service import PartitionService
@@ -29,7 +29,6 @@ from waltzctl.engine.node.permissions import (
     wrong_cluster_key,
     wrong_number_of_partitions,
 )
-from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability

@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
+from waltzctl.engine.net.settings import reloadable_fields
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, HealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node_metrics import NodeMetrics
-from waltzctl.engine.node.node_options import NodeOptions
+from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, read_node
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -45,7 +46,7 @@ Result = TypeVar("Result")
 
 CLOSING_SECONDS = 60.0
 """How long closing the partitions may take before the stop goes on without them."""
-RELOADABLE = frozenset({"tls", "limits", "health", "drain_seconds"})
+RELOADABLE = reloadable_fields(NodeOptions)
 """Fields of `NodeOptions` that `Node.reload` puts into force; every other one needs a restart."""
 
 
@@ -254,13 +255,7 @@ class Node:
                 port.use_context(context)
         for port in (self.data, self.admin):
             port.limits = options.limits
-        self.options = replace(
-            self.options,
-            tls=options.tls,
-            limits=options.limits,
-            health=options.health,
-            drain_seconds=options.drain_seconds,
-        )
+        self.options = replace(self.options, **{name: getattr(options, name) for name in RELOADABLE})
         self.health.use(options.health)
         self.hosted.set_min_free_bytes(options.health.min_free_bytes)
         changed = tuple(name for name in differing if name in RELOADABLE)

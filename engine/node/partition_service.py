@@ -27,11 +27,11 @@ from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_f
 from waltzctl.engine.node.commit import GroupCommit
 from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
 from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
 from waltzctl.engine.node.permissions import Access, Denial, PartitionState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
-from waltzctl.engine.node.service_options import ServiceOptions
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.fences import SessionFences

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, RefusedError
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
@@ -52,7 +52,7 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
     if repair.edits or repair.roll_back:
         if not control.is_file():
             raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
-        with disk.DirectoryLock.acquire(storage, control):
+        with DirectoryLock.acquire(storage, control):
             if repair.roll_back:
                 taken_back = tuple(entry.id for entry in roll_back_interrupted(storage))
                 applied = bool(taken_back)
@@ -96,7 +96,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.storage.store import concerned
 
-    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         falls = tuple(
             fall
             for one in list_entries(storage)

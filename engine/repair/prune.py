@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
 from waltzctl.engine.durable.quarantine import give_up
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
@@ -112,7 +113,7 @@ def prune(prepared: Prune) -> int:
         return 0
     if not (storage / CONTROL_FILE_NAME).is_file():
         raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
-    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         _refuse_interrupted(storage)
         found = {entry.id: entry for entry in list_entries(storage) if entry.state in (State.APPLIED, State.PRUNED)}
         for name, size in prepared.entries:

@@ -2,7 +2,7 @@
 
 To put every file back is right only if the partitions are then what they were.  A log goes on: after a truncation somebody
 appends, perhaps into segments of their own that the repair never knew, and a session begins from the end that the repair
-left.  So a repair writes down how it left the partitions that it touched (`PartitionState` in its manifest), and before anything
+left.  So a repair writes down how it left the partitions that it touched (`PartitionLeft` in its manifest), and before anything
 is put back each partition is judged as it will be, whatever came since included:
 
 - Where a data file that came or grew since meets one that comes back, the second must begin with the transaction behind the
@@ -25,7 +25,7 @@ from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove
 from waltzctl.engine.durable.manifest import (
     KeptFile,
     Marks,
-    PartitionState,
+    PartitionLeft,
     QuarantineEntry,
     Stamp,
     locate,
@@ -104,7 +104,7 @@ class _Judgement:
     """One partition: the data files as they are, and as they will be."""
 
     def __init__(
-        self, entry: QuarantineEntry, partition: int, left: PartitionState | None, files: dict[str, KeptFile]
+        self, entry: QuarantineEntry, partition: int, left: PartitionLeft | None, files: dict[str, KeptFile]
     ) -> None:
         known = None if left is None else dict(left.files)
         self._number, self._left = partition, left

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
@@ -45,7 +45,7 @@ def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = 
     """Take the DirectoryLock, and a repair back; see `undo_locked`.  Raises DirectoryLockedError."""
     if not quarantine_directory(storage).is_dir():
         raise RefusedError(f"{storage}: no repair was made here, there is nothing to undo")
-    with disk.DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         return undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType, TracebackType
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DamageError,
@@ -106,7 +107,7 @@ class _Examined:
 class StorageDirectory:
     """A storage directory that this process holds.  A context manager; made by `open`.  Thread-safe."""
 
-    def __init__(self, path: Path, lock: disk.DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
         self.path = path
         self._directory_lock = lock
         self._control = control
@@ -139,7 +140,7 @@ class StorageDirectory:
         control_path = path / CONTROL_FILE_NAME
         if not control_path.is_file():
             raise _no_control_file(path, control_path)
-        lock = disk.DirectoryLock.acquire(path, control_path)
+        lock = DirectoryLock.acquire(path, control_path)
         taken_back: tuple[str, ...] = ()
         try:
             with disk.WritableFile.open(control_path) as file:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from waltzctl.engine.durable import disk, regular
+from waltzctl.engine.durable import directory_lock, disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
@@ -238,7 +238,7 @@ class Access(Protocol):
         """What stands under a name that is neither free nor a regular file, in words; None for these two."""
 
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
-        """See `disk.lock_holder`."""
+        """See `directory_lock.lock_holder`."""
 
     def open(self, path: PurePath) -> OpenSource:
         """The bytes of a file.  Raises FileNotFoundError, DiskReadError."""
@@ -300,7 +300,7 @@ class LocalAccess:
 
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
         """The process that holds the storage directory."""
-        return disk.lock_holder(storage, control_file)
+        return directory_lock.lock_holder(storage, control_file)
 
     def open(self, path: PurePath) -> OpenSource:
         """A file."""

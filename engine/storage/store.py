@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.edits import Edit
-from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionState, QuarantineEntry, partitions_of
+from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionLeft, QuarantineEntry, partitions_of
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
@@ -42,11 +42,11 @@ def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
             yield from range((begin - start) // size, min(count, -(-(end - start) // size)))
 
 
-def partition_states(entry: QuarantineEntry) -> tuple[PartitionState, ...]:
+def partition_states(entry: QuarantineEntry) -> tuple[PartitionLeft, ...]:
     """How the partitions that an entry touches are at present.  Raises DiskReadError."""
     control = read_control(entry.storage / CONTROL_FILE_NAME)
     return tuple(
-        PartitionState(number, marks_of(control, number), tuple(sorted(file_sizes(entry.storage, number).items())))
+        PartitionLeft(number, marks_of(control, number), tuple(sorted(file_sizes(entry.storage, number).items())))
         for number in sorted(concerned(entry))
     )
 

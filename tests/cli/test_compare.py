@@ -25,6 +25,7 @@ from tests.compare.clusters import (
 )
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.trees import contents, snapshot
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 
 LAST = 129
 
@@ -192,9 +193,8 @@ def test_without_the_library_the_table_is_refused_before_anything_is_read(
 
 
 def test_a_directory_in_use_is_named(nodes: list[Path]) -> None:
-    from waltzctl.engine.durable import disk
 
-    with disk.DirectoryLock.acquire(nodes[1], nodes[1] / "waltz-storage.ctl"):
+    with DirectoryLock.acquire(nodes[1], nodes[1] / "waltz-storage.ctl"):
         answer = run("compare", *nodes)
     assert answer.status == 0
     assert f"{nodes[1]} is in use" in answer.out

@@ -17,16 +17,16 @@ from typer.main import get_command
 from tests.cli.running import ROOT
 from waltzctl.app import app
 from waltzctl.commands.serve import MANUAL
-from waltzctl.engine.node.configuration import CONFIG_VARIABLE, Level, load_configuration
-from waltzctl.engine.node.settings import BY_KEY, SETTINGS
+from waltzctl.engine.net.configuration import Level, load_configuration
+from waltzctl.engine.node.node_settings import SERVE
 from waltzctl.exit_status import ExitStatus
 
 CONTRIB = ROOT / "contrib"
 UNIT = CONTRIB / "waltzctl.service"
 SAMPLE = CONTRIB / "waltz-storage.yaml"
 CONTAINER = CONTRIB / "Containerfile"
-VARIABLES = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
-VARIABLES |= {f"{setting.variable}_FILE" for setting in SETTINGS if setting.secret}
+VARIABLES = {setting.variable for setting in SERVE.listed} | {SERVE.file_variable}
+VARIABLES |= {f"{setting.variable}_FILE" for setting in SERVE.listed if setting.secret}
 
 
 def parse(command: list[str]) -> dict[str, Any]:
@@ -98,22 +98,22 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_sample_is_read_without_a_remark_and_says_what_holds_anyway() -> None:
-    found = load_configuration(file=SAMPLE)
+    found = load_configuration(SERVE, file=SAMPLE)
     assert found.notes == ()
-    options = found.node_options()
+    options = found.options.node
     options.check()
     assert not options.beyond_loopback
     for one in found.settings:
-        if one.level is Level.FILE and not one.setting.required and one.setting.name != "http-port":
+        if one.level is Level.FILE and not one.setting.declared.required and one.setting.name != "http-port":
             assert one.value == one.setting.default, one.setting.key
 
 
 def test_what_the_sample_has_commented_out_is_right_as_well(tmp_path: Path) -> None:
     path = tmp_path / SAMPLE.name
     path.write_text(commented(SAMPLE))
-    found = load_configuration(file=path)
+    found = load_configuration(SERVE, file=path)
     assert found.notes == ()
-    options = found.node_options()
+    options = found.options.node
     options.check()
     assert options.zookeeper is not None
     assert options.graphite is not None
@@ -123,7 +123,7 @@ def test_what_the_sample_has_commented_out_is_right_as_well(tmp_path: Path) -> N
 
 def test_the_sample_shows_every_key_of_the_release() -> None:
     text = commented(SAMPLE)
-    for key in BY_KEY:
+    for key in SERVE.by_key:
         if not key.startswith("waltzctl.") and not key.endswith("password"):
             assert key.rpartition(".")[2] in text, key
 
@@ -138,8 +138,10 @@ def test_the_container_runs_the_real_command_on_its_own_ports() -> None:
     found = dict(instructions())
     entry, command = json.loads(found["ENTRYPOINT"]), json.loads(found["CMD"])
     assert entry == ["waltzctl"]
-    assert parse(command)["path"] == found["VOLUME"]
-    ports = load_configuration(environment=dict(re.findall(r"(WALTZCTL_\w+)=(\S+)", found["ENV"]))).node_options().ports
+    assert parse(command)["directory"] == found["VOLUME"]
+    ports = load_configuration(
+        SERVE, environment=dict(re.findall(r"(WALTZCTL_\w+)=(\S+)", found["ENV"]))
+    ).options.node.ports
     assert found["EXPOSE"].split() == [str(ports.data), str(ports.admin), str(ports.http)]
     assert f":{ports.http}/health" in found["HEALTHCHECK"]
     assert found["USER"] not in ("0", "root")

@@ -10,6 +10,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import invoke, on_terminal
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
 
 
@@ -92,7 +93,7 @@ def test_a_damaged_control_file_is_refused_with_what_to_do(storage: Path) -> Non
 
 
 def test_a_directory_in_use_and_what_is_none(storage: Path, tmp_path: Path) -> None:
-    with disk.DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
         assert invoke("convert", storage, "--layout", "released", "--yes").status == 11
     assert invoke("convert", tmp_path, "--layout", "released", "--yes").status == 10
     assert invoke("convert", storage, "--yes").status == 2

@@ -14,6 +14,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
 
 PROMPT = b"to apply the plan"
@@ -287,7 +288,7 @@ def test_what_is_no_storage_directory(tmp_path: Path, command: list[str]) -> Non
 @pytest.mark.parametrize("command", [["rebuild-index", "--all"], ["truncate", "--partition", "2", "--after", "12"]])
 def test_a_directory_in_use_is_never_overridden(storage: Path, command: list[str]) -> None:
     before = contents(storage)
-    with disk.DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
         answer = run(command[0], storage, *command[1:], "--yes")
         assert invoke("verify", storage).status == 0
         assert invoke("status", storage, "--format", "json").objects[0]["locked_by"] is not None

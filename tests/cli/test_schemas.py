@@ -54,6 +54,12 @@ def test_the_manual_of_the_data_source_has_the_columns_of_its_views() -> None:
     assert generator().manual(text) == text, "run python docs/schemas/generate.py"
 
 
+def test_the_page_of_settings_is_the_one_that_the_generator_writes() -> None:
+    written = generator().settings_page()
+    assert (ROOT / "docs" / "settings.md").read_text() == written, "run python docs/schemas/generate.py"
+    assert written.count("`WALTZCTL_SERVE_MIN_FREE`") == 1
+
+
 @pytest.mark.parametrize("name", sorted(VALIDATORS))
 def test_a_schema_is_valid_and_strict(name: str) -> None:
     schema = VALIDATORS[name].schema

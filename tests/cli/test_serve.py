@@ -23,7 +23,7 @@ from tests.builders import build_directory
 from tests.cli.nodes import PATIENCE, Served, serving, starting, unused_ports, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.net.certificates import PASSWORD, Authority
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
 
 
@@ -196,7 +196,7 @@ def test_a_port_in_use_is_named_and_leaves_nothing_behind(storage: Path, tmp_pat
         (["{storage}", "--drain", "long"], "--drain: 'long' is not understood"),
         (["{storage}", "--log-format", "xml"], "--log-format: must be one of human, json"),
         (["{storage}", "--log-level", "loud"], "--log-level: must be one of"),
-        (["{storage}", "--segment-size", "0"], "--segment-size: '0' must be more than nothing"),
+        (["{storage}", "--segment-size", "0"], "--segment-size: must be a number of bytes, at least 1, not 0"),
         (["{storage}", "--config", "/nowhere/node.yaml"], "/nowhere/node.yaml: cannot read the configuration"),
         (["{storage}", "--key", "/nowhere"], "a private key is given without its certificate"),
         (["{storage}", "--key-store", "/nowhere/k", "--key-store-password", "x"], "/nowhere/k: cannot read"),
@@ -281,7 +281,7 @@ def test_the_settings_that_hold_are_shown_without_secrets(storage: Path, tmp_pat
     assert found["storage.ssl.trustStore.password"]["source"] == "WALTZCTL_SERVE_TRUST_STORE_PASSWORD"
     assert found["waltzctl.host"] == {
         "schema": "waltzctl.setting/1", "type": "setting", "key": "waltzctl.host", "value": "127.0.0.1", "source": "default",
-        "variable": "WALTZCTL_SERVE_HOST", "meaning": "the address to bind",
+        "variable": "WALTZCTL_SERVE_HOST", "meaning": "address to listen at",
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.view import read_control
@@ -203,7 +204,7 @@ def test_a_mark_that_falls_is_said(storage: Path) -> None:
     control = read_control(storage / "waltz-storage.ctl")
     assert control is not None
     number, raised = control.partitions[2].updated(local_low_water_mark=15)
-    with disk.DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
+    with DirectoryLock.acquire(storage, storage / "waltz-storage.ctl"):
         place = Overwrite(storage / "waltz-storage.ctl", control.layout.struct_offset(2, number), raised.encode())
         apply_edits(storage, [place], command="set-partition", arguments=[], plan_hash="")
     for arguments in (["--dry-run"], ["--yes"]):

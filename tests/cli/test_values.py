@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzctl.engine.amounts import parse_size, write_duration, write_size
 from waltzctl.values import (
     format_ranges,
     human_bytes,
@@ -21,6 +22,35 @@ from waltzctl.values import (
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
 def test_ranges_are_read_back_as_they_were_written(numbers: set[int]) -> None:
     assert set(parse_ranges(format_ranges(numbers))) == numbers
+
+
+@given(st.one_of(st.integers(1, 1 << 40), st.integers(1, 5000).map(lambda n: n << 20)))
+def test_sizes_are_read_back_as_they_were_written(size: int) -> None:
+    assert parse_size(write_size(size)) == size
+
+
+@given(st.one_of(st.integers(1, 10**6).map(float), st.integers(1, 999).map(lambda ms: ms / 1000)))
+def test_durations_are_read_back_as_they_were_written(seconds: float) -> None:
+    assert parse_duration(write_duration(seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (write_size(64 << 20), "64MiB"),
+        (write_size(1_000_000_000), "1GB"),
+        (write_size(500_000), "500KB"),
+        (write_size(1023), "1023"),
+        (write_size(0), "0"),
+        (write_duration(0.0), "0s"),
+        (write_duration(60.0), "60s"),
+        (write_duration(0.25), "250ms"),
+        (write_duration(1500.0), "25m"),
+        (write_duration(7200.0), "2h"),
+    ],
+)
+def test_amounts_are_written_shortly(value: str, text: str) -> None:
+    assert value == text
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
-from waltzctl.engine.net.tls import TlsOptions, client_context
+from waltzctl.engine.net.tls import client_context
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.formats.wire.records import SessionInfo, pack_records
 
 

@@ -12,7 +12,7 @@ from tests.node.running import run, running
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError
-from waltzctl.engine.net.tls import TlsOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 
 FAR = Address("192.0.2.1", 55281)
 HERE = Address("127.0.0.1", 55281)

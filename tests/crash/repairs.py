@@ -13,7 +13,8 @@ from pathlib import Path
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import Change, DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import State
 from waltzctl.engine.durable.relocation import UNASSIGNED

@@ -16,7 +16,8 @@ from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import Change, DirectoryLock, WritableFile
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.disk import Change, WritableFile
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageOptions

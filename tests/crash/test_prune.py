@@ -11,7 +11,7 @@ from tests.crash.layouts import ONE_LAYOUT
 from tests.crash.recorder import LOCK, Recorder
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Tree
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import MANIFEST, State
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.prune import plan_prune, prune

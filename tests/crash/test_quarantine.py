@@ -11,7 +11,7 @@ from tests.crash.layouts import ONE_LAYOUT
 from tests.crash.recorder import LOCK
 from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
 from tests.crash.simdisk import Tree
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import State
 from waltzctl.engine.repair import apply as repair

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import DirectoryLock, WritableFile, lock_holder, replacing
+from waltzctl.engine.durable import directory_lock, disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock, lock_holder
+from waltzctl.engine.durable.disk import WritableFile, replacing
 from waltzctl.engine.durable.regular import NotRegularError, kind_of, open_regular, special_kind
 from waltzctl.engine.errors import (
     DirectoryLockedError,
@@ -47,7 +48,7 @@ def record(storage: Path, text: str) -> None:
 def hold(storage: Path, start: int = 0, length: int = 128, kind: int = fcntl.F_WRLCK) -> int:
     """Take a lock of an open file, of which the kernel tells no process."""
     descriptor = os.open(storage / "control", os.O_RDWR)
-    flock = disk._FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+    flock = directory_lock._FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, flock)
     return descriptor
 
@@ -169,7 +170,7 @@ def test_a_process_that_the_kernel_cannot_name_is_the_recorded_one(
 ) -> None:
     """It says -1 for a lock of an open file, and 0 for a process of another container."""
     record(storage, f"{os.getpid()}\n")
-    flock = disk._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 128, told)
+    flock = directory_lock._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 128, told)
     monkeypatch.setattr(fcntl, "fcntl", lambda *_: flock)
     assert lock_holder(storage, storage / "control") == (os.getpid() if answer == "recorded" else answer)
 
@@ -203,7 +204,7 @@ def test_who_holds_our_own_lock_alone_is_told_as_well(storage: Path, recorded: s
     """Another one is between its two locks."""
     record(storage, recorded.format(own=os.getpid()))
     descriptor = os.open(storage / ".waltzctl" / "lock", os.O_RDWR)
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, disk._flock(fcntl.F_WRLCK))
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, directory_lock._flock(fcntl.F_WRLCK))
     with pytest.raises(DirectoryLockedError) as raised:
         DirectoryLock.acquire(storage, storage / "control")
     assert raised.value.pid == (os.getpid() if pid else None)

@@ -28,6 +28,7 @@ from tests.repair.trees import (
     snapshot,
 )
 from waltzctl.engine.durable import disk, execution, journal, quarantine
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import QuarantineEntry, State
 from waltzctl.engine.errors import (
@@ -352,7 +353,7 @@ def test_undo_of_an_unknown_id_is_a_usage_error(tree: Path) -> None:
 
 def test_undo_needs_the_lock(tree: Path) -> None:
     run(tree, [Cut(tree / "0" / "b.seg", 5)])
-    with disk.DirectoryLock.acquire(tree, tree / "waltz-storage.ctl"), pytest.raises(DirectoryLockedError):
+    with DirectoryLock.acquire(tree, tree / "waltz-storage.ctl"), pytest.raises(DirectoryLockedError):
         undo(tree, None)
 
 

@@ -133,7 +133,7 @@ def overlap(storage: Path) -> None:
 
 def interrupted_repair(storage: Path) -> None:
     """A repair that was killed between keeping and applying."""
-    from waltzctl.engine.durable.disk import DirectoryLock
+    from waltzctl.engine.durable.directory_lock import DirectoryLock
     from waltzctl.engine.durable.edits import Overwrite
     from waltzctl.engine.storage.store import apply_edits
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
 from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import Limits

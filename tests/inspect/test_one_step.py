@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect import dump_chunks, live, record_checks, sampling, split_segments
 from waltzctl.engine.inspect import verify as verify_module

@@ -12,7 +12,7 @@ from tests.builders import KEY, build_directory
 from tests.inspect.helpers import age, cut, flip, seg
 from tests.inspect.test_codes import break_struct, unassigned
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.scan.byte_source import FileSource

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import split_segments, verify

@@ -24,7 +24,7 @@ from tests.interop.conversations import (
     recorded_steps,
 )
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.node_options import NodeOptions
+from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.engine.storage.directory import create_cluster
 from waltzctl.formats.control import Layout
 from waltzctl.formats.wire import admin, storage

@@ -20,7 +20,8 @@ from tests.interop.replicas import expect_clean, record_bytes
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RemoteError
-from waltzctl.engine.net.tls import TlsOptions, client_context
+from waltzctl.engine.net.tls import client_context
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.builders import KEY
 from tests.interop.riff import PATIENCE, RiffProgram, Stores, build, needs_maven
-from waltzctl.engine.net.tls import TlsOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.node_options import NodeOptions
+from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.engine.storage.directory import create_cluster
 from waltzctl.formats.control import Layout
 

@@ -20,8 +20,6 @@ from waltzctl.engine.net.logs import (
     QUEUED,
     WINDOW,
     Line,
-    LogFormat,
-    LogLevel,
     NodeLog,
     Throttle,
     goes_to_journal,
@@ -29,6 +27,7 @@ from waltzctl.engine.net.logs import (
     journal_line,
     json_line,
 )
+from waltzctl.engine.net.monitoring_options import LogFormat, LogLevel
 
 KEY = (LOGGER, logging.WARNING, "template")
 

@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.net.certificates import PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.net.keystore import MAX_STORE_SIZE, StoreType, read_key_store, read_trust_store, store_type_of
-from waltzctl.engine.net.tls import TlsOptions, client_context, load_material, self_signed, server_context
+from waltzctl.engine.net.keystore import MAX_STORE_SIZE, read_key_store, read_trust_store
+from waltzctl.engine.net.tls import client_context, load_material, self_signed, server_context
+from waltzctl.engine.net.tls_options import StoreType, TlsOptions, store_type_of
 
 KINDS = ("JKS", "PKCS12", "PEM")
 AUTHORITY = Authority()

@@ -20,7 +20,7 @@ import pytest
 from waltzctl.engine.durable import disk
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.node_options import NodeOptions
+from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import FrameReader, Magic

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from waltzctl.engine.node.health_options import HealthOptions
 from waltzctl.engine.node.hosted_storage import HostedStorage, ServiceOptions
 from waltzctl.engine.node.node_metrics import NodeMetrics
+from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
 from waltzctl.engine.scan.frames import Column, FrameSplitter

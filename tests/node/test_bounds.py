@@ -24,13 +24,12 @@ from waltzctl.engine.net.connection import OVERHEAD, Connection, Pause
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.small_file import read_first_line
 from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.commit import _portions
-from waltzctl.engine.node.configuration import _secret_of
 from waltzctl.engine.node.data_port import DataPort
-from waltzctl.engine.node.health_options import HealthOptions
-from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
@@ -547,7 +546,7 @@ def test_the_longest_password(tmp_path: Path, length: int, taken: bool) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"x" * length)
     try:
-        assert _secret_of(file, "here") == "x" * length
+        assert read_first_line(file, "here") == "x" * length
     except InvalidRequestError:
         assert not taken
     else:

@@ -25,7 +25,7 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata, prepare_directory, read_cluster_metadata
-from waltzctl.engine.node.node_options import ZooKeeperOptions
+from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.znodes import StoreParameters

@@ -22,8 +22,7 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.disk_probe import DiskProbe
-from waltzctl.engine.node.health_options import HealthOptions
-from waltzctl.engine.node.service_options import ServiceOptions
+from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.storage import FailureResponse, SuccessResponse
 
@@ -247,7 +246,7 @@ case, place = sys.argv[1], Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
 from tests.builders import build_directory
 from tests.node.running import Peer, append, get, running
-from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.node_settings import HealthOptions
 
 build_directory(place, {0: 3})
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders import KEY, build_directory
 from tests.node.running import LOG, LOOPS, Held, Peer, append, connected, get, node_options, record, run, running
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     InvalidRequestError,
@@ -27,9 +27,10 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import SingleFlight
-from waltzctl.engine.net.tls import TlsOptions, self_signed
+from waltzctl.engine.net.tls import self_signed
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node, Reloaded
-from waltzctl.engine.node.node_options import ZooKeeperOptions
+from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire import admin, storage
@@ -419,13 +420,13 @@ def test_the_lock_goes_last(tmp_path: Path) -> None:
         closing = node.storage.close
 
         def look_and_close() -> None:
-            held = disk.lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is not None
+            held = lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is not None
             seen.append((held, any(node._listening().values())))
             closing()
 
         node.storage.close = look_and_close  # type: ignore[method-assign]  # only to look when it is called
         await node.stop(5)
-        assert disk.lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is None
+        assert lock_holder(tmp_path, tmp_path / CONTROL_FILE_NAME) is None
 
     run(work())
     assert seen == [(True, False)]
@@ -490,7 +491,7 @@ def test_a_reload_says_what_needs_a_restart(tmp_path: Path) -> None:
         async with running(tmp_path) as node:
             limits = PortLimits(max_connections=1)
             wanted = replace(node.options, limits=limits, host="127.0.0.2", drain_seconds=1.0)
-            assert await node.reload(wanted) == Reloaded(("limits", "drain_seconds"), ("host",))
+            assert await node.reload(wanted) == Reloaded(("drain_seconds", "limits"), ("host",))
             first = await Peer.data(node)
             async with connected(node.addresses.host, node.addresses.port) as (reader, _):
                 assert await reader.read() == b"", "the second connection is one too many now"

@@ -19,7 +19,7 @@ from tests.storage.support import built, damage, data_path, offset_of
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.node.disk_probe import DiskProbe
-from waltzctl.engine.node.health_options import HealthOptions
+from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Room
 from waltzctl.formats.wire.storage import (
     FailureResponse,

@@ -13,6 +13,7 @@ from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk, journal
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskFullError,
@@ -159,7 +160,7 @@ def test_the_same_directory_by_another_name_has_the_same_plan(scene: Scene, monk
 
 def test_a_held_directory_is_refused(scene: Scene) -> None:
     repair = plans(scene)[0]
-    with disk.DirectoryLock.acquire(scene.root, scene.control), pytest.raises(DirectoryLockedError):
+    with DirectoryLock.acquire(scene.root, scene.control), pytest.raises(DirectoryLockedError):
         apply(repair, arguments=[])
 
 

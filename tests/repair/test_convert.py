@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.builders import build_directory, digest
 from tests.repair.scenes import Scene, flip, make_scene, rewrite_mark, status
 from tests.repair.trees import snapshot
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DirectoryLockedError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.convert import plan_convert

@@ -14,7 +14,7 @@ from tests.compare.clusters import compared, extend, make_cluster, marks, rewrit
 from tests.repair.scenes import COUNT, MARK, Scene, actions, make_scene, rewrite_mark, undecided
 from tests.repair.trees import recording
 from waltzctl.engine.compare.plans import plans
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
 from waltzctl.engine.errors import BelowLowWaterMarkError, RefusedError
 from waltzctl.engine.repair import provenance
@@ -358,7 +358,7 @@ def test_undo_tells_of_a_mark_that_falls_by_one(one: Scene, before: int, falls: 
     wanted = one.control.read_bytes()
     rewrite_mark(one.root, 0, before)
     edits = [Overwrite(one.control, HEADER_SIZE, wanted[HEADER_SIZE:])]
-    with disk.DirectoryLock.acquire(one.root, one.control):
+    with DirectoryLock.acquire(one.root, one.control):
         entry = apply_edits(one.root, edits, command="recover", arguments=[], plan_hash="0" * 64)
     found = falling_marks(entry)
     assert [(fall.partition, fall.now, fall.then) for fall in found] == [(0, MARK, before)] * (2 * falls)

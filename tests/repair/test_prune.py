@@ -10,7 +10,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.repair.trees import snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, KeptMove, encode_entry
 from waltzctl.engine.errors import (

@@ -12,7 +12,7 @@ from tests.builders import build_directory
 from tests.durable.test_manifest import sealed
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
 from tests.repair.trees import contents, snapshot
-from waltzctl.engine.durable.disk import DirectoryLock
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
 from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
 from waltzctl.engine.errors import StalePlanError

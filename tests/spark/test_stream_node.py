@@ -13,7 +13,7 @@ from tests.net.certificates import PASSWORD, Authority
 from tests.spark.nodes import served
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
-from waltzctl.engine.net.tls import TlsOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.spark import stream_node
 from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS
 
@@ -194,6 +194,6 @@ def test_a_trust_store_decides_whom_a_stream_believes_and_passwords_come_from_fi
                 reader.initialOffset()
             reader.stop()
     missing = open_stream(url, trustStore=str(trust_store), trustStorePasswordFile=str(tmp_path / "nowhere"))
-    with pytest.raises(InvalidRequestError, match="nowhere"):
+    with pytest.raises(InvalidRequestError, match=r"trustStorePasswordFile: .*nowhere: cannot read the password"):
         missing.initialOffset()
     missing.stop()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.storage.support import opened
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.errors import DirectoryLockedError
 from waltzctl.engine.storage.view import view_storage
 
@@ -68,11 +68,11 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path, progr
             pass
         assert caught.value.pid == pid
         assert {name: d for name, d in digest(tmp_path).items() if name != ".waltzctl/lock"} == before
-        assert disk.lock_holder(tmp_path, tmp_path / "waltz-storage.ctl") == pid
+        assert lock_holder(tmp_path, tmp_path / "waltz-storage.ctl") == pid
         assert view_storage(tmp_path).control is not None, "looking needs no lock"
     with opened(tmp_path) as storage:
         assert storage.partition(0).max_transaction_id == 4
-    assert disk.lock_holder(tmp_path, tmp_path / "waltz-storage.ctl") is None
+    assert lock_holder(tmp_path, tmp_path / "waltz-storage.ctl") is None
 
 
 def test_a_released_node_is_refused_while_we_hold_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,15 @@ from waltzctl.console import Console, on_terminal, wants_colour
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
+from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
+    from waltzctl.engine.net.configuration import Configuration
     from waltzctl.engine.net.logs import LineStream
-    from waltzctl.engine.node.configuration import Configuration
+    from waltzctl.engine.net.settings import Settings
     from waltzctl.engine.node.node import Node
+    from waltzctl.engine.node.node_settings import ServeOptions
     from waltzctl.node_process import Shown
 
 _HOW_TO_BEGIN = (
@@ -80,12 +83,8 @@ MANUAL = Manual(
                 (
                     "The file of --config (or WALTZCTL_SERVE_CONFIG) is that of release 0.13.2: YAML, keys nested or dotted,"
                     " storage.port, storage.admin.port and storage.directory required. Without storage.jetty.port it means"
-                    " no HTTP. Keys that are not known are named in a warning and ignored."
-                ),
-                (
-                    "What the release has no key for stands under waltzctl: host, plaintext, insecure, certificate, key,"
-                    " keyPassword, drain, maxDataLength, minFree, log.format, log.level, zookeeper.connectTimeout, and bounds"
-                    " under waltzctl.limits and waltzctl.service."
+                    " no HTTP. What the release has no key for stands under waltzctl. Keys that are not known are named in a"
+                    " warning and ignored."
                 ),
                 (
                     "Each setting has an environment variable, which goes before the file: --admin-port is"
@@ -104,10 +103,9 @@ MANUAL = Manual(
                     " nothing that was acknowledged is lost."
                 ),
                 (
-                    "SIGHUP: the configuration is read anew. Certificates (for new connections), limits, the time to drain,"
-                    " the space that should be free and the log level change; the log says what changed and what needs a"
-                    " restart. If anything is wrong with the"
-                    " new configuration, all of the old one stays."
+                    "SIGHUP: the configuration is read anew. Certificates (for new connections) and the other settings that"
+                    " SETTINGS marks as read anew change; the log says what changed and what needs a restart. If anything is"
+                    " wrong with the new configuration, all of the old one stays."
                 ),
             ),
         ),
@@ -147,165 +145,44 @@ MANUAL = Manual(
 )
 
 
+def _declared() -> Settings[ServeOptions]:
+    from waltzctl.engine.node.node_settings import SERVE
+
+    return SERVE
+
+
+@with_settings(_declared)
 def run(
-    path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The storage directory.", show_default=False)
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="Configuration file of a released node.")
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen at; 127.0.0.1 unless given.")
-    ] = None,
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="PORT", help="Data port; 55280 unless given, 0 takes a free one.")
-    ] = None,
-    admin_port: Annotated[
-        str | None, typer.Option("--admin-port", metavar="PORT", help="Admin port; data port + 1 unless given.")
-    ] = None,
-    http_port: Annotated[
-        str | None, typer.Option("--http-port", metavar="PORT|off", help="HTTP port; data port + 2 unless given.")
-    ] = None,
-    plaintext: Annotated[bool, typer.Option("--plaintext", help="No TLS on the data and admin port.")] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Allow --plaintext beyond this machine.")] = False,
-    certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="PEM file: certificate, then its chain.")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", "--certificate-key", metavar="FILE", help="PEM file: its private key; the same file unless given."
-        ),
-    ] = None,
-    key_password_file: Annotated[
-        str | None,
-        typer.Option(
-            "--key-password-file",
-            "--certificate-key-password-file",
-            metavar="FILE",
-            help="First line: password of that key.",
-        ),
-    ] = None,
-    key_store: Annotated[
-        str | None, typer.Option("--key-store", metavar="FILE", help="Key store with certificate and key.")
-    ] = None,
-    key_store_type: Annotated[
-        str | None, typer.Option("--key-store-type", metavar="TYPE", help="JKS, PKCS12 or PEM; JKS unless given.")
-    ] = None,
-    key_store_password: Annotated[
-        str | None, typer.Option("--key-store-password", metavar="TEXT", help="Its password; better give a file.")
-    ] = None,
-    key_store_password_file: Annotated[
-        str | None, typer.Option("--key-store-password-file", metavar="FILE", help="First line: its password.")
-    ] = None,
-    trust_store: Annotated[
-        str | None,
-        typer.Option("--trust-store", metavar="FILE", help="Who may connect: certificates that vouch for clients."),
-    ] = None,
-    trust_store_type: Annotated[
-        str | None, typer.Option("--trust-store-type", metavar="TYPE", help="JKS, PKCS12 or PEM; JKS unless given.")
-    ] = None,
-    trust_store_password: Annotated[
-        str | None, typer.Option("--trust-store-password", metavar="TEXT", help="Its password; better give a file.")
-    ] = None,
-    trust_store_password_file: Annotated[
-        str | None, typer.Option("--trust-store-password-file", metavar="FILE", help="First line: its password.")
-    ] = None,
-    segment_size: Annotated[
-        str | None,
-        typer.Option("--segment-size", metavar="SIZE", help="A segment beyond it is closed; 1GB unless given."),
-    ] = None,
-    min_free: Annotated[
-        str | None,
-        typer.Option("--min-free", metavar="SIZE", help="Free space below which /health is bad; 64MiB unless given."),
-    ] = None,
+    settings: SettingsGiven[Any],
     ready_file: Annotated[
         str | None, typer.Option("--ready-file", metavar="FILE", help="Written once all ports answer.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Show partitions and connections as they change.")] = False,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="human|json", help="Form of the log on stderr.")
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error; info unless given."),
-    ] = None,
-    drain: Annotated[
-        str | None,
-        typer.Option("--drain", metavar="TIME", help="How long a stop waits for what was asked; 30s unless given."),
-    ] = None,
-    show_config: Annotated[
-        bool, typer.Option("--show-config", help="Show the settings that hold and who says so; start nothing.")
-    ] = False,
     no_uvloop: Annotated[bool, typer.Option("--no-uvloop", help="Use asyncio's own event loop.")] = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> ExitStatus | None:
     """Merge the configuration; start the node; stay."""
-    texts = {
-        "host": host,
-        "port": port,
-        "admin-port": admin_port,
-        "http-port": http_port,
-        "key-store-type": key_store_type,
-        "key-store-password": key_store_password,
-        "trust-store-type": trust_store_type,
-        "trust-store-password": trust_store_password,
-        "segment-size": segment_size,
-        "min-free": min_free,
-        "log-format": log_format,
-        "log-level": log_level or ("debug" if verbose else "warning" if quiet else None),
-        "drain": drain,
-        "plaintext": "true" if plaintext else None,
-        "insecure": "true" if insecure else None,
-    }
-    paths = {
-        "directory": path,
-        "certificate": certificate,
-        "key": key,
-        "key-password-file": key_password_file,
-        "key-store": key_store,
-        "key-store-password-file": key_store_password_file,
-        "trust-store": trust_store,
-        "trust-store-password-file": trust_store_password_file,
-    }
-    for name, text in (*paths.items(), ("config", config), ("ready-file", ready_file)):
-        if text is not None:
-            path_of(text, name="PATH" if name == "directory" else f"--{name}")
+    if ready_file is not None:
+        path_of(ready_file, name="--ready-file")
 
-    from waltzctl.engine.node.configuration import Given, load_configuration
-
-    given = [Given(name, text) for name, text in (*texts.items(), *paths.items()) if text is not None]
-    file = None if config is None else Path(config)
-
-    def read() -> Configuration:
-        return load_configuration(file=file, environment=os.environ, given=given)
+    def read() -> Configuration[ServeOptions]:
+        return settings.read(log_level="debug" if verbose else "warning" if quiet else None)
 
     configuration = read()
-    if show_config:
+    if settings.show_config:
         with Console(output_format, quiet=quiet, verbose=verbose) as console:
-            _show(configuration, console)
+            show_settings(configuration, console)
         return None
     single = not live
     with Console(output_format, quiet=quiet, verbose=verbose, single=single, must_finish=True) as console:
         return _serve(configuration, read, console, ready_file, live=live, with_uvloop=not no_uvloop)
 
 
-def _show(configuration: Configuration, console: Console) -> None:
-    """``--show-config``."""
-    from waltzctl.objects.serve import SETTING
-
-    for one in configuration.settings:
-        console.emit(SETTING.shown(one))
-    for note in configuration.notes:
-        console.note(note)
-    configuration.node_options().check()
-
-
 def _serve(
-    configuration: Configuration,
-    read: Callable[[], Configuration],
+    configuration: Configuration[ServeOptions],
+    read: Callable[[], Configuration[ServeOptions]],
     console: Console,
     ready_file: str | None,
     *,
@@ -317,15 +194,15 @@ def _serve(
     from waltzctl.engine.net.notify import Notifier
     from waltzctl.node_process import Service, ready_file_at, serve
 
-    configuration.node_options().check()
+    configuration.check()
     file = ready_file_at(None if ready_file is None else Path(ready_file))
     with contextlib.ExitStack() as stack:
         shown, stream = _view(console, stack, live=live)
         log = stack.enter_context(
             NodeLog(
                 stream,
-                form=configuration.log_format,
-                level=configuration.log_level,
+                form=configuration.options.log.format,
+                level=configuration.options.log.level,
                 journal=goes_to_journal(sys.stderr, os.environ),
             )
         )

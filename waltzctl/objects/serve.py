@@ -106,11 +106,6 @@ def _live_partition(one: PartitionReading, before: int | None, seconds: float) -
     )
 
 
-def _in_json(one: Any) -> Any:
-    value = one.shown
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
 SETTING = ObjectType(
     name="setting",
     meaning="A setting of a node and the value that holds (serve --show-config); a secret's value is hidden.",
@@ -126,7 +121,7 @@ SETTING = ObjectType(
             "value",
             Kind("any of several", {"type": ["string", "number", "boolean", "null"]}, right=False),
             "the value that holds",
-            read=_in_json,
+            read=attrgetter("shown"),
             title="VALUE",
         ),
         Column(
@@ -137,7 +132,7 @@ SETTING = ObjectType(
         ),
         Column(
             "variable",
-            Kind("text", {"type": "string", "pattern": "^WALTZCTL_SERVE_[A-Z0-9_]+$"}),
+            Kind("text", {"type": "string", "pattern": "^WALTZCTL_[A-Z0-9_]+$"}),
             "the environment variable that sets it",
             read=attrgetter("setting.variable"),
         ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from waltzctl.engine.node.node import ReadyInfo
-    from waltzctl.engine.node.node_options import NodeOptions
+    from waltzctl.engine.node.node_settings import NodeOptions
 
 
 def screen(ready: Object, info: ReadyInfo, options: NodeOptions, *, version: str) -> list[str]:

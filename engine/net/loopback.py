@@ -1,0 +1,34 @@
+"""Whether a host to listen at can be reached from this machine only."""
+
+from __future__ import annotations
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by address or by name, is reached from this machine only.
+
+    A name counts when every address it has is a loopback one; one that has none does not count.  Empty: all interfaces.
+    """
+    if not host:
+        return False
+    import socket  # here, because --help asks for no host
+
+    try:
+        return _is_loopback_address(host)
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    addresses = {str(entry[4][0]) for entry in found}
+    return bool(addresses) and all(map(_is_loopback_address, addresses))
+
+
+def _is_loopback_address(text: str) -> bool:
+    """Raises ValueError for what is no address."""
+    import ipaddress
+
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

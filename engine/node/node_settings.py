@@ -1,0 +1,325 @@
+"""Every setting of a storage node: one declaration each, from which file, environment, options and the node's own values follow.
+
+The keys are those of release 0.13.2 where it has the setting; what it has not stands under ``waltzctl.``.  The defaults are the
+release's as well; ports have none there, and the ones here are those of its samples.
+
+Nothing here opens a file or a socket, and nothing heavy is imported: ``waltzctl serve --help`` is made from this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError, RefusedError
+from waltzctl.engine.net.loopback import is_loopback
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.setting_kinds import (
+    COUNT,
+    MILLISECONDS,
+    PATH,
+    PORT,
+    PORT_OR_OFF,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    TEXT,
+    SettingKind,
+)
+from waltzctl.engine.net.settings import Option, Settings, bounded, check_bounds, group, setting
+from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.engine.storage.storage_options import StorageOptions
+
+NEXT_PORT = -1
+"""Stands for "the data port and so many more" where an own number was not given."""
+
+
+def _judge_cluster_root(text: str) -> None:
+    if not text.startswith("/") or (text != "/" and text.endswith("/")):
+        raise ValueError(f"must be a path such as /waltz_cluster, not {text!r}")
+    if "//" in text:
+        raise ValueError(f"must be a path without an empty part, not {text!r}")
+
+
+def _judge_hosts(text: str) -> None:
+    if not text.strip():
+        raise ValueError("must not be empty; write for instance zk1:2181,zk2:2181")
+
+
+ZNODE = SettingKind("a path in ZooKeeper", "PATH", str, example="/waltz_cluster", rule=_judge_cluster_root)
+HOSTS = SettingKind("host:port of each server", "HOSTS", str, example="zk1:2181,zk2:2181", rule=_judge_hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperOptions:
+    """Where the cluster's metadata is.  Times are seconds.
+
+    `connect_string` may be followed by a path that is put before every other.
+    """
+
+    connect_string: str = setting(
+        "hosts of the ZooKeeper ensemble", HOSTS, key="zookeeper.connectString", name="zookeeper"
+    )
+    cluster_root: str = setting("the cluster's path in ZooKeeper", ZNODE, key="cluster.root")
+    session_timeout: float = setting(
+        "session timeout of ZooKeeper, in milliseconds",
+        MILLISECONDS,
+        default=30.0,
+        key="zookeeper.sessionTimeout",
+        name="zookeeper-session-timeout",
+    )
+    connect_timeout: float = setting(
+        "how long to wait for ZooKeeper's connection and for each answer; the release waits for ever",
+        SECONDS,
+        default=10.0,
+        key="waltzctl.zookeeper.connectTimeout",
+        name="zookeeper-connect-timeout",
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How partitions are served: bounds of their queues, of one group commit, of one answer."""
+
+    queue_requests: int = setting("requests that may wait for one partition", COUNT, default=16_384)
+    queue_bytes: int = setting(
+        "bytes that may wait for one partition; an empty queue takes one item of any size", SIZE, default=16 << 20
+    )
+    stall_seconds: float = setting(
+        "time without progress after which further requests of a partition are answered as busy", SECONDS, default=30.0
+    )
+    commit_bytes: int = setting("frame bodies that share one write and flush", SIZE, default=8 << 20)
+    max_list_bytes: int = setting("one list; at least one record is always sent", SIZE, default=16 << 20)
+    workers: int | None = setting(
+        "threads for all partitions, at most one of them in a partition at a time",
+        COUNT,
+        default=None,
+        unless="one a partition and two more, 32 at most",
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthOptions:
+    """When a node is unwell.
+
+    `deadline`: seconds that a look at the disk may take.  `max_stall`: seconds that the queue of a partition may stand still.
+    `max_age`: seconds for which a look at the disk is believed, so that health checks cannot load it.
+    """
+
+    min_free_bytes: int = setting(
+        "free space below which /health is bad and a partition that met a full disk stays closed to writes",
+        SIZE.within(least=0),
+        default=64 << 20,
+        key="waltzctl.minFree",
+        name="min-free",
+        option=Option(),
+    )
+    deadline: float = bounded(SECONDS, default=5.0)
+    max_stall: float = bounded(SECONDS, default=30.0)
+    max_age: float = bounded(SECONDS.within(least=0), default=1.0)
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+STORAGE = {
+    "segment_size_threshold": setting(
+        "size beyond which a segment is closed",
+        SIZE,
+        key="storage.segment.size.threshold",
+        name="segment-size",
+        option=Option(),
+    ),
+    "cached_segments": setting(
+        "closed segments of a partition that stay open for reading",
+        COUNT,
+        key="storage.segment.cache.capacity",
+        name="segment-cache",
+    ),
+    "max_data_length": setting(
+        "longest data of one record", SIZE.within(least=1, most=2**31 - 1), key="waltzctl.maxDataLength"
+    ),
+}
+"""`StorageOptions` as settings: they are there without a node, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The three ports to bind; 0 takes a free one, None for HTTP is off."""
+
+    data: int
+    admin: int
+    http: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """Everything that decides how a node runs.
+
+    `admin_port` None: the data port and one more; `http_port` None: off, `NEXT_PORT`: the data port and two more; with a data
+    port of 0 they are free ones as well.  After construction both are numbers (or None for HTTP off); `ports` has them typed.
+    """
+
+    directory: Path | None = setting(
+        "storage directory",
+        PATH,
+        default=None,
+        key="storage.directory",
+        option=Option("PATH", argument=True),
+        required=True,
+    )
+    host: str = setting(
+        "address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS")
+    )
+    port: int = setting(
+        "data port, 0 takes a free one", PORT, default=55280, key="storage.port", option=Option(), required=True
+    )
+    admin_port: int | None = setting(
+        "admin port",
+        PORT,
+        default=None,
+        unless="data port + 1",
+        key="storage.admin.port",
+        option=Option(),
+        required=True,
+    )
+    http_port: int | None = setting(
+        "HTTP port",
+        PORT_OR_OFF,
+        default=NEXT_PORT,
+        unless="data port + 2",
+        left_out=None,
+        key="storage.jetty.port",
+        option=Option(),
+    )
+    plaintext: bool = setting(
+        "no TLS on the data and admin port",
+        SWITCH,
+        default=False,
+        key="waltzctl.plaintext",
+        option=Option(),
+        moots=("certificate", "key-store", "trust-store"),
+    )
+    insecure: bool = setting(
+        "allow plaintext beyond this machine",
+        SWITCH,
+        default=False,
+        key="waltzctl.insecure",
+        option=Option(),
+        needs="plaintext",
+    )
+    tls: TlsOptions = group(TlsOptions, key="storage.", reloadable=True)
+    storage: StorageOptions = group(StorageOptions, described=STORAGE)
+    zookeeper: ZooKeeperOptions | None = group(
+        ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
+    )
+    graphite: GraphiteOptions | None = group(
+        GraphiteOptions, key="storage.graphite.", name="graphite-", wanted_by=("host",)
+    )
+    health: HealthOptions = group(HealthOptions, reloadable=True)
+    http: HttpLimits = HttpLimits()  # noqa: RUF009  # frozen
+    drain_seconds: float = setting(
+        "how long a stop waits for what was asked",
+        SECONDS.within(least=0),
+        default=30.0,
+        key="waltzctl.drain",
+        name="drain",
+        option=Option(),
+        reloadable=True,
+    )
+    limits: PortLimits = group(PortLimits, key="waltzctl.limits.", name="limits-", reloadable=True)
+    service: ServiceOptions = group(ServiceOptions, key="waltzctl.service.", name="service-")
+
+    def __post_init__(self) -> None:
+        if self.admin_port is None or self.admin_port == NEXT_PORT:
+            object.__setattr__(self, "admin_port", self.port + 1 if self.port else 0)
+        if self.http_port == NEXT_PORT:
+            object.__setattr__(self, "http_port", self.port + 2 if self.port else 0)
+
+    @property
+    def ports(self) -> Ports:
+        """The ports as numbers."""
+        assert self.admin_port is not None  # see __post_init__
+        return Ports(self.port, self.admin_port, self.http_port)
+
+    @property
+    def storage_directory(self) -> Path:
+        """The storage directory.  Raises InvalidRequestError when none was named."""
+        if self.directory is None:
+            raise InvalidRequestError(
+                "no storage directory is named", advice="give PATH, or storage.directory in the configuration"
+            )
+        return self.directory
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether other machines may reach the ports."""
+        return not is_loopback(self.host)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant or must be asked for twice.
+
+        Raises InvalidRequestError (a missing directory, values out of bounds, ports that are equal, TLS options that contradict
+        each other) and RefusedError (plaintext beyond loopback without `insecure`).
+        """
+        _ = self.storage_directory
+        check_bounds(self)
+        seen: dict[int, tuple[str, str]] = {}
+        for name, field, port in (
+            ("data", "port", self.ports.data),
+            ("admin", "admin_port", self.ports.admin),
+            ("HTTP", "http_port", self.ports.http),
+        ):
+            if port in seen:
+                other, other_field = seen[port]
+                message = f"the {other} and the {name} port are both {port}"
+                raise InvalidOptionsError(message, self, other_field, field, advice="the ports must differ")
+            if port:
+                seen[port] = name, field
+        for one in (
+            self.storage,
+            self.limits,
+            self.service,
+            self.tls,
+            self.health,
+            self.http,
+            self.zookeeper,
+            self.graphite,
+        ):
+            if one is not None:
+                one.check()
+        if self.plaintext and not self.insecure and self.beyond_loopback:
+            raise RefusedError(
+                f"{self.host}: without TLS everybody on the way can read and change what is sent",
+                advice="leave --plaintext out, bind to 127.0.0.1, or say --insecure if the network is trusted",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What ``waltzctl serve`` is told: about the node, and about the log of its process."""
+
+    node: NodeOptions = group(NodeOptions)
+    log: LogOptions = group(LogOptions, key="waltzctl.log.", name="log-")
+
+    def check(self) -> None:
+        """Raises as `NodeOptions.check`."""
+        self.node.check()
+
+
+_OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
+SERVE = Settings(
+    "serve",
+    ServeOptions,
+    ignored={"storage.ssl.keyManager.algorithm": _OPENSSL, "storage.ssl.trustManager.algorithm": _OPENSSL},
+)
