@@ -72,6 +72,8 @@ FLAG_AVAILABLE = 1
 FLAG_ASSIGNED = 4
 MAX_PARTITIONS = 1_000_000
 """A header that claims more is taken as damaged; it bounds what a reader allocates."""
+_SCORED = 4096
+"""Partition infos whose checksums tell the layout of a file of a length that fits neither."""
 OURS, RELEASE = "waltzctl", "waltz 0.13.2"
 """Names of the programs that open storage directories."""
 
@@ -290,9 +292,9 @@ class PartitionInfo:
 
         Raises ValueError when no struct is current.
         """
-        current = self.current_struct
-        if current is None or self.current is None:
+        if self.current is None:
             raise ValueError(f"partition {self.partition}: neither struct of the pair is valid")
+        current = self.structs[self.current - 1]
         if current.sequence is not None:
             current = replace(current, sequence=(current.sequence + 1 + 2**31) % 2**32 - 2**31)  # wraps at 2^31
         written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
@@ -303,12 +305,11 @@ class PartitionInfo:
 
         Raises ValueError when no struct is in force.
         """
-        current = self.current_struct
-        if current is None or self.current is None:
+        if self.current is None:
             raise ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
         if self.structs[2 - self.current].valid:
             return self
-        return self.with_struct(3 - self.current, current.preceding())
+        return self.with_struct(3 - self.current, self.structs[self.current - 1].preceding())
 
     def with_struct(self, number: int, written: PartitionStruct) -> PartitionInfo:
         """This info after struct `number` has been overwritten."""
@@ -423,7 +424,7 @@ def _likely_layout(data: Buffer) -> Layout:
     """The layout under which more structs have a right checksum; for files whose length fits neither."""
     scores: dict[Layout, int] = {}
     for layout in Layout:
-        count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, 4096)
+        count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, _SCORED)
         scores[layout] = sum(struct.valid for struct in _structs(layout, data, count))
     return Layout.DOCUMENTED if scores[Layout.DOCUMENTED] > scores[Layout.RELEASED] else Layout.RELEASED
 

@@ -59,6 +59,7 @@ SUN_KEY_PROTECTION = bytes.fromhex("2b060104012a02110101")
 
 _WHITENER = b"Mighty Aphrodite"
 _X509 = "X.509"
+_NOT_WRAPPED = "a private key is not wrapped as an EncryptedPrivateKeyInfo"
 
 CERTIFICATE_SCHEMA = Struct(
     "type" / If(this._root.version == 2, Prefixed(Int16ub, GreedyBytes)),
@@ -226,15 +227,23 @@ def _sha1(data: bytes) -> bytes:
 
 def _encrypted_data(protected: bytes) -> bytes:
     """The encrypted bytes of an EncryptedPrivateKeyInfo.  Raises JksError."""
-    tag, info, rest = _take(protected)
-    algorithm_tag, algorithm, after = _take(info) if tag == 0x30 and not rest else (0, b"", b"")
-    oid_tag, oid, _ = _take(algorithm) if algorithm_tag == 0x30 else (0, b"", b"")
-    data_tag, held, left = _take(after) if oid_tag == 0x06 else (0, b"", b"")
-    if data_tag != 0x04 or left:
-        raise JksError("a private key is not wrapped as an EncryptedPrivateKeyInfo")
+    info, rest = _contents(0x30, protected)
+    algorithm, after = _contents(0x30, info)
+    oid, _ = _contents(0x06, algorithm)
+    held, left = _contents(0x04, after)
+    if rest or left:
+        raise JksError(_NOT_WRAPPED)
     if oid != SUN_KEY_PROTECTION:
         raise JksError(f"a private key is protected by another algorithm (object identifier {oid.hex()})")
     return held
+
+
+def _contents(tag: int, data: bytes) -> tuple[bytes, bytes]:
+    """The contents of the first DER value, which must have this tag, and what follows it.  Raises JksError."""
+    found, contents, rest = _take(data)
+    if found != tag:
+        raise JksError(_NOT_WRAPPED)
+    return contents, rest
 
 
 def _take(data: bytes) -> tuple[int, bytes, bytes]:

@@ -39,8 +39,6 @@ class Field:
 
 def _leaves(con: Any, name: str, offset: int) -> list[Field]:
     """Flatten `con`, which starts at `offset`, into its leaves."""
-    if isinstance(con, construct.Renamed):
-        return _leaves(con.subcon, name, offset)
     if isinstance(con, construct.Struct):
         fields: list[Field] = []
         for sub in con.subcons:
@@ -66,7 +64,7 @@ def _leaves(con: Any, name: str, offset: int) -> list[Field]:
         if callable(con.length):
             raise SchemaError(f"{name}: the length depends on other fields")
         return [Field(name, offset, f"{con.length}s", con.length)]
-    if isinstance(con, construct.Subconstruct):  # adapters and validators: the bytes are those of what they wrap
+    if isinstance(con, construct.Subconstruct):  # names, adapters and validators: the bytes are those of what they wrap
         return _leaves(con.subcon, name, offset)
     raise SchemaError(f"{name}: {type(con).__name__} has no fixed-size flat form")
 

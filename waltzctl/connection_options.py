@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -93,46 +92,27 @@ class Connecting:
 
         from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
         from waltzctl.engine.client.connection_factory import ConnectionFactory
-        from waltzctl.engine.net.tls_options import DEFAULT_STORE_TYPE, TlsOptions
+        from waltzctl.engine.net.configuration import Given, load_configuration
+        from waltzctl.engine.net.tls_options import TLS, client_names
 
-        tls = TlsOptions(
-            certificate=_path(self.certificate, "--certificate"),
-            key=_path(self.certificate_key, "--certificate-key"),
-            key_password=_password(self.certificate_key_password_file, "--certificate-key-password-file"),
-            key_store=_path(self.key_store, "--key-store"),
-            key_store_password=_password(self.key_store_password_file, "--key-store-password-file"),
-            key_store_type=self.key_store_type or DEFAULT_STORE_TYPE,
-            trust_store=_path(self.trust_store, "--trust-store"),
-            trust_store_password=_password(self.trust_store_password_file, "--trust-store-password-file"),
-            trust_store_type=self.trust_store_type or DEFAULT_STORE_TYPE,
-        )
-        if self.plaintext:
-            other = [name for name in self.given if name not in ("--plaintext", "--insecure", "--timeout")]
-            if other:
-                raise typer.BadParameter("there are no certificates with --plaintext", param_hint=f"'{other[0]}'")
-        else:
-            tls.check()
+        known = client_names()
+        texts = {name: getattr(self, name.replace("-", "_")) for name in known if f"--{name}" in self.given}
+        if self.plaintext and texts:
+            raise typer.BadParameter(
+                "there are no certificates with --plaintext", param_hint=f"'--{next(iter(texts))}'"
+            )
+        for name, text in texts.items():
+            if not name.endswith("-type"):
+                path_of(text, name=f"--{name}")
+        tls = load_configuration(TLS, given=[Given(name, text) for name, text in texts.items()])
+        tls.check()
         return ConnectionFactory(
-            tls,
+            tls.options,
             plaintext=self.plaintext,
             insecure=self.insecure,
             timeout=seconds or DEFAULT_TIMEOUT,
             on_note=(lambda text: None) if console is None else console.note,
         )
-
-
-def _path(text: str | None, option: str) -> Path | None:
-    return None if text is None else path_of(text, name=option)
-
-
-def _password(file: str | None, option: str) -> str | None:
-    if file is None:
-        return None
-    with open(path_of(file, name=option), encoding="utf-8") as lines:
-        try:
-            return lines.readline().rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise typer.BadParameter(f"{file}: not UTF-8", param_hint=f"'{option}'") from None
 
 
 with_connection = with_shared(Connecting, "connection")

@@ -33,10 +33,14 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value of the command line: the setting's name (a secret's with ``-file``: the file that holds it), and its text."""
+    """A value of the command line: the setting's name (a secret's with ``-file``: the file that holds it), and its text.
+
+    The name may be another spelling of its option.  `source`: what it was called, where that was no option.
+    """
 
     name: str
     text: str = field(repr=False)
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,12 @@ class Effective:
     value: Any = field(repr=False)
     level: Level
     source: str
+
+    @property
+    def place(self) -> str:
+        """Who said it, with the key where that does not tell which setting it is."""
+        named = self.level in (Level.ENVIRONMENT, Level.COMMAND_LINE)
+        return self.source if named else f"{self.setting.key}: {self.source}"
 
     @property
     def shown(self) -> Value:
@@ -97,7 +107,7 @@ class Configuration(Generic[Options]):
         try:
             options.check()
         except InvalidOptionsError as error:
-            places = "; ".join(f"{one.setting.key}: {one.source}" for one in self._settings_in(error))
+            places = "; ".join(one.place for one in self._settings_in(error))
             raise InvalidRequestError(f"{error.message} ({places})", advice=error.advice) from None
 
     def _settings_in(self, error: InvalidOptionsError) -> Iterator[Effective]:
@@ -212,14 +222,15 @@ def _from_environment(declared: Settings[Any], variables: Mapping[str, str], not
 def _from_command_line(declared: Settings[Any], given: Sequence[Given]) -> Iterable[Effective]:
     names = {each.name for each in given}
     for each in given:
-        setting = declared.by_name.get(each.name)
+        setting = declared.by_option.get(each.name)
         if setting is not None:
-            yield _of_text(setting, each.text, Level.COMMAND_LINE, setting.option)
+            source = each.source or (setting.option if setting.is_argument else f"--{each.name}")
+            yield _of_text(setting, each.text, Level.COMMAND_LINE, source)
             continue
-        secret = declared.by_name[each.name.removesuffix("-file")]
+        secret = declared.by_option[each.name.removesuffix("-file")]
         if secret.name in names:
             raise InvalidRequestError(f"{secret.option} and {secret.file_option} are both given; leave one of them out")
-        yield _of_secret_file(secret, each.text, Level.COMMAND_LINE, secret.file_option)
+        yield _of_secret_file(secret, each.text, Level.COMMAND_LINE, each.source or f"--{each.name}")
 
 
 def _of_text(setting: Setting, text: str, level: Level, source: str) -> Effective:

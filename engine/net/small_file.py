@@ -31,7 +31,8 @@ MAX_LINE = 4096
 def read_first_line(path: Path, source: str) -> str:
     """The password that a file's first line is; `source`, who named the file, begins every message.
 
-    Raises InvalidRequestError where there is none, DiskReadError where the system refuses.
+    An empty line is a password, too: stores with one exist.  Raises InvalidRequestError where there is none, DiskReadError where
+    the system refuses.
     """
     try:
         with open(path, "rb") as file:
@@ -41,7 +42,7 @@ def read_first_line(path: Path, source: str) -> str:
     except OSError as error:
         raise DiskReadError(path, None, error, doing="read the password") from error
     line = data.splitlines()[0] if data else b""
-    if not line or len(line) > MAX_LINE:
+    if not data or len(line) > MAX_LINE:
         raise InvalidRequestError(f"{source}: {path}: holds no password in its first line")
     try:
         return line.decode()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError
-from waltzctl.engine.net.setting_kinds import PATH, TEXT, Kind
-from waltzctl.engine.net.settings import Option, check_bounds, setting
+from waltzctl.engine.net.setting_kinds import PATH, TEXT, SettingKind
+from waltzctl.engine.net.settings import Option, Settings, check_bounds, setting
 
 
 class StoreType(enum.StrEnum):
@@ -41,7 +41,7 @@ def _judge_store_type(text: str) -> None:
         raise ValueError(error.message) from None
 
 
-STORE_TYPE = Kind("JKS, PKCS12 or PEM", "TYPE", str, rule=_judge_store_type)
+STORE_TYPE = SettingKind("JKS, PKCS12 or PEM", "TYPE", str, rule=_judge_store_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +137,16 @@ class TlsOptions:
         if self.key is not None and self.certificate is None:
             raise InvalidOptionsError(f"{self.key}: a private key is given without its certificate", self, "key")
         check_bounds(self)
+
+
+TLS = Settings("tls", TlsOptions)
+"""The options alone: a client's."""
+
+
+def client_names() -> tuple[str, ...]:
+    """What clients call them: on the command line behind two dashes.  Passwords are only taken from files."""
+    names = []
+    for one in TLS.listed:
+        name = (one.declared.option and one.declared.option.also) or one.name
+        names.append(f"{name}-file" if one.secret else name)
+    return tuple(names)

@@ -12,7 +12,6 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.amounts import parse_duration
@@ -24,7 +23,9 @@ from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.net.tls_options import DEFAULT_STORE_TYPE, TlsOptions
+from waltzctl.engine.net.configuration import Given, load_configuration
+from waltzctl.engine.net.settings import camel_case
+from waltzctl.engine.net.tls_options import TLS, client_names
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_losses import LostRange
@@ -50,22 +51,9 @@ _BYTES = 8 << 20
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 _BACK = 1000
 """Damaged transactions in a row behind which no intact one is looked for."""
-KNOWN = (
-    "plaintext",
-    "insecure",
-    "timeout",
-    "trustStore",
-    "trustStoreType",
-    "trustStorePasswordFile",
-    "keyStore",
-    "keyStoreType",
-    "keyStorePasswordFile",
-    "certificate",
-    "certificateKey",
-    "certificateKeyPasswordFile",
-)
+_TLS = {camel_case(name): name for name in client_names()}
+KNOWN = ("plaintext", "insecure", "timeout", *_TLS)
 """Options about the connection: those of the commands.  Files are read by the driver and by every executor."""
-_SWITCHES = frozenset({"plaintext", "insecure", "timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,46 +65,21 @@ class NodeAccess:
     insecure: bool = False
     timeout: float = DEFAULT_TIMEOUT
     files: Mapping[str, str] = field(default_factory=dict)
-    """The options about stores and certificates, by their lower-case names."""
+    """The options about stores and certificates, as Spark calls them."""
 
     def reach(self) -> ConnectionFactory:
         """Raises InvalidRequestError, DiskReadError."""
-        given = self.files
-
-        def path(name: str) -> Path | None:
-            return Path(given[name]) if name in given else None
-
-        tls = TlsOptions(
-            certificate=path("certificate"),
-            key=path("certificatekey"),
-            key_password=_password(given.get("certificatekeypasswordfile")),
-            key_store=path("keystore"),
-            key_store_password=_password(given.get("keystorepasswordfile")),
-            key_store_type=given.get("keystoretype", DEFAULT_STORE_TYPE),
-            trust_store=path("truststore"),
-            trust_store_password=_password(given.get("truststorepasswordfile")),
-            trust_store_type=given.get("truststoretype", DEFAULT_STORE_TYPE),
-        )
+        tls = load_configuration(TLS, given=[Given(_TLS[name], text, name) for name, text in self.files.items()])
         tls.check()
-        return ConnectionFactory(tls, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
-
-
-def _password(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        with open(file, encoding="utf-8") as lines:
-            return lines.readline().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{file}: the password cannot be read: {error}") from error
+        return ConnectionFactory(tls.options, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
 
 
 def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
     """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
-    files = {name.lower(): options[name.lower()] for name in KNOWN if name not in _SWITCHES and name.lower() in options}
+    files = {name: options[name.lower()] for name in _TLS if name.lower() in options}
     if plaintext and files:
-        raise InvalidRequestError(f"{sorted(files)[0]}: there are no certificates with plaintext")
+        raise InvalidRequestError(f"{next(iter(files))}: there are no certificates with plaintext")
     said = options.get("timeout")
     try:
         timeout = DEFAULT_TIMEOUT if said is None else parse_duration(said)

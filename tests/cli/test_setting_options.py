@@ -158,7 +158,7 @@ def test_show_config_says_what_holds_and_who_says_so(file: Path) -> None:
         (
             ["--show-config", "--limits-clients", "8"],
             {"LIMITS_BUFFER_SIZE": "7"},
-            "too little memory (waltzctl.limits.clients: --limits-clients; waltzctl.limits.bufferSize: WALTZCTL_LOG_SERVER_",
+            "too little memory (--limits-clients; WALTZCTL_LOG_SERVER_LIMITS_BUFFER_SIZE)",
         ),
     ],
 )
@@ -168,6 +168,14 @@ def test_errors_name_the_place_and_what_is_allowed(
     with pytest.raises(InvalidRequestError) as caught:
         call(*arguments, **{f"WALTZCTL_LOG_SERVER_{name}": text for name, text in variables.items()})
     assert caught.value.message.startswith(message)
+
+
+def test_contradictions_name_keys_and_lines_of_the_file(file: Path) -> None:
+    file.write_text("server.port: 1\nwaltzctl.limits.bufferSize: 99\n")
+    with pytest.raises(InvalidRequestError) as caught:
+        load(file).check()
+    places = f"waltzctl.limits.clients: default; waltzctl.limits.bufferSize: {file}:2"
+    assert caught.value.message == f"too little memory ({places})"
 
 
 def test_errors_in_the_file_name_its_line(file: Path) -> None:

@@ -91,7 +91,12 @@ def test_a_line_that_was_taken_out_is_seen() -> None:
         ("to_transaction_id", 2**63 - 1),
         ("to_transaction_id", 2**63),
         ("local_low_water_mark", -2),
+        ("local_low_water_mark", 2**63 - 1),
+        ("partition", 1.0),
         ("reason", None),
+        ("time", 5),
+        ("disputed", 1),
+        ("disputed", None),
         ("schema", "waltzctl.accepted-losses/2"),
         ("type", "something"),
     ],
@@ -128,3 +133,38 @@ def test_anything_else_is_damaged(data: bytes) -> None:
     found = decode_ledger(data)
     assert found.losses == ()
     assert found.fault
+
+
+def line_of(body: dict[str, object]) -> bytes:
+    raw = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps({**body, "crc32": f"{zlib.crc32(raw):08x}"}).encode()
+
+
+def test_every_damaged_line_is_counted() -> None:
+    head, first, second, _ = encode_ledger(LOSSES).split(b"\n")
+    for lines, losses, fault in (
+        ((head, b"x", second), LOSSES[1:], "line 2 is damaged"),
+        ((head, b"x", b"y"), (), "line 2 is damaged, and 1 more"),
+        ((b"z", b"x", b"y"), (), "line 1 is damaged, and 2 more"),
+        ((b"z", first, second), LOSSES, "line 1 is damaged"),
+        ((head, head, first, second), LOSSES, "line 2 is damaged"),
+        ((first, head, second), LOSSES, "line 2 is damaged"),
+        ((head, b"", first, second), LOSSES, "line 2 is damaged"),
+    ):
+        assert decode_ledger(b"\n".join((*lines, b""))) == Ledger(losses, fault)
+
+
+@pytest.mark.parametrize("count", [-1, True, "2", None, 2**63 - 1])
+def test_a_count_that_is_none_is_damage(count: object) -> None:
+    head = line_of({"schema": "waltzctl.accepted-losses/1", "type": "accepted-losses", "count": count})
+    rest = encode_ledger(LOSSES).split(b"\n", 1)[1]
+    other = line_of({"schema": "waltzctl.accepted-losses/1", "type": "something", "count": 2})
+    assert decode_ledger(other + b"\n" + rest) == Ledger(LOSSES, "line 1 is damaged")
+    assert decode_ledger(head + b"\n" + rest) == Ledger(LOSSES, "line 1 is damaged")
+
+
+def test_a_loss_of_the_smallest_and_the_largest_partition() -> None:
+    for partition in (0, 1, 2**31 - 1):
+        loss = replace(LOSSES[0], partition=partition)
+        assert decode_ledger(encode_ledger([loss])) == Ledger((loss,))
+    assert AcceptedLoss(0, 1, 2, 0, "", "").disputed is False

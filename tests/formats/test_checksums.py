@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 
 from tests.formats.settings import properties
 from waltzctl.formats import checksums
-from waltzctl.formats.checksums import CRC32_BY_LIBRARY, crc32, crc32_combine, crc32c, shift_operator
+from waltzctl.formats.checksums import (
+    CRC32_BY_LIBRARY,
+    X_POWERS,
+    crc32,
+    crc32_combine,
+    crc32c,
+    multiply,
+    shift_operator,
+)
 
 CHECK = b"123456789"
 
@@ -92,3 +101,23 @@ def test_lengths_beyond_32_bits() -> None:
     for _ in range(3):
         stepwise = crc32_combine(stepwise, piece, quarter)
     assert whole == stepwise
+
+
+def test_the_powers_of_x() -> None:
+    """As many as a 64-bit number of bits has, each the square of the one before."""
+    assert checksums.POLYNOMIAL == 0xEDB88320
+    assert X_POWERS[:5] == (1 << 30, 1 << 29, 1 << 27, 1 << 23, 1 << 15)
+    assert X_POWERS[5] == checksums.POLYNOMIAL
+    assert len(X_POWERS) == 64
+    assert all(multiply(one, one) == following for one, following in pairwise(X_POWERS))
+    assert shift_operator(0) == 1 << 31
+    assert shift_operator(1) == 1 << 23
+    assert shift_operator(2**60) == X_POWERS[63]
+    assert crc32c(b"") == 0
+
+
+def test_without_any_library_there_is_no_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(CRC32_BY_LIBRARY):
+        monkeypatch.delitem(CRC32_BY_LIBRARY, name)
+    with pytest.raises(ImportError, match="no CRC-32 implementation"):
+        checksums._load()

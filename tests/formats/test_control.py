@@ -14,6 +14,7 @@ from tests.formats.settings import properties
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import (
     CONTROL_HEADER_SCHEMA,
+    CONTROL_VERSION,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
     MAX_PARTITIONS,
@@ -23,6 +24,8 @@ from waltzctl.formats.control import (
     Layout,
     PartitionInfo,
     PartitionStruct,
+    _likely_layout,
+    _serial_newer,
     choose_current,
     convert_info,
     decode_control,
@@ -437,3 +440,123 @@ def test_a_pair_with_one_struct_that_is_not_valid_is_renewed_from_the_other() ->
 def test_who_opens_which_layout() -> None:
     assert Layout.RELEASED.opened_by == ("waltzctl", "waltz 0.13.2")
     assert Layout.DOCUMENTED.opened_by == ("waltzctl",)
+
+
+def test_the_numbers_of_the_format() -> None:
+    assert (CONTROL_VERSION, FLAG_AVAILABLE, FLAG_ASSIGNED, MAX_PARTITIONS) == (0, 1, 4, 1_000_000)
+    header = ControlHeader(0, 1, KEY, 1)
+    assert ControlHeader.decode(header.encode()) == header
+    assert header.reserved == bytes(96)
+    assert PartitionStruct() == PartitionStruct(-1, -1, -1, None, None, 0, True)
+    for layout, info, struct_size in ((Layout.DOCUMENTED, 60, 28), (Layout.RELEASED, 76, 36)):
+        assert [layout.file_size(count) for count in (0, 1, 3)] == [128, 128 + info, 128 + 3 * info]
+        assert [layout.info_offset(partition) for partition in (0, 2)] == [128, 128 + 2 * info]
+        places = [layout.struct_offset(2, number) for number in (1, 2)]
+        assert places == [128 + 2 * info + 4, 128 + 2 * info + 4 + struct_size]
+
+
+def test_a_partition_that_was_never_assigned() -> None:
+    info = initial_info(Layout.RELEASED, 7)
+    assert (info.partition, info.stored_partition, info.current, info.choice) == (7, 7, 2, Choice.NEWER)
+    assert [(one.marks, one.flags, one.sequence) for one in info.structs] == [((-1, -1, -1), 1, n) for n in (-1, 0)]
+    info = initial_info(Layout.DOCUMENTED, 7)
+    assert (info.current, info.choice) == (1, Choice.SAME)
+    assert [(one.marks, one.flags, one.sequence) for one in info.structs] == [((-1, -1, -1), None, None)] * 2
+    file = initial_control(Layout.RELEASED, KEY, 2, 9)
+    assert file.header == ControlHeader(0, 9, KEY, 2)
+    assert (file.size_fits, file.extended) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "newer"),
+    [
+        (0, 0, False),
+        (-(2**31), -(2**31), False),
+        (1, 0, True),
+        (0, 1, False),
+        (2**30, -(2**30) + 1, True),  # one short of half the circle
+        (2**30, -(2**30), True),  # half the circle: the larger one
+        (-(2**30), 2**30, False),
+        (2**30, -(2**30) - 1, False),  # one beyond it
+        (-(2**31), 2**31 - 1, True),
+        (2**31 - 1, -(2**31), False),
+    ],
+)
+def test_sequence_numbers_one_step_to_each_side(first: int, second: int, newer: bool) -> None:
+    assert _serial_newer(first, second) is newer
+
+
+@pytest.mark.parametrize(("sequence", "before"), [(0, -1), (1, 0), (-(2**31), 2**31 - 1), (2**31 - 1, 2**31 - 2)])
+def test_the_struct_before_and_the_struct_behind_wrap(sequence: int, before: int) -> None:
+    one = PartitionStruct(3, 2, 1, 5, sequence).sealed()
+    assert one.preceding() == PartitionStruct(3, 2, 1, 5, before).sealed()
+    later = PartitionStruct(3, 2, 1, 5, before).sealed()
+    number, written = PartitionInfo(0, 0, (later, replace(later, valid=False)), 1, Choice.ONLY_VALID).updated()
+    assert (number, written) == (2, one)
+    assert documented(3, 2, 1).preceding() == documented(3, 2, 1)
+
+
+@pytest.mark.parametrize("current", [1, 2])
+@pytest.mark.parametrize("available", [False, True])
+@pytest.mark.parametrize("assigned", [False, True])
+class TestConversion:
+    """The struct in force stays where it is; flags are as they are asked for, sequence numbers as in a new pair."""
+
+    def test_to_the_released_layout(self, current: int, available: bool, assigned: bool) -> None:
+        pair = (documented(3, 5, 5), documented(4, 9, 7))[:: 1 if current == 2 else -1]
+        info = PartitionInfo(6, 6, pair, *choose_current(*pair))
+        assert info.current == current
+        found = convert_info(info, Layout.RELEASED, available=available, assigned=assigned)
+        flags = 1 * available + 4 * assigned
+        expected = PartitionStruct(3, 5, 5, flags, -1).sealed(), PartitionStruct(4, 9, 7, flags, 0).sealed()
+        assert found.structs == expected[:: 1 if current == 2 else -1]
+        assert (found.partition, found.stored_partition, found.current, found.choice) == (6, 6, current, Choice.NEWER)
+
+    def test_within_the_released_layout(self, current: int, available: bool, assigned: bool) -> None:
+        old, new = PartitionStruct(3, 5, 5, 5, 40).sealed(), PartitionStruct(4, 9, 7, 5, 41).sealed()
+        pair = (new, old) if current == 1 else (old, new)
+        info = PartitionInfo(6, 6, pair, *choose_current(*pair))
+        found = convert_info(info, Layout.RELEASED, available=available, assigned=assigned)
+        flags = 1 * available + 4 * assigned
+        assert found.structs == tuple(replace(one, flags=flags).sealed() for one in pair)
+        assert (found.current, found.choice) == (current, Choice.NEWER)
+
+    def test_to_the_documented_layout(self, current: int, available: bool, assigned: bool) -> None:
+        old, new = PartitionStruct(3, 5, 5, 5, 40).sealed(), PartitionStruct(4, 9, 7, 5, 41).sealed()
+        pair = (new, old) if current == 1 else (old, new)
+        info = PartitionInfo(6, 6, pair, *choose_current(*pair))
+        found = convert_info(info, Layout.DOCUMENTED, available=available, assigned=assigned)
+        assert found.structs == tuple(documented(*one.marks) for one in pair)
+        assert (found.current, found.choice) == (current, Choice.NEWER)
+
+    def test_of_two_equal_structs_the_second_one_stays(self, current: int, available: bool, assigned: bool) -> None:
+        """And where only one is valid its values stand in both."""
+        pair = documented(4, 9, 7), documented(4, 9, 7)
+        found = convert_info(
+            PartitionInfo(6, 6, pair, *choose_current(*pair)), Layout.RELEASED, available=available, assigned=assigned
+        )
+        assert [one.sequence for one in found.structs] == [-1, 0]
+        assert found.current == 2
+        torn = (documented(4, 9, 7), documented(1, valid=False))[:: 1 if current == 1 else -1]
+        info = PartitionInfo(6, 6, torn, *choose_current(*torn))
+        found = convert_info(info, Layout.DOCUMENTED, available=available, assigned=assigned)
+        assert found.structs == (documented(4, 9, 7),) * 2
+
+
+def test_the_likely_layout_is_that_of_more_right_checksums() -> None:
+    """Of as many in either, the released one; and a file of thousands of partitions is looked at no longer than needed."""
+    for layout in Layout:
+        whole = initial_control(layout, KEY, 3, 1).encode()
+        assert _likely_layout(whole[: 128 + layout.info_schema.size]) is layout
+        assert _likely_layout(whole + b"\xff" * 30) is layout
+        for end in (128, 129, 128 + 59):
+            assert _likely_layout(whole[:end]) is Layout.RELEASED
+    one_each = bytearray(128 + 2 * 76)
+    for layout, partition in ((Layout.DOCUMENTED, 0), (Layout.RELEASED, 1)):
+        raw = PartitionStruct(1, 2, 3, *((1, 0) if layout is Layout.RELEASED else ())).encode()
+        place = layout.struct_offset(partition, 2)
+        one_each[place : place + len(raw)] = raw
+    assert _likely_layout(one_each) is Layout.RELEASED
+    raw = PartitionStruct(4, 4, 4).encode()
+    one_each[132 : 132 + len(raw)] = raw
+    assert _likely_layout(one_each) is Layout.DOCUMENTED

@@ -13,9 +13,11 @@ from tests.formats.settings import properties
 from waltzctl.formats.fence import (
     FENCE_HEADER,
     FENCE_HEADER_SCHEMA,
+    FENCE_MAGIC,
     FENCE_PAIR,
     FENCE_PAIR_SCHEMA,
     FENCE_SLOT,
+    FENCE_VERSION,
     NO_SESSION,
     FenceError,
     FencePair,
@@ -118,3 +120,56 @@ def test_a_header_that_cannot_be_meant() -> None:
     newer = FENCE_HEADER.struct.pack(b"WZSESSIO", 2, 3, bytes(44), 0)[:60]
     with pytest.raises(FenceError, match="version 2"):
         decode_fence_header(newer + struct.pack(">I", zlib.crc32(newer)))
+
+
+def test_the_numbers_of_the_format() -> None:
+    assert (NO_SESSION, FENCE_VERSION, FENCE_MAGIC) == (-1, 1, b"WZSESSIO")
+
+
+def test_why_a_header_is_refused() -> None:
+    good = encode_fence_header(3)
+    for data, why in (
+        (good[:63], "it has 63 bytes, its header alone has 64"),
+        (b"XZSESSIO" + good[8:], "its header is damaged"),
+        (good[:-1] + bytes([good[-1] ^ 1]), "its header is damaged"),
+    ):
+        with pytest.raises(FenceError, match=f"^{why}$"):
+            decode_fence_header(data)
+    other = b"YZSESSIO" + good[8:60]
+    with pytest.raises(FenceError, match=r"^its header is damaged$"):
+        decode_fence_header(other + struct.pack(">I", zlib.crc32(other)))
+    assert decode_fence_header(good + b"more") == 3
+
+
+_NEVER, _TORN = bytes(16), b"x" * 16
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        (_NEVER + _NEVER, (NO_SESSION, 0)),
+        (_TORN + _NEVER, (NO_SESSION, 0)),
+        (_NEVER + _TORN, (NO_SESSION, 1)),
+        (_TORN + _TORN, None),
+        (slot(3, 5) + _NEVER, (5, 1)),
+        (_NEVER + slot(3, 5), (5, 0)),
+        (slot(3, 5) + _TORN, (5, 1)),
+        (_TORN + slot(3, 5), (5, 0)),
+        (slot(3, 5) + slot(3, 5), (5, 1)),
+        (slot(3, 5) + slot(3, 6), (6, 0)),
+        (slot(3, 6) + slot(3, 5), (6, 1)),
+        (slot(3, 5) + slot(4, 6), (5, 1)),
+        ((slot(3, 5) + slot(3, 6))[:31], (5, 1)),
+        ((slot(3, 5) + slot(3, 6))[:17], (5, 1)),
+        (slot(3, 5), (5, 1)),
+        (slot(3, 5)[:15], None),
+        (b"", None),
+    ],
+)
+def test_what_a_pair_says(pair: bytes, expected: tuple[int, int] | None) -> None:
+    """A first write that was torn is written over; a slot that is cut off by the end of the file is none."""
+    if expected is None:
+        with pytest.raises(FenceError, match=r"^both slots of partition 3 are damaged$"):
+            decode_pair(pair, 3)
+    else:
+        assert decode_pair(pair, 3) == FencePair(*expected)

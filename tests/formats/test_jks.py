@@ -14,12 +14,19 @@ from hypothesis import strategies as st
 from tests.formats.settings import properties
 from tests.net.certificates import Authority
 from waltzctl.formats.jks import (
+    JCEKS_MAGIC,
+    JKS_MAGIC,
+    PRIVATE_KEY,
+    SUN_KEY_PROTECTION,
+    TRUSTED_CERTIFICATE,
     JksCertificate,
     JksEntry,
     JksError,
     JksKey,
     JksPasswordError,
     JksStore,
+    _der,
+    _take,
     encode_store,
     protect_key,
     seal,
@@ -164,3 +171,122 @@ def test_keytool_reads_what_is_written_here(tmp_path: Path) -> None:
     assert certificate == leaf.certificate
     assert key is not None
     assert key.public_key() == leaf.key.public_key()  # type: ignore[union-attr]  # an elliptic curve key
+
+
+def stream(salt: bytes, password: str, size: int) -> bytes:
+    """What a key is combined with, by the description alone: each block of SHA-1 begins the next."""
+    secret, block, found = password.encode("utf-16-be"), salt, b""
+    while len(found) < size:
+        block = hashlib.sha1(secret + block).digest()
+        found += block
+    return found[:size]
+
+
+@pytest.mark.parametrize("size", [0, 1, 19, 20, 21, 40, 41])
+def test_a_protected_key_byte_by_byte(size: int) -> None:
+    key, salt = bytes(range(1, size + 1)), bytes(range(20))
+    protected = protect_key(key, "pw", salt=salt)
+    hidden = bytes(a ^ b for a, b in zip(key, stream(salt, "pw", size), strict=True))
+    held = salt + hidden + hashlib.sha1(b"\0p\0w" + key).digest()
+    algorithm = bytes.fromhex("300e 060a 2b060104012a02110101 0500")
+    assert (
+        protected == b"\x30" + bytes([len(algorithm) + 2 + len(held)]) + algorithm + b"\x04" + bytes([len(held)]) + held
+    )
+    assert unprotect_key(protected, "pw") == key
+
+
+@pytest.mark.parametrize(
+    ("size", "length"),
+    [
+        (0, "00"),
+        (1, "01"),
+        (0x7F, "7f"),
+        (0x80, "8180"),
+        (0xFF, "81ff"),
+        (0x100, "820100"),
+        (0xFFFF, "82ffff"),
+        (0x10000, "83010000"),
+    ],
+)
+def test_lengths_in_a_wrapping(size: int, length: str) -> None:
+    """In as few bytes as they need; and read back from there."""
+    value = _der(0x04, bytes(size))
+    assert value == b"\x04" + bytes.fromhex(length) + bytes(size)
+    assert _take(value + b"more") == (0x04, bytes(size), b"more")
+    for end in (0, 1, 1 + len(length) // 2 - 1, len(value) - 1):
+        if end < len(value):
+            with pytest.raises(JksError, match=r"^a private key ends within its wrapping$"):
+                _take(value[:end])
+
+
+def test_lengths_of_no_bytes_and_of_more_than_four_cannot_be() -> None:
+    for length in ("80", "850000000001", "ff"):
+        with pytest.raises(JksError, match=r"^a private key's wrapping has a length that cannot be$"):
+            _take(b"\x04" + bytes.fromhex(length) + bytes(200))
+    assert _take(bytes.fromhex("04 8400000001 07 08")) == (0x04, b"\x07", b"\x08")
+
+
+def wrapped(
+    *, outer: int = 0x30, algorithm: int = 0x30, oid: int = 0x06, data: int = 0x04, after: bytes = b"", end: bytes = b""
+) -> bytes:
+    """A protected key with another tag in one place, or bytes behind one of its ends."""
+    inner = _der(algorithm, _der(oid, SUN_KEY_PROTECTION) + b"\x05\0") + _der(data, bytes(60)) + after
+    return _der(outer, inner) + end
+
+
+@pytest.mark.parametrize(
+    "protected",
+    [
+        wrapped(outer=0x31),
+        wrapped(algorithm=0x31),
+        wrapped(oid=0x07),
+        wrapped(data=0x05),
+        wrapped(after=b"\x05\0"),
+        wrapped(end=b"\0"),
+    ],
+)
+def test_another_wrapping_is_refused(protected: bytes) -> None:
+    with pytest.raises(JksError, match=r"^a private key is not wrapped as an EncryptedPrivateKeyInfo$"):
+        unprotect_key(protected, "pw")
+    with pytest.raises(JksPasswordError, match=r"^the password of the private key is wrong, or the key was changed"):
+        unprotect_key(wrapped(), "pw")
+
+
+@pytest.mark.parametrize("held", [0, 39, 40])
+def test_a_protected_key_has_room_for_salt_and_check(held: int) -> None:
+    protected = _der(0x30, _der(0x30, _der(0x06, SUN_KEY_PROTECTION)) + _der(0x04, bytes(held)))
+    with pytest.raises(
+        JksPasswordError if held == 40 else JksError,
+        match="password" if held == 40 else f"^a protected key has at least 40 bytes, here are {held}$",
+    ):
+        unprotect_key(protected, "pw")
+
+
+def test_why_a_store_is_refused() -> None:
+    whole = encode_store([JksCertificate("a", 5, b"xyz")], PASSWORD)
+    for data, why in (
+        (b"\xce\xce\xce\xce" + whole[4:], rf"^no whole JKS key store, at offset 4 of {len(whole)} bytes: .+"),
+        (whole[:10], r"^no whole JKS key store, at offset 10 of 10 bytes: .+"),
+        (whole + b"ab", rf"^2 bytes too many follow the seal at offset {len(whole)}$"),
+        (whole.replace(b"\0\x01a\0", b"\0\x01\xff\0"), "^an alias cannot be read: "),
+        (whole.replace(b"X.509", b"X.510"), r"^a certificate is of type b'X\.510'; only X\.509 is read$"),
+    ):
+        with pytest.raises(JksError, match=why):
+            JksStore.decode(data)
+    with pytest.raises(JksPasswordError, match=r"^the password is wrong, or the store was changed or damaged$"):
+        JksStore.decode(whole).check_password("other")
+    other = protect_key(b"key", PASSWORD).replace(SUN_KEY_PROTECTION, SUN_KEY_PROTECTION[:-1] + b"\x02")
+    with pytest.raises(JksError, match=r"another algorithm \(object identifier 2b060104012a02110102\)$"):
+        unprotect_key(other, PASSWORD)
+
+
+def test_the_numbers_of_the_format() -> None:
+    assert (JKS_MAGIC, JCEKS_MAGIC, PRIVATE_KEY, TRUSTED_CERTIFICATE) == (0xFEEDFEED, 0xCECECECE, 1, 2)
+    for version in (0, 3):
+        whole = bytearray(encode_store([], PASSWORD))
+        whole[7] = version
+        with pytest.raises(JksError, match="at offset 8 of 32"):
+            JksStore.decode(bytes(whole))
+    one, two = (protect_key(b"key", PASSWORD) for _ in range(2))
+    assert one != two, "the salt is drawn anew"
+    assert len(one) == len(two)

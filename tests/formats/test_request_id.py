@@ -48,3 +48,35 @@ def test_other_lengths_are_refused(length: int) -> None:
 def test_a_part_beyond_32_bits_is_refused() -> None:
     with pytest.raises(struct.error):
         RequestId(2**31, 0, 0, 0).encode()
+
+
+def test_its_parts_by_name_in_the_order_of_the_layout() -> None:
+    assert list(RequestId(1, 2, 3, 4).by_name().items()) == [
+        ("client", 1),
+        ("generation", 2),
+        ("partition", 3),
+        ("sequence", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        (0, (0, 0)),
+        (2**31 - 1, (0, 2**31 - 1)),
+        (2**31, (0, -(2**31))),
+        (2**32 - 1, (0, -1)),
+        (2**32, (1, 0)),
+        (2**63 - 1, (2**31 - 1, -1)),
+        (2**63, (-(2**31), 0)),
+        (2**64 - 1, (-1, -1)),
+        (-1, (-1, -1)),
+        (-(2**63), (-(2**31), 0)),
+    ],
+)
+def test_words_one_step_to_each_side_of_a_sign(word: int, parts: tuple[int, int]) -> None:
+    signed = word - 2**64 if word >= 2**63 else word
+    assert RequestId.from_words(word, 0) == RequestId(*parts, 0, 0)
+    assert RequestId.from_words(0, word) == RequestId(0, 0, *parts)
+    assert RequestId(*parts, 0, 0).words == (signed, 0)
+    assert RequestId(0, 0, *parts).words == (0, signed)

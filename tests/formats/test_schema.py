@@ -151,3 +151,18 @@ def test_any_fixed_size_schema_compiles_to_equal_forms(data: st.DataObject) -> N
 def test_what_has_no_flat_form_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         compile_schema(schema)
+
+
+def test_a_refusal_names_the_member() -> None:
+    a, b = "a" / construct.Int16ub, "b" / construct.Int32sb
+    for schema, why in (
+        (construct.Struct(a, b, construct.Int8ub), "schema: a member at offset 6 has no name"),
+        (construct.Struct(a, "in" / construct.Struct(b, construct.Int8ub)), "in: a member at offset 6 has no name"),
+        (construct.Struct("in" / construct.Struct("c" / construct.VarInt)), "in.c: VarInt has no fixed-size flat form"),
+        (
+            construct.Struct("in" / construct.Array(2, construct.Struct("c" / construct.Int32sl))),
+            "in.0.c: byte order '<'; everything that Waltz writes is big-endian",
+        ),
+    ):
+        with pytest.raises(SchemaError, match=f"^{why}$"):
+            compile_schema(schema)

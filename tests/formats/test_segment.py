@@ -6,6 +6,7 @@ import struct
 import uuid
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
+    FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_FILE_SCHEMA,
     MAX_DATA_LENGTH,
@@ -25,7 +27,9 @@ from waltzctl.formats.segment import (
     SEGMENT_HEADER_SCHEMA,
     Record,
     SegmentHeader,
+    decode_entries,
     encode_entries,
+    encode_offsets,
     encode_records,
     entry_position,
     index_name,
@@ -220,3 +224,44 @@ def test_the_numbers_of_the_release() -> None:
     assert CHECKPOINT_INTERVAL == 1000
     assert MAX_DATA_LENGTH == 2**31 - 1
     assert (HEADER_SIZE, ENTRY_SIZE, RECORD_OVERHEAD) == (128, 8, 40)
+
+
+def test_what_a_header_has_when_nobody_says_otherwise() -> None:
+    header = SegmentHeader(0, 1, uuid.UUID(int=7), 3, 9)
+    assert header.reserved == bytes(88)
+    assert SegmentHeader.decode(header.encode()) == header
+    assert FORMAT_VERSION == 0
+
+
+@pytest.mark.parametrize("rest", range(9))
+def test_entries_come_back_without_an_odd_rest(rest: int) -> None:
+    places = [128, 129, 2**63 - 1, -1]
+    raw = encode_entries(places)
+    assert encode_offsets(np.array(places)) == raw == struct.pack(">4q", *places)
+    found = decode_entries(memoryview(raw + bytes(8))[: 32 + rest])
+    assert found.tolist() == [*places, 0][: 4 + rest // 8]
+    assert found.dtype == np.int64
+
+
+def test_why_a_record_is_refused() -> None:
+    raw = Record.make(1, RequestId(1, 2, 3, 4), 5, b"abc").encode()
+    for data, why in (
+        (raw[:39], "a record has at least 40 bytes, here are 39"),
+        (raw[:40], "data length 3 does not fit a record of 40 bytes"),
+        (raw[:42], "data length 3 does not fit a record of 42 bytes"),
+        (raw + b"x", "data length 3 does not fit a record of 44 bytes"),
+    ):
+        with pytest.raises(ValueError, match=f"^{why}$"):
+            Record.decode(data)
+    empty = Record.make(1, RequestId(1, 2, 3, 4), 5, b"")
+    assert Record.decode(empty.encode()) == empty
+    with pytest.raises(ValueError, match=r"^a segment cannot begin at transaction -1$"):
+        segment_name(-1)
+    assert (segment_name(0), index_name(0)) == (f"{0:019d}.seg", f"{0:019d}.idx")
+
+
+def test_where_records_stand() -> None:
+    records = [Record.make(place, RequestId(1, 2, 3, 4), 5, bytes(size)) for place, size in enumerate((0, 3, 1))]
+    body, offsets = encode_records(records)
+    assert (offsets, len(body)) == ([0, 40, 83], 124)
+    assert encode_records([]) == (b"", [])

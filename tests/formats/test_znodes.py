@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.formats.settings import properties
 from tests.golden import GOLDEN, needs_golden
 from waltzctl.formats.znodes import (
+    CLUSTER_MAGIC,
+    PARTITION_SCHEMA,
     UNRESOLVED,
     AssignedPartition,
     ClusterParameters,
@@ -193,3 +195,27 @@ def test_every_node_of_a_real_cluster(name: str) -> None:
         assert value.encode().hex() == node["dataHex"]
         seen.add(kind)
     assert set(KINDS.values()) - seen <= {ServerDescriptor}
+
+
+def test_why_a_value_is_refused() -> None:
+    whole = StoreParameters(KEY, 2).encode()
+    with pytest.raises(
+        ZnodeError,
+        match=r"^StoreParameters: not readable at offset 20 of 20 bytes: "
+        r"stream read less than specified amount, expected 4, found 3$",
+    ):
+        StoreParameters.decode(whole[:-1])
+    with pytest.raises(ZnodeError, match=r"^NodeGroups: not readable at offset \d+ of 13 bytes: .*(utf-8|decode)"):
+        NodeGroups.decode(bytes.fromhex("01 00000001 0002 c328 00000000"))
+    with pytest.raises(ZnodeVersionError, match=r"^StoreParameters: version 2 is not known, only 1$"):
+        StoreParameters.decode(b"\x02" + whole[1:])
+
+
+def test_the_numbers_of_the_release() -> None:
+    assert (CLUSTER_MAGIC, UNRESOLVED) == (0xB4E87347, -(2**63))
+    assert (PartitionMetadata(), ReplicaState(0, "h:1", 7)) == (
+        PartitionMetadata(-1, -1, ()),
+        ReplicaState(0, "h:1", 7, -(2**63)),
+    )
+    found = PARTITION_SCHEMA.parse(PartitionMetadata(1, 7, (ReplicaState(0, "h:1", 7),)).encode())
+    assert (found.version, found.replicas[0].version, found.replicas[0].id_version) == (1, 1, 1)

@@ -67,13 +67,61 @@ _STORAGE = (
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
 _LINE = "if first.sequence is not None and second.sequence is not None:"
-_FORMATS = tuple(
-    Equivalent("formats/control.py", "choose_current", _LINE, new, _BOTH)
-    for new in (
-        "if True and second.sequence is not None:",
-        "if first.sequence is not None and True:",
-        "if first.sequence is not None or second.sequence is not None:",
-    )
+_CUT_AWAY = "what is packed for the checksum is cut away before the checksum is made"
+_HANDED_BACK = "what a construct hands back while it builds is for members that refer to it, and none does"
+_FORMATS = (
+    *(
+        Equivalent("formats/control.py", "choose_current", _LINE, new, _BOTH)
+        for new in (
+            "if True and second.sequence is not None:",
+            "if first.sequence is not None and True:",
+            "if first.sequence is not None or second.sequence is not None:",
+        )
+    ),
+    Equivalent(
+        "formats/control.py",
+        "choose_current",
+        "return (1 if first.session_id > second.session_id else 2), Choice.NEWER",
+        "return (1 if first.session_id >= second.session_id else 2), Choice.NEWER",
+        "the two differ there",
+    ),
+    Equivalent(
+        "formats/control.py",
+        "PartitionStruct.encode",
+        'covered = schema.struct.pack(*values, 0)[: schema.offset_of("checksum")]',
+        'covered = schema.struct.pack(*values, 1)[: schema.offset_of("checksum")]',
+        _CUT_AWAY,
+    ),
+    Equivalent(
+        "formats/fence.py",
+        "encode_slot",
+        'raw = FENCE_SLOT.struct.pack(session_id, partition, 0)[: FENCE_SLOT.offset_of("checksum")]',
+        'raw = FENCE_SLOT.struct.pack(session_id, partition, 1)[: FENCE_SLOT.offset_of("checksum")]',
+        _CUT_AWAY,
+    ),
+    Equivalent(
+        "formats/fence.py",
+        "encode_fence_header",
+        "raw = FENCE_HEADER.struct.pack(FENCE_MAGIC, FENCE_VERSION, num_partitions, _RESERVED, 0)",
+        "raw = FENCE_HEADER.struct.pack(FENCE_MAGIC, FENCE_VERSION, num_partitions, _RESERVED, 1)",
+        _CUT_AWAY,
+    ),
+    Equivalent(
+        "formats/jks.py",
+        "_combine",
+        "for _ in range(0, len(data), DIGEST_SIZE):",
+        "for _ in range((-1), len(data), DIGEST_SIZE):",
+        "a block too many is cut away",
+    ),
+    Equivalent(
+        "formats/jks.py",
+        "_sha1",
+        "return hashlib.sha1(data, usedforsecurity=False).digest()",
+        "return hashlib.sha1(data, usedforsecurity=True).digest()",
+        "it lets a build of Python that knows approved algorithms only compute this one, too",
+    ),
+    Equivalent("formats/wire/primitives.py", "ListOf._build", "return obj", "return None", _HANDED_BACK),
+    Equivalent("formats/wire/primitives.py", "_Bytes._build", "return obj", "return None", _HANDED_BACK),
 )
 
 _PROBE = "engine/scan/probe.py"
@@ -226,6 +274,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_LOG, *_REPAIR, *_S
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 TUNED: dict[str, tuple[str, ...]] = {
+    "formats/control.py": ("_SCORED",),
     "engine/compare/differences.py": ("_BATCH",),
     "engine/compare/ranges.py": ("RANGE",),
     "engine/inspect/distributed_checks.py": ("SHARES",),

@@ -343,6 +343,12 @@ def test_a_password_can_come_from_a_file(tmp_path: Path) -> None:
         assert found.notes == ()
 
 
+def test_a_password_can_be_empty_but_then_there_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / "password").write_bytes(b"\n")
+    found = load_configuration(SERVE, given=[Given("key-password-file", str(tmp_path / "password"))])
+    assert (found.value("key-password"), found.effective("key-password").shown) == ("", "(hidden)")
+
+
 def test_a_password_and_its_file_contradict_each_other(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("x")
     path = str(tmp_path / "password")
@@ -354,7 +360,7 @@ def test_a_password_and_its_file_contradict_each_other(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("contents", [b"", b"\n", b"\xff\n", b"x" * 5000])
+@pytest.mark.parametrize("contents", [b"", b"\xff\n", b"x" * 5000])
 def test_a_file_without_a_password_is_told(tmp_path: Path, contents: bytes) -> None:
     (tmp_path / "password").write_bytes(contents)
     with pytest.raises(InvalidRequestError, match=r"--key-password-file: .*password"):
