@@ -90,6 +90,15 @@ class Layout(enum.StrEnum):
         return (OURS, RELEASE) if self is Layout.RELEASED else (OURS,)
 
     @property
+    def has_flags(self) -> bool:
+        """Whether a struct holds flags and a sequence number, as those of release 0.13.2 do.
+
+        Where it does, the flags say what is assigned, and the newer struct is in force.  Where it does not, what is assigned has
+        a directory in its place, and the struct with the higher session and marks is in force.
+        """
+        return self.struct_schema is RELEASED_STRUCT
+
+    @property
     def struct_schema(self) -> CompiledSchema:
         """One struct of a pair."""
         return RELEASED_STRUCT if self is Layout.RELEASED else DOCUMENTED_STRUCT
@@ -316,7 +325,7 @@ class PartitionInfo:
 
 def initial_info(layout: Layout, partition: int) -> PartitionInfo:
     """A partition that was never assigned.  Released: flags 1 (available), sequences -1 and 0, struct 2 current."""
-    if layout is Layout.RELEASED:
+    if layout.has_flags:
         pair = (PartitionStruct(flags=FLAG_AVAILABLE, sequence=-1), PartitionStruct(flags=FLAG_AVAILABLE, sequence=0))
     else:
         pair = (PartitionStruct(), PartitionStruct())
@@ -340,10 +349,10 @@ def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assign
     assert current is not None  # a renewed info has one
     assert number is not None
     beside = info.structs[2 - number]
-    if layout is Layout.RELEASED and current.sequence is not None:  # as it is, with these flags
+    if layout.has_flags and current.sequence is not None:  # as it is, with these flags
         flags = _flags(available=available, assigned=assigned)
         pair = replace(current, flags=flags).sealed(), replace(beside, flags=flags).sealed()
-    elif layout is Layout.RELEASED:
+    elif layout.has_flags:
         flags = _flags(available=available, assigned=assigned)
         pair = (
             PartitionStruct(*current.marks, flags, 0).sealed(),

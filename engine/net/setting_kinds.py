@@ -28,7 +28,7 @@ def _nothing_more(value: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """A kind of value.
 
     `expected` names it for people, with an `example` where its form is not plain; `metavar` stands for it in ``--help``, empty
@@ -49,7 +49,9 @@ class Kind:
     written: Callable[[Any], str] = str
     shown: Callable[[Any], Any] = _itself
 
-    def within(self, *, least: float | None = None, above: float | None = None, most: float | None = None) -> Kind:
+    def within(
+        self, *, least: float | None = None, above: float | None = None, most: float | None = None
+    ) -> SettingKind:
         """The same with other bounds."""
         return replace(self, least=least, above=above, most=most)
 
@@ -135,7 +137,7 @@ def _not_empty(value: str) -> None:
         raise ValueError("must not be empty")
 
 
-def one_of(names: type[enum.StrEnum]) -> Kind:
+def one_of(names: type[enum.StrEnum]) -> SettingKind:
     """One of the members of an enumeration, in any case of letters."""
     expected = f"one of {', '.join(names)}"
 
@@ -145,15 +147,15 @@ def one_of(names: type[enum.StrEnum]) -> Kind:
                 return one
         raise ValueError(f"must be {expected}")
 
-    return Kind(expected, "|".join(names), read)
+    return SettingKind(expected, "|".join(names), read)
 
 
-TEXT = Kind("a text", "TEXT", str)
+TEXT = SettingKind("a text", "TEXT", str)
 FILLED_TEXT = replace(TEXT, rule=_not_empty)
-PATH = Kind("a path", "FILE", _path, shown=fspath)
-COUNT = Kind("a whole number", "N", _integer, (int,), least=1)
-PORT = Kind("a port", "PORT", _integer, (int,), least=0, most=65535)
-PORT_OR_OFF = Kind(
+PATH = SettingKind("a path", "FILE", _path, shown=fspath)
+COUNT = SettingKind("a whole number", "N", _integer, (int,), least=1)
+PORT = SettingKind("a port", "PORT", _integer, (int,), least=0, most=65535)
+PORT_OR_OFF = SettingKind(
     "a port or off",
     f"PORT|{OFF}",
     _port_or_off,
@@ -162,9 +164,9 @@ PORT_OR_OFF = Kind(
     most=65535,
     written=lambda port: OFF if port is None else str(port),
 )
-SIZE = Kind("a number of bytes", "SIZE", _bytes, (int,), "16MiB", least=1, written=write_size)
-SECONDS = Kind("a duration", "TIME", _seconds, (int, float), "30s", above=0, written=write_duration)
-MILLISECONDS = Kind(
+SIZE = SettingKind("a number of bytes", "SIZE", _bytes, (int,), "16MiB", least=1, written=write_size)
+SECONDS = SettingKind("a duration", "TIME", _seconds, (int, float), "30s", above=0, written=write_duration)
+MILLISECONDS = SettingKind(
     "a whole number of milliseconds",
     "N",
     lambda text: _integer(text) / 1000,
@@ -174,4 +176,4 @@ MILLISECONDS = Kind(
     shown=lambda seconds: round(seconds * 1000),
 )
 """Of which the engine is told in seconds."""
-SWITCH = Kind("true or false", "", _boolean, (bool,), written=lambda on: str(on).lower())
+SWITCH = SettingKind("true or false", "", _boolean, (bool,), written=lambda on: str(on).lower())

@@ -34,10 +34,10 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from waltzctl.engine.errors import InvalidOptionsError
-from waltzctl.engine.net.setting_kinds import Kind, Value
+from waltzctl.engine.net.setting_kinds import SettingKind, Value
 
 Options = TypeVar("Options")
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 """The fields that lead to a value, from the top of the options."""
 
 OURS = "waltzctl."
@@ -66,7 +66,7 @@ class Declared:
     """What a field says of its setting; see `setting`."""
 
     meaning: str
-    kind: Kind
+    kind: SettingKind
     key: str
     name: str
     unless: str
@@ -82,7 +82,7 @@ class Declared:
 
 def setting(
     meaning: str,
-    kind: Kind,
+    kind: SettingKind,
     *,
     default: Any = MISSING,
     key: str = "",
@@ -110,24 +110,12 @@ def setting(
     one that says something while `needs`, another setting's name, is off, and those named in `moots` while this one is on.
     """
     declared = Declared(
-        meaning,
-        kind,
-        key,
-        name,
-        unless,
-        option,
-        required,
-        secret,
-        reloadable,
-        replaces,
-        left_out,
-        needs,
-        moots,
+        meaning, kind, key, name, unless, option, required, secret, reloadable, replaces, left_out, needs, moots
     )
     return field(default=default, repr=not secret, metadata={_DECLARED: declared, _KIND: kind})
 
 
-def bounded(kind: Kind, *, default: Any) -> Any:
+def bounded(kind: SettingKind, *, default: Any) -> Any:
     """A field with bounds that is no setting."""
     return field(default=default, metadata={_KIND: kind})
 
@@ -168,7 +156,7 @@ def group(
 class Setting:
     """A setting of a command, with everything that follows from its declaration."""
 
-    path: Path
+    path: FieldPath
     key: str
     name: str
     variable: str
@@ -177,7 +165,7 @@ class Setting:
     declared: Declared
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SettingKind:
         """What its values are."""
         return self.declared.kind
 
@@ -283,16 +271,16 @@ class Settings(Generic[Options]):
         return {**also, **self.by_name}
 
     @cached_property
-    def by_path(self) -> Mapping[Path, Setting]:
+    def by_path(self) -> Mapping[FieldPath, Setting]:
         """By the fields that lead to them."""
         return {one.path: one for one in self.listed}
 
     @cached_property
-    def optional_groups(self) -> Mapping[Path, Group]:
+    def optional_groups(self) -> Mapping[FieldPath, Group]:
         """The groups that may be left out as a whole, by the fields that lead to them."""
         return {path: one for path, one in _groups(self.kind, ()) if one.wanted_by}
 
-    def _of(self, kind: type, path: Path, around: Group) -> Iterator[Setting]:
+    def _of(self, kind: type, path: FieldPath, around: Group) -> Iterator[Setting]:
         for each in fields(kind):
             declared = _declared(each, around)
             here = (*path, each.name)
@@ -313,7 +301,7 @@ class Settings(Generic[Options]):
                     declared=declared,
                 )
 
-    def build(self, values: Mapping[Path, Any]) -> Options:
+    def build(self, values: Mapping[FieldPath, Any]) -> Options:
         """The options with these values, by the fields that lead to them, and defaults for the others."""
         made: Options = _built(self.kind, values, ())
         return made
@@ -324,7 +312,7 @@ def needed(kind: type) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
 
 
-def _built(kind: type, values: Mapping[Path, Any], path: Path) -> Any:
+def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
     given = {}
     for each in fields(kind):
         declared = each.metadata.get(_DECLARED)
@@ -337,7 +325,7 @@ def _built(kind: type, values: Mapping[Path, Any], path: Path) -> Any:
     return kind(**given)
 
 
-def _groups(kind: type, path: Path) -> Iterator[tuple[Path, Group]]:
+def _groups(kind: type, path: FieldPath) -> Iterator[tuple[FieldPath, Group]]:
     for each in fields(kind):
         declared = each.metadata.get(_DECLARED)
         if isinstance(declared, Group):
@@ -371,7 +359,7 @@ def _shouted(name: str) -> str:
 def check_bounds(options: Any) -> None:
     """Raise InvalidOptionsError for a field of `options`, a dataclass, whose value its kind does not allow."""
     for each in fields(options):
-        kind: Kind | None = each.metadata.get(_KIND)
+        kind: SettingKind | None = each.metadata.get(_KIND)
         value = getattr(options, each.name)
         if kind is not None and value is not None:
             try:

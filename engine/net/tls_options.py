@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError
-from waltzctl.engine.net.setting_kinds import PATH, TEXT, Kind
+from waltzctl.engine.net.setting_kinds import PATH, TEXT, SettingKind
 from waltzctl.engine.net.settings import Option, Settings, check_bounds, setting
 
 
@@ -41,7 +41,7 @@ def _judge_store_type(text: str) -> None:
         raise ValueError(error.message) from None
 
 
-STORE_TYPE = Kind("JKS, PKCS12 or PEM", "TYPE", str, rule=_judge_store_type)
+STORE_TYPE = SettingKind("JKS, PKCS12 or PEM", "TYPE", str, rule=_judge_store_type)
 
 
 @dataclass(frozen=True, slots=True)

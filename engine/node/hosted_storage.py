@@ -35,7 +35,6 @@ from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.wire_records import WireRecords
-from waltzctl.formats.control import Layout
 from waltzctl.formats.wire.storage import SessionInfo
 
 __all__ = ["HostedStorage", "ServiceOptions"]
@@ -169,7 +168,7 @@ class HostedStorage:
         """
         with self._lock:
             numbers = self._checked(partitions)
-            released = self.storage.layout is Layout.RELEASED
+            released = self.storage.layout.has_flags
             for number in numbers:
                 if released and self.storage.info(number).current_struct is None:
                     raise PartitionQuarantinedError(

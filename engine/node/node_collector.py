@@ -19,8 +19,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from waltzctl.engine.net.metrics import Timer
 from waltzctl.engine.net.prometheus import add_buckets
-from waltzctl.engine.node.node_metrics import REQUEST_COUNTERS
+from waltzctl.engine.node.node_metrics import REQUEST_COUNTERS, SHOWN
 from waltzctl.engine.node.readings import NodeReading, PartitionReading
 
 if TYPE_CHECKING:
@@ -116,23 +117,23 @@ def _flags(partitions: Sequence[PartitionReading], surroundings: Surroundings) -
 
 
 def _counted(partitions: Sequence[PartitionReading]) -> Iterator[Metric]:
-    latency = HistogramMetricFamily(
-        f"{_PREFIX}_append_latency_seconds", "From an append request's arrival to its answer", labels=["partition"]
-    )
-    flush = HistogramMetricFamily(
-        f"{_PREFIX}_flush_latency_seconds", "One write and flush, shared by a group of appends", labels=["partition"]
-    )
-    grouped = CounterMetricFamily(
-        f"{_PREFIX}_flushed_append_requests", "Append requests that a flush made durable", labels=["partition"]
-    )
+    for shown in SHOWN:
+        counted = [(str(one.partition), getattr(one.metrics, shown.attribute)) for one in partitions]
+        if shown.kind is Timer:
+            latency = HistogramMetricFamily(f"{_PREFIX}_{shown.name}_seconds", shown.text, labels=["partition"])
+            for label, timer in counted:
+                add_buckets(latency, label, timer.buckets())
+            yield latency
+        else:
+            total = CounterMetricFamily(f"{_PREFIX}_{shown.name}", shown.text, labels=["partition"])
+            for label, histogram in counted:
+                total.add_metric([label], histogram.sum)
+            yield total
     requests = CounterMetricFamily(f"{_PREFIX}_requests", "Requests by kind", labels=["partition", "request"])
     for one in partitions:
         label = str(one.partition)
-        add_buckets(latency, label, one.metrics.append_latency.buckets())
-        add_buckets(flush, label, one.metrics.flush_latency.buckets())
-        grouped.add_metric([label], one.metrics.flush_requests.sum)
         requests.add_metric([label, "append"], one.metrics.append.count)
         for name in REQUEST_COUNTERS:
             kind = name.removesuffix("_request").replace("_", "-")
             requests.add_metric([label, kind], getattr(one.metrics, name).count)
-    yield from (latency, flush, grouped, requests)
+    yield requests

@@ -12,48 +12,53 @@ from waltzctl.formats.control import FLAG_AVAILABLE
 
 
 class PartitionMetrics:
-    """What is counted of one partition while it is loaded."""
+    """What is counted of one partition while it is loaded: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`."""
 
-    __slots__ = (
-        "append",
-        "append_latency",
-        "flush_latency",
-        "flush_requests",
-        "last_session_info_request",
-        "max_transaction_request",
-        "partition",
-        "record_header_list_request",
-        "record_header_request",
-        "record_list_request",
-        "record_request",
-        "set_low_water_mark_request",
-        "truncate_request",
-    )
+    append: Meter
+    append_latency: Timer
+    flush_latency: Timer
+    flush_requests: Histogram
+    last_session_info_request: Counter
+    set_low_water_mark_request: Counter
+    truncate_request: Counter
+    record_header_request: Counter
+    record_request: Counter
+    max_transaction_request: Counter
+    record_header_list_request: Counter
+    record_list_request: Counter
 
     def __init__(self, partition: int, clock: Clock = time.monotonic) -> None:
         self.partition = partition
         self.append = Meter(clock)
-        """Append requests."""
-        self.append_latency = Timer(clock)
-        """From the arrival of an append request to its answer."""
-        self.flush_latency = Timer(clock)
-        """One write and sync of a group commit (ours; not in the release's JSON)."""
-        self.flush_requests = Histogram(clock)
-        """Append requests that shared one group commit (ours)."""
-        self.last_session_info_request = Counter()
-        self.set_low_water_mark_request = Counter()
-        self.truncate_request = Counter()
-        self.record_header_request = Counter()
-        self.record_request = Counter()
-        self.max_transaction_request = Counter()
-        self.record_header_list_request = Counter()
-        self.record_list_request = Counter()
+        for one in SHOWN:
+            setattr(self, one.attribute, one.kind(clock))
+        for name in REQUEST_COUNTERS:
+            setattr(self, name, Counter())
 
     def counters(self) -> dict[str, Counter]:
         """The counters of requests by the release's names."""
         return {name.replace("_", "-"): getattr(self, name) for name in REQUEST_COUNTERS}
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A metric of a partition, and how Prometheus has it: `name` without prefix and unit, `text` its help.
+
+    A Timer is a histogram of seconds, of a Histogram the sum is a counter.
+    """
+
+    attribute: str
+    kind: type[Timer | Histogram]
+    name: str
+    text: str
+
+
+SHOWN = (
+    Shown("append_latency", Timer, "append_latency", "From an append request's arrival to its answer"),
+    Shown("flush_latency", Timer, "flush_latency", "One write and flush, shared by a group of appends"),
+    Shown("flush_requests", Histogram, "flushed_append_requests", "Append requests that a flush made durable"),
+)
+"""Beside the counters of requests.  The release's JSON has the first of them only."""
 REQUEST_COUNTERS = (
     "last_session_info_request",
     "set_low_water_mark_request",

@@ -25,7 +25,7 @@ from waltzctl.engine.net.setting_kinds import (
     SIZE,
     SWITCH,
     TEXT,
-    Kind,
+    SettingKind,
 )
 from waltzctl.engine.net.settings import Option, Settings, bounded, check_bounds, group, setting
 from waltzctl.engine.net.tls_options import TlsOptions
@@ -47,8 +47,8 @@ def _judge_hosts(text: str) -> None:
         raise ValueError("must not be empty; write for instance zk1:2181,zk2:2181")
 
 
-ZNODE = Kind("a path in ZooKeeper", "PATH", str, example="/waltz_cluster", rule=_judge_cluster_root)
-HOSTS = Kind("host:port of each server", "HOSTS", str, example="zk1:2181,zk2:2181", rule=_judge_hosts)
+ZNODE = SettingKind("a path in ZooKeeper", "PATH", str, example="/waltz_cluster", rule=_judge_cluster_root)
+HOSTS = SettingKind("host:port of each server", "HOSTS", str, example="zk1:2181,zk2:2181", rule=_judge_hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
         for info in control.partitions
     )
     unassigned = [number for number, yes in assigned.items() if not yes]
-    if layout is Layout.DOCUMENTED:  # before the control file: while that has flags, the directory's place says nothing
+    if not layout.has_flags:  # before the control file: while that has flags, the directory's place says nothing
         _put_aside(draft, view, unassigned)
         _keep_availability(draft, control, marks)
     body = replace(control, layout=layout, partitions=infos).encode()[CONTROL_HEADER.size :]
@@ -100,7 +100,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
         offset=CONTROL_HEADER.size,
         length=control.size - CONTROL_HEADER.size,
     )
-    if layout is Layout.RELEASED:  # behind it, for the same reason
+    if layout.has_flags:  # behind it, for the same reason
         _take_from_aside(draft, unassigned)
     return draft.finish()
 
@@ -203,7 +203,7 @@ def _in_words(
         f"{control.layout} layout to {layout} layout: {len(infos)} partitions, {sum(assigned.values())} of them assigned, {off}"
         " switched off; sessions and marks stay as they are"
     )
-    if layout is Layout.RELEASED:
+    if layout.has_flags:
         return said + "; sequence numbers begin at 0"
     said += "; sequence numbers go, the documented layout has none"
     older = [

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Edit, Overwrite
 from waltzctl.engine.repair.plan import Draft
-from waltzctl.formats.control import Layout, PartitionInfo
+from waltzctl.formats.control import PartitionInfo
 
 
 def lower_mark(draft: Draft, control_path: PurePath, info: PartitionInfo, after: int) -> None:
@@ -24,7 +24,7 @@ def lower_mark(draft: Draft, control_path: PurePath, info: PartitionInfo, after:
     layout = current.layout
     number, lowered = info.updated(local_low_water_mark=after)
     offset, data = layout.struct_offset(info.partition, number), lowered.encode()
-    if layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
+    if not layout.has_flags:  # where the higher marks win, both structs have to say it
         offset, data = layout.struct_offset(info.partition, 1), data * 2
     reason = f"the local low-water mark falls from {current.local_low_water_mark} to {after}: what it promised is gone"
     draft.step(

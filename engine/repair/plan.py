@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,7 +20,7 @@ from waltzctl.engine.durable.execution import check_edits
 from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
-from waltzctl.engine.findings import Finding, Ran
+from waltzctl.engine.findings import Finding, Ran, left_by
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.places import local
@@ -192,6 +192,11 @@ class Draft:
     def ran(self) -> Ran:
         """The command, for what it leaves."""
         return Ran(self.command, self.arguments.options)
+
+    def leave(self, finding: Finding, why: str | None = None) -> None:
+        """Leave to a person what every reader tells in these words, and say why nothing is done about it."""
+        said = finding if why is None else replace(finding, message=f"{finding.message}; {why}")
+        self.undecided.append(left_by(said, self.storage, self.ran))
 
     def refuse_interrupted(self) -> None:
         """Raises RefusedError when a repair was interrupted here: its files are neither old nor new.

@@ -14,7 +14,14 @@ from dataclasses import replace
 
 from waltzctl.engine.durable.edits import Cut, Overwrite
 from waltzctl.engine.durable.regular import special_kind
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.findings.control_files import (
+    control_missing,
+    control_short,
+    control_size,
+    control_version,
+    pair_findings,
+)
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.storage.view import StorageView, partition_directories
 from waltzctl.formats.control import (
@@ -25,7 +32,6 @@ from waltzctl.formats.control import (
     MAX_PARTITIONS,
     Choice,
     ControlFile,
-    Layout,
     PartitionInfo,
     PartitionStruct,
     decode_control,
@@ -39,15 +45,14 @@ def plan_control(
     """Plan the repair of the control file; return it as it will be, or None when nothing can be done without it."""
     path, control = view.control_path, view.control
     if view.control_state is None and (kind := special_kind(path)) is not None:
-        draft.undecided.append(_finding(draft, view, Code.SPECIAL_FILE, f"it is {kind}, not a regular file"))
+        said = f"it is {kind}, not a regular file"
+        draft.leave(make_finding(Code.SPECIAL_FILE, path, said, storage_directory=draft.storage))
         return None
     if view.control_state is None:
-        said = "there is no control file: sessions, marks and assignment are unknown"
-        draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_MISSING, said))
+        draft.leave(control_missing(path, draft.storage), "sessions, marks and assignment are unknown")
         return None
     if control is None:
-        said = f"the file has {view.control_state.size} bytes, its header alone has {CONTROL_HEADER.size}"
-        draft.undecided.append(_finding(draft, view, Code.CONTROL_FILE_SIZE, said))
+        draft.leave(control_short(path, view.control_state.size, draft.storage))
         return None
     mender = _Mender(draft, view, control, allow_data_loss=allow_data_loss)
     if control.extended:
@@ -104,11 +109,8 @@ class _Mender:
             if all(map(_sound, control.partitions[:stated])) and not any(s.valid for i in excess for s in i.structs):
                 self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
                 return True
-        said = (
-            f"{control.size} bytes fit neither layout for {stated} partitions, and the infos do not tell what is right"
-            f"{f'; {longer}' if longer else ''}"
-        )
-        self.draft.undecided.append(_finding(self.draft, self.view, Code.CONTROL_FILE_SIZE, said))
+        said = f"the infos do not tell what is right{f'; {longer}' if longer else ''}"
+        self.draft.leave(control_size(self.path, control, self.draft.storage), said)
         return False
 
     def _was_longer(self, stated: int, held: int) -> str | None:
@@ -145,8 +147,8 @@ class _Mender:
             self.draft.step("write-version", self.path, None, reason, offset=offset, length=size)
             self._write(offset, CONTROL_VERSION.to_bytes(size, "big", signed=True))
         else:
-            said = f"format version {version}; nothing in the file reads as version {CONTROL_VERSION}"
-            self.draft.undecided.append(_finding(self.draft, self.view, Code.UNKNOWN_VERSION, said))
+            said = f"nothing in the file reads as version {CONTROL_VERSION}"
+            self.draft.leave(control_version(self.path, self.control, self.draft.storage), said)
 
     def mend_info(self, info: PartitionInfo) -> None:
         """Mend one partition's info."""
@@ -181,8 +183,7 @@ class _Mender:
 
     def _tie(self, info: PartitionInfo) -> None:
         if not self.allow:
-            said = "both structs are valid and nothing tells which one is newer"
-            self._undecided(info, Code.CONTROL_PAIR_TIE, said)
+            self._undecided(info)
             return
         first, second = info.structs
         keep = 1 if _marks(first) >= _marks(second) else 2
@@ -194,11 +195,11 @@ class _Mender:
     def _pair_lost(self, info: PartitionInfo) -> None:
         partition, layout = info.partition, self.control.layout
         if not self.allow:
-            self._undecided(info, Code.CONTROL_PAIR_CHECKSUM, "neither struct is valid: session and marks are lost")
+            self._undecided(info, "session and marks are lost")
             return
         written = initial_info(layout, partition)
         found = self.view.partitions.get(partition)
-        if layout is Layout.RELEASED and found is not None and found.segments:
+        if layout.has_flags and found is not None and found.segments:
             flags = FLAG_AVAILABLE | FLAG_ASSIGNED
             pair = tuple(replace(one, flags=flags).sealed() for one in written.structs)
             written = replace(written, structs=(pair[0], pair[1]))
@@ -209,20 +210,9 @@ class _Mender:
         )  # fmt: skip
         self._write(layout.info_offset(partition), written.encode())
 
-    def _undecided(self, info: PartitionInfo, code: Code, said: str) -> None:
-        layout = self.control.layout
-        self.draft.undecided.append(
-            make_finding(
-                code,
-                self.path,
-                f"partition {info.partition}: {said}",
-                storage_directory=self.draft.storage,
-                partition=info.partition,
-                offset=layout.struct_offset(info.partition, 1),
-                length=2 * layout.struct_schema.size,
-                ran=self.draft.ran,
-            )
-        )
+    def _undecided(self, info: PartitionInfo, why: str | None = None) -> None:
+        for finding in pair_findings(self.path, self.control.layout, info, self.draft.storage):
+            self.draft.leave(finding, why)
 
 
 def _sound(info: PartitionInfo) -> bool:
@@ -231,7 +221,3 @@ def _sound(info: PartitionInfo) -> bool:
 
 def _marks(struct: PartitionStruct) -> tuple[int, int, int]:
     return struct.local_low_water_mark, struct.low_water_mark, struct.session_id
-
-
-def _finding(draft: Draft, view: StorageView, code: Code, message: str) -> Finding:
-    return make_finding(code, view.control_path, message, storage_directory=draft.storage, ran=draft.ran)

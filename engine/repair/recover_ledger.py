@@ -14,8 +14,8 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
-from waltzctl.engine.findings import Code
 from waltzctl.engine.findings.directory_contents import ledger_damaged
+from waltzctl.engine.losses import GivenUp
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.repaired_segments import RepairContext
@@ -62,19 +62,8 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
     for loss in present:
         rest = without((loss.first, loss.last + 1), told) if loss.disputed else still_lost(loss, held, mark)
         ids = (loss.first, loss.last)
-        if rest and loss.disputed:
-            many = "is" if loss.first == loss.last else f"to {loss.last} are"
-            context.find(
-                Code.LOSS_ACCEPTED, context.directory,
-                f"transaction {loss.first} {many} disputed since {loss.time} ({loss.reason}): only an intact replica tells which"
-                " record is right", transaction_id=rest[0][0],
-            )  # fmt: skip
-        elif rest:
-            lost = ", ".join(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in rest)
-            context.find(
-                Code.LOSS_ACCEPTED, context.directory,
-                f"given up on {loss.time} ({loss.reason}), and not here again: {lost}", transaction_id=rest[0][0],
-            )  # fmt: skip
+        if rest:
+            context.leave(GivenUp(loss.first, loss.last + 1, loss.time, loss.reason, loss.disputed, tuple(rest)))
         elif restored or loss.disputed:
             said = "a replica tells which record is right" if loss.disputed else "what was given up is here again"
             draft.step("settle-accepted-loss", ledger_path(draft.storage), context.partition, said, ids=ids)
@@ -97,7 +86,7 @@ def plan_ledger(draft: Draft, ledger: Ledger) -> None:
     Raises RefusedError when it is damaged: written anew, it would look as if nothing more had been given up.
     """
     if ledger.fault is not None:
-        draft.undecided.append(ledger_damaged(ledger_path(draft.storage), ledger.fault, draft.storage))
+        draft.leave(ledger_damaged(ledger_path(draft.storage), ledger.fault, draft.storage))
     if not draft.accepted and not draft.settled:
         return
     if ledger.fault is not None:

@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.findings import Code, Severity, Tail
+from waltzctl.engine.log.assess import Stretch, end, held_by
+from waltzctl.engine.log.bad_data import bad_data
+from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.losses import Gap
 from waltzctl.engine.repair.content import Content, Literal, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
 from waltzctl.engine.repair.rivals import Rivals
-from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places
+from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_hint
 from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
 from waltzctl.engine.scan.order import ORDER_WINDOW
 from waltzctl.engine.storage.evidence import Evidence
@@ -27,10 +32,16 @@ from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 @dataclass(slots=True)
 class LossPlanner:
-    """Decides about losses; adds steps, findings and changed contents to the context."""
+    """Decides about losses; adds steps, findings and changed contents to the context.
+
+    `mark`: the local low-water mark, None where nothing tells it; `durable_to`: the last transaction that is proven to have been
+    durable.
+    """
 
     context: RepairContext
     replicas: Sequence[Replica]
+    mark: int | None
+    durable_to: int
     witnesses: Witnesses = field(init=False)
     rivals: Rivals = field(init=False)
     _doubted: set[tuple[int, int]] = field(default_factory=set)
@@ -229,19 +240,18 @@ class LossPlanner:
         part.shifted = True
 
     def _undecided(self, part: RepairedSegment, loss: Loss, why: str) -> None:
-        assert loss.stop is not None
-        many = "is" if loss.stop - loss.first == 1 else f"to {loss.stop - 1} are"
-        said = f"transaction {loss.first} {many} lost ({loss.cause}): {why}"
-        if loss.stop == loss.first:
-            said = f"{loss.end - loss.offset} bytes in front of transaction {loss.first} do not belong there: {why}"
-        elif loss.cause is Code.REPLICA_DIFFERS:
-            said = f"transaction {loss.first}: the record is intact, the replicas keep another one under this id: {why}"
-        elif loss.record_ok:
-            said = f"transaction {loss.first}: the record is intact, its data is not what was sent: {why}"
-        self.context.find(
-            loss.cause, part.data_path, said,
-            segment=part.first, transaction_id=loss.first, offset=loss.offset, length=loss.end - loss.offset,
-        )  # fmt: skip
+        files = self.context.files(part)
+        found = loss.told(files)
+        if found is None and loss.cause is Code.REPLICA_DIFFERS:
+            found = files.finding(
+                loss.cause,
+                f"transaction {loss.first}: the record is intact, the replicas keep another one under this id",
+                transaction_id=loss.first, offset=loss.offset, length=loss.length,
+            )  # fmt: skip
+        if found is None:
+            assert part.original is not None
+            found = bad_data(part.original, loss.first, loss.offset).finding(files)
+        self.context.draft.leave(found, why)
 
     def gap(self, part: RepairedSegment | None, first: int, following: RepairedSegment) -> None:
         """Ids `first` to `following.first` - 1 are missing between two segments; `part` (or nothing) is in front.
@@ -260,12 +270,11 @@ class LossPlanner:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
                 self.context.give_up(first, stop, f"the end of {part.data_path.name} was torn")
             else:
-                said = f"transaction {tail.first} and what followed in this segment are lost: {found.why}"
-                self.leave_tail(part, tail, said)
-        self.context.find(
-            Code.SEGMENT_GAP, following.data_path, f"transactions {first} to {stop - 1} are missing: {found.why}",
-            segment=following.first, transaction_id=first,
-        )  # fmt: skip
+                self.leave_tail(part, tail, found.why, following=stop)
+                if not tail.out_of_order:
+                    return  # which tells of all that is missing up to there
+        before = None if part is None else part.first
+        self.context.leave(Gap(first, stop, following.first, before), found.why)
 
     def end(
         self,
@@ -335,7 +344,7 @@ class LossPlanner:
         self, part: RepairedSegment | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
     ) -> None:
         """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
-        context, acknowledged = self.context, proven.mark
+        context = self.context
         if context.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
@@ -343,20 +352,32 @@ class LossPlanner:
             context.give_up(first, stop, f"the end was lost; {proven.said_by()}")
             return
         if tail is not None and part is not None:
-            self.leave_tail(part, tail, f"transaction {tail.first} was durable here and is damaged: {why}")
-        path = context.directory if part is None else part.data_path
-        if first < acknowledged:
-            mark = acknowledged - 1
-            said = f"transactions {first} to {mark} are acknowledged (local low-water mark {mark}) and missing: {why}"
-            context.find(Code.ACKNOWLEDGED_MISSING, path, said, transaction_id=first)
-        following = max(first, acknowledged)
-        if part is not None and proven.with_data > following:
+            self.leave_tail(part, tail, why)
+        if part is not None and proven.with_data > max(first, proven.mark):
             part.keeps_index = True  # it is all that knows of them
-        if following < min(stop, max(proven.names, proven.with_data)):
-            said = (
-                f"transactions {following} to {stop - 1} were durable here and are missing ({proven.said_by()}): {why}"
-            )
-            context.find(Code.DURABLE_MISSING, path, said, transaction_id=following)
+        lasts = () if part is None else (self._last_stretch(part, tail, first),)
+        known = replace(proven, names=min(proven.names, stop), with_data=min(proven.with_data, stop))
+        for loss in end(lasts, known, proven.mark - 1 if proven.mark else None):
+            context.leave(loss, why)
+
+    def _last_stretch(self, part: RepairedSegment, tail: Loss | None, first: int) -> Stretch:
+        """What is here of the last segment, of which `first` is the next id, and what its index lists."""
+        torn = tail is not None and not tail.out_of_order
+        listed = part.first + part.index_entries
+        explained = self._listed_in(part, tail) if torn and tail is not None else 0
+        held = held_by(first, torn=torn, explained=explained, uncertain=tail is not None and tail.unread)
+        excess = listed > held.accounted + 1
+        return Stretch(part.first, part.first, held.next_id, held.accounted, held.uncertain, listed, excess)
+
+    @staticmethod
+    def _listed_in(part: RepairedSegment, tail: Loss) -> int:
+        """How many records of a torn end the index lists."""
+        hint = open_hint(part.index_path)
+        if hint is None or part.data is None:
+            return 0
+        with hint:
+            comparison = IndexComparison(IndexReader(hint, part.first))
+            return comparison.explained_by_tail(tail.seen, part.data.size, tail.first)
 
     def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
@@ -369,28 +390,21 @@ class LossPlanner:
         elif self.replicas and self.rivals.superfluous(part, tail):
             self.cut_tail(part, tail, "repeats, or a replica holds other records under their ids", loses=True)
         elif tail.unread:
-            self.leave_tail(part, tail, "what follows was given up unread; salvage can look closer")
+            self.leave_tail(part, tail, "it was given up unread; salvage can look closer")
         elif tail.either:
             said = (
-                f"transaction {tail.first} is expected, and records whose ids go on one by one from a lower one stand there: some"
-                " are repeats, or all these ids are wrong; an intact replica tells, or truncate gives them up"
+                "the ids go on one by one from a lower one: some are repeats, or all these ids are wrong; an intact replica"
+                " tells, or truncate gives them up"
             )
             self.leave_tail(part, tail, said)
         elif tail.out_of_order and not context.allow_data_loss:
-            said = (
-                f"transaction {tail.first} is expected, but records with other ids stand there, and nothing in front of or"
-                " behind them tells that they are of no use"
-            )
+            said = "nothing in front of or behind these records tells that they are of no use"
             self.leave_tail(part, tail, said)
         elif tail.doubtful and not context.allow_data_loss:
-            said = (
-                f"transaction {tail.first} looks torn, but there are records behind its beginning: they may be its data, or its"
-                " length is damaged and they would be lost"
-            )
+            said = "there are records behind its beginning: they may be its data, or its length is damaged and they would be lost"
             self.leave_tail(part, tail, said)
         elif mark is None and not context.allow_data_loss:
-            said = f"transaction {tail.first} is torn; the local low-water mark is unknown, so it may be acknowledged"
-            self.leave_tail(part, tail, said)
+            self.leave_tail(part, tail, "it may be acknowledged")
         else:
             above = "local low-water mark unknown" if mark is None else f"above the local low-water mark {mark}"
             loses = mark is None or tail.doubtful or tail.out_of_order
@@ -399,13 +413,14 @@ class LossPlanner:
                 stop = max(tail.first + 1, part.first + part.index_entries)
                 context.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
-    def leave_tail(self, part: RepairedSegment, tail: Loss, said: str) -> None:
-        """Leave the end of a segment to a person."""
-        code = tail.cause if tail.out_of_order else Code.TORN_TAIL
-        self.context.find(
-            code, part.data_path, said, severity=Severity.DAMAGE,
-            segment=part.first, transaction_id=tail.first, offset=tail.offset, length=tail.end - tail.offset,
-        )  # fmt: skip
+    def leave_tail(self, part: RepairedSegment, tail: Loss, why: str, *, following: int | None = None) -> None:
+        """Leave the end of a segment to a person; `following`: the id with which the next one begins, None for the last."""
+        at_end = None
+        if not (tail.out_of_order or tail.unread):
+            at_end = Tail(following is None, self.mark, self.durable_to, following)
+        found = tail.told(self.context.files(part), at_end)
+        assert found is not None, "a scan has found it"
+        self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
 
     def _whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
         """The last record or records from a replica, when they were written here and only their bits changed.

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.durable.edits import Remove
-from waltzctl.engine.findings import Code
+from waltzctl.engine.losses import Overlap
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Replica
@@ -175,10 +175,9 @@ class OverlapPlanner:
             if stop == later.first + 1
             else f"transactions {later.first} to {stop - 1} stand"
         )
-        self.context.find(
-            Code.SEGMENT_OVERLAP, later.data_path,
+        both = (
             f"{many} twice: in {earlier.data_path.name}, which goes on to {earlier.survey.next_id - 1}, and here, up to"
-            f" {later.survey.next_id - 1}; {'; '.join(said)}",
-            segment=later.first, transaction_id=later.first,
-        )  # fmt: skip
+            f" {later.survey.next_id - 1}"
+        )
+        self.context.leave(Overlap(later.first, earlier.survey.next_id, later.first), "; ".join((both, *said)))
         return Outcome.LEFT

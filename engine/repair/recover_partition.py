@@ -7,7 +7,9 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.findings.directory_contents import special_finding
+from waltzctl.engine.log.assess import data_gone
+from waltzctl.engine.losses import DirectoryGone, NoSegment, ShortHeader
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Draft
 from waltzctl.engine.repair.provenance import Surroundings
@@ -18,12 +20,13 @@ from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlan
 from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
 from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.storage import places
 from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.engine.storage.orphans import listed_in
 from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.control import ControlFile
+from waltzctl.formats.control import ControlFile, PartitionStruct
 from waltzctl.formats.segment import HEADER_SIZE
 
 
@@ -51,14 +54,13 @@ def plan_partition(
         return
     if view is not None and view.special:
         for path in view.special:
-            context.find(
-                Code.SPECIAL_FILE, path, "nothing is planned for the partition while no regular file stands there"
-            )
+            said = "nothing is planned for the partition while no regular file stands there"
+            draft.leave(special_finding(path, places.special(path) or "gone", context.where), said)
         return
     before, steps = len(draft.undecided), len(draft.steps)
     context.segments = [open_part(context, one) for one in around.segments]
     if view is not None:
-        plan_strays(context, view.strays)
+        plan_strays(context, view.strays, assigned=assigned)
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(context, agreed, mark, [])
     if reconciliation is not None:
@@ -66,16 +68,17 @@ def plan_partition(
     end = None if agreed is None else agreed.clean_to + 1
     whole = agreed is not None and agreed.restore_end
     proven = evidence(view, mark, [loss for loss in accepted if still_lost(loss, (), mark)])
-    walk = _Walk(context, LossPlanner(context, replicas), mark, end, proven, accepted, whole=whole)
+    walk = _Walk(
+        context, LossPlanner(context, replicas, mark, proven.required - 1), mark, end, proven, accepted, whole=whole
+    )
     walk.run()
     if assigned and not any(part.content is not None or not _leftover(part) for part in context.segments):
         _nothing_left(context)
     if view is None and len(context.segments) == 0:
         del draft.undecided[before:]
-        context.find(
-            Code.PARTITION_DIRECTORY_MISSING, directory, "it belongs here, but its directory does not exist, and no replica"
-            " gives its records",
-        )  # fmt: skip
+        known = _current(control, partition)
+        gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
+        context.leave(gone, "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
     _leftovers(context, walk.expected, end)
@@ -91,9 +94,7 @@ def _leftover(part: RepairedSegment) -> bool:
 
 def _nothing_left(context: RepairContext) -> None:
     """No segment will be left of a partition in which a session began: a loss that a node would not mend by itself."""
-    current = None
-    if 0 <= context.partition < len(context.control.partitions):
-        current = context.control.partitions[context.partition].current_struct
+    current = _current(context.control, context.partition)
     if current is None or current.session_id < 0:
         return
     if context.allow_data_loss:
@@ -103,11 +104,12 @@ def _nothing_left(context: RepairContext) -> None:
             offset=0, length=HEADER_SIZE, loses_data=True,
         )  # fmt: skip
     elif not context.segments and Path(context.directory).is_dir() and current.local_low_water_mark < 0:
-        context.find(
-            Code.PARTITION_EMPTY, context.directory,
-            f"there is no segment, though session {current.session_id} began in it: nothing tells what it held",
-            severity=Severity.DAMAGE,
-        )  # fmt: skip
+        context.leave(NoSegment(current.session_id), "nothing tells what it held")
+
+
+def _current(control: ControlFile, partition: int) -> PartitionStruct | None:
+    """The struct in force; None where there is none."""
+    return control.partitions[partition].current_struct if 0 <= partition < len(control.partitions) else None
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
@@ -206,7 +208,7 @@ class _Walk:
             if context.allow_data_loss:
                 self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
             else:
-                said = "records with ids that do not belong there; the next segment holds what does"
+                said = "the next segment holds what belongs there"
                 self.losses.leave_tail(before, tail, said)
             return
         context.draft.step(
@@ -262,12 +264,7 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None) ->
             restored = expected is not None and expected >= part.first + entries
             harmless = part.data is None and (restored or _covered(context, part.first, part.first + entries))
             if harmless and not _as_listed(context, part):
-                context.find(
-                    Code.INDEX_ORPHAN, part.index_path,
-                    f"an index with {entries} entries for transaction {part.first} on, but no data file, and what other segments"
-                    " hold under these ids is not what it lists: truncate in front of them, or bring the data file back",
-                    severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
-                )  # fmt: skip
+                _leave_orphan(context, part, entries, "truncate in front of them, or bring the data file back")
                 continue
         else:
             harmless = (
@@ -278,18 +275,20 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None) ->
                 context.give_up(part.first, part.first + entries, "the data file is lost, its index was left")
             _remove(context, part, loses=not harmless)
         elif part.data is None:
-            context.find(
-                Code.INDEX_ORPHAN, part.index_path,
-                f"an index with {entries} entries for transaction {part.first} on, but no data file, and transactions up to there"
-                " are missing: records were lost",
-                severity=Severity.DAMAGE, segment=part.first, transaction_id=part.first,
-            )  # fmt: skip
+            said = "" if entries else f"transactions in front of {part.first} are missing"
+            _leave_orphan(context, part, entries, said)
         else:
-            context.find(
-                Code.SEGMENT_HEADER_SHORT, part.data_path,
-                f"shorter than its header; what it held (index: {entries} records), or what was in front of it, is lost",
-                segment=part.first, transaction_id=part.first,
-            )  # fmt: skip
+            assert part.data is not None
+            short = ShortHeader(part.first, part.data.size, entries, _is_last(context, part))
+            context.leave(short, "what it held, or what was in front of it, is lost")
+
+
+def _leave_orphan(context: RepairContext, part: RepairedSegment, entries: int, why: str) -> None:
+    """Leave an index without a data file to a person."""
+    assert part.index is not None
+    held = [(one.survey.begins, one.survey.next_id) for one in context.segments if one.survey is not None]
+    gone = data_gone(part.first, entries, part.index.size, held, lambda: _as_listed(context, part))
+    context.leave(gone, why or None)
 
 
 def _covered(context: RepairContext, first: int, stop: int) -> bool:

@@ -7,22 +7,27 @@ is set aside.  Everything else is only named: a person decides.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DamageError, DiskReadError
-from waltzctl.engine.findings import Code
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings.directory_contents import Stray, stray_finding
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
-from waltzctl.engine.storage.strays import StrayVerdict, judge_stray
+from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, ids_of, judge_stray
 from waltzctl.engine.storage.view import StraySegment
 from waltzctl.formats.segment import segment_name
 
 
-def plan_strays(context: RepairContext, strays: Sequence[StraySegment]) -> None:
-    """Add what can be done for the strays of a partition to the plan.  The segments are in `context.segments`."""
+def plan_strays(context: RepairContext, strays: Sequence[StraySegment], *, assigned: bool) -> None:
+    """Add what can be done for the strays of a partition to the plan; its segments are in `context.segments`.
+
+    `assigned`: it belongs here.
+    """
     verdicts: list[StrayVerdict] = []
     for stray in strays:
         try:
@@ -37,12 +42,19 @@ def plan_strays(context: RepairContext, strays: Sequence[StraySegment]) -> None:
         except DamageError as error:
             why = error.message
         if why is not None:
-            context.find(
-                Code.SEGMENT_STRAY,
-                verdict.stray.data.path,
-                f"no segment has this name, and nothing proves what it is: {why}",
-                segment=verdict.first,
-            )
+            context.draft.leave(_told(context, verdict, assigned=assigned), f"nothing proves what it is: {why}")
+
+
+def _told(context: RepairContext, verdict: StrayVerdict, *, assigned: bool) -> Finding:
+    """What every reader tells of a stray."""
+    surveys = (part.survey for part in context.segments if part.survey is not None)
+    ids: Sequence[Ids] = ()
+    with contextlib.suppress(DiskReadError):  # that is why it is left
+        ids = ids_of(verdict)
+    unseen = hidden(ids, [(one.begins, one.next_id - 1) for one in surveys])
+    stray = verdict.stray.data
+    found = Stray(stray.path, stray.size, verdict.first, verdict.refusal, unseen, bool(ids))
+    return stray_finding(found, context.where, opened=assigned)
 
 
 def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DamageError, DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.findings.headers import strange_finding
+from waltzctl.engine.log.header_judgement import Expected, judge_headers
+from waltzctl.engine.losses import Loss
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.marks import lower_mark
 from waltzctl.engine.repair.plan import Draft
-from waltzctl.engine.repair.provenance import Surroundings, judge
+from waltzctl.engine.repair.provenance import Surroundings, Verdict, judge
 from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
@@ -136,6 +139,19 @@ class RepairContext:
         self.draft.undecided.append(finding)
         return finding
 
+    @property
+    def where(self) -> Where:
+        """The partition, for what is told of it."""
+        return Where(self.draft.storage, self.partition, self.directory)
+
+    def files(self, part: RepairedSegment) -> SegmentFiles:
+        """A segment's files, for what is told of them."""
+        return SegmentFiles(self.where, part.first, part.data_path, part.index_path)
+
+    def leave(self, loss: Loss, why: str | None = None) -> None:
+        """Leave a loss to a person, and say why nothing is done about it."""
+        self.draft.leave(loss_finding(loss, self.where), why)
+
     def following(self, part: RepairedSegment) -> int | None:
         """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
         behind = (
@@ -187,14 +203,14 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
     verdict = judge(view, content, context.around)
     context.draft.sources |= verdict.sources
     if verdict.header is None:
-        for code in verdict.codes:
-            said = "its header is wrong and nothing proves what it was: damaged, misplaced or renamed"
-            if verdict.behind:
-                said = f"its header is right, but {verdict.why}"
-            elif verdict.why:
-                said = f"its header is wrong, and its records speak against this place as well: {verdict.why}"
-            said += "; if it is not this partition's, move it away by hand, then recover with --from what belongs here"
-            context.find(code, part.data_path, said, segment=part.first, offset=0, length=HEADER_SIZE)
+        said = "nothing proves what the header was: damaged, misplaced or renamed"
+        if verdict.behind:
+            said = ""
+        elif verdict.why:
+            said = f"its records speak against this place as well: {verdict.why}"
+        by_hand = "if it is not this partition's, move it away by hand, then recover with --from what belongs here"
+        for finding in _against(context, part, view, verdict, content):
+            context.draft.leave(finding, "; ".join(filter(None, (said, by_hand))))
         return
     part.header = verdict.header
     if verdict.codes:
@@ -211,6 +227,21 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
         if hint is not None:
             hint.close()
     part.original = part.content = content
+
+
+def _against(
+    context: RepairContext, part: RepairedSegment, view: SegmentView, verdict: Verdict, content: Content
+) -> list[Finding]:
+    """What stands against a data file whose header nobody can mend."""
+    files = context.files(part)
+    if verdict.behind:
+        return [strange_finding(verdict.why, files)]
+    header = read_segment_header(view.data)
+    assert header is not None
+    expected = Expected(part.first, context.partition, context.control.header.cluster_key)
+    judged = judge_headers(expected, header, read_segment_header(view.index), content)
+    own = (one for one in judged.findings(files) if one.path == part.data_path)
+    return [one for one in own if one.code in verdict.codes]
 
 
 def plan_files(context: RepairContext, part: RepairedSegment) -> None:

@@ -193,7 +193,7 @@ def _control(described: Description, partitions: Iterable[int]) -> bytes:
     """A control file with the marks that are known; in the released layout the written partitions are assigned."""
     control = initial_control(described.layout, described.cluster_key, described.num_partitions, described.created)
     infos: list[PartitionInfo] = list(control.partitions)
-    if described.layout is Layout.RELEASED:
+    if described.layout.has_flags:
         for number in partitions:
             infos[number] = infos[number].with_struct(*infos[number].updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
     for number, info in described.infos.items():

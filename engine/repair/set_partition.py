@@ -44,7 +44,7 @@ from waltzctl.engine.storage.availability_marks import (
 from waltzctl.engine.storage.fences import fence_path
 from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
-from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, PartitionInfo, PartitionStruct
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
     FENCE_HEADER,
     FENCE_PAIR,
@@ -118,7 +118,7 @@ class _Planner:
 
     @property
     def _released(self) -> bool:
-        return self._control.layout is Layout.RELEASED
+        return self._control.layout.has_flags
 
     def plan(self) -> None:
         self._fence()

@@ -37,7 +37,7 @@ from waltzctl.engine.repair.content import Content, Piece, Span
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
 from waltzctl.engine.storage.view import read_control
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout, decode_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 
 ADVICE = (
@@ -290,7 +290,7 @@ def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
         info = control.partitions[state.partition]
         number, written = info.updated(session_id=session_id, low_water_mark=low, local_low_water_mark=local)
         offset, data = control.layout.struct_offset(state.partition, number), written.encode()
-        if control.layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
+        if not control.layout.has_flags:  # where the higher marks win, both structs have to say it
             offset, data = control.layout.struct_offset(state.partition, 1), data * 2
         yield Overwrite(path, offset, data)
 

@@ -8,11 +8,11 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from waltzctl.engine.errors import DamageError, SpecialFileError
-from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.findings import Code, Finding, SegmentFiles, Tail, damage_finding, make_finding, tail_finding
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.carve import carve_records
-from waltzctl.engine.scan.columns import Damage, RecordView
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
@@ -30,7 +30,7 @@ class Loss:
     that ends at `offset`.  `record_ok`: the record is intact, but its data does not agree with the data's checksum.
     `doubtful`: it looks like a record cut off by the end of the file, but there are records inside; they may be its data, or
     its length may be what is damaged.  `either`: records with right checksums whose ids, or what stands in front of them, are
-    wrong; nothing tells which.
+    wrong; nothing tells which.  `seen`: how the scan found the beginning of it, None where the record is intact.
     """
 
     cause: Code
@@ -43,6 +43,20 @@ class Loss:
     record_ok: bool = False
     doubtful: bool = False
     either: bool = False
+    seen: Damage | None = None
+
+    def told(self, files: SegmentFiles, tail: Tail | None = None) -> Finding | None:
+        """What every reader tells of it; `tail`: where it stands, if it is a torn end.  None for what no scan has found."""
+        if self.seen is None:
+            return None
+        damage = replace(
+            self.seen,
+            cause=DamageCause(self.cause.value),
+            length=self.length,
+            transaction_id=self.first,
+            next_transaction_id=self.stop,
+        )
+        return damage_finding(damage, files) if tail is None else tail_finding(damage, tail, files)
 
     @property
     def kept(self) -> bool:
@@ -239,6 +253,7 @@ def _loss(damage: Damage, before: int | None) -> Loss:
         damage.next_transaction_id,
         before,
         unread=damage.proof == "budget",
+        seen=damage,
     )
 
 

@@ -281,7 +281,7 @@ class StorageWriter(DataSourceArrowWriter):
         infos: list[PartitionInfo] = list(control.partitions)
         for number in present:
             info = infos[number]
-            if options.layout is Layout.RELEASED:
+            if options.layout.has_flags:
                 info = info.with_struct(*info.updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
             if options.acknowledged and number in joined:
                 last = joined[number][-1].last

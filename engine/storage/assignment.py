@@ -15,7 +15,7 @@ from typing import TypeVar
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.storage import places
-from waltzctl.formats.control import ControlFile, Layout
+from waltzctl.formats.control import ControlFile
 
 _INITIAL = (-1, -1, -1)
 Place = TypeVar("Place", bound=PurePath)
@@ -48,7 +48,7 @@ def assigned_here(
         return None
     info = control.partitions[partition]
     current, whole = info.current_struct, all(one.valid for one in info.structs)
-    if control.layout is Layout.RELEASED:
+    if control.layout.has_flags:
         if current is None or (not current.assigned and not whole):
             return None
         return bool(current.assigned)

@@ -20,7 +20,7 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.storage import places
-from waltzctl.formats.control import ControlFile, Layout
+from waltzctl.formats.control import ControlFile
 
 AVAILABILITY_FILE_NAME = "availability.json"
 _VERSION = 1
@@ -104,7 +104,7 @@ def encode_marks(marks: Mapping[int, Availability]) -> bytes:
 def combine(control: ControlFile, marks: Mapping[int, Availability], partition: int) -> Availability:
     """A partition's availability from its flag, where there is one, and the marks."""
     mark = marks.get(partition, Availability())
-    if control.layout is Layout.DOCUMENTED:
+    if not control.layout.has_flags:
         return mark
     current = control.partitions[partition].current_struct
     if current is None or current.available:

@@ -198,7 +198,7 @@ class OpenControlFile:
             if mark >= current.local_low_water_mark:
                 return
             self._update(partition, local_low_water_mark=mark)
-            if self._layout is Layout.DOCUMENTED:  # where the higher marks win, both structs have to say it
+            if not self._layout.has_flags:  # where the higher marks win, both structs have to say it
                 lowered = replace(current, local_low_water_mark=mark).sealed()
                 for number in (1, 2):
                     if self._infos[partition].structs[number - 1].marks != lowered.marks:

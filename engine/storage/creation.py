@@ -101,7 +101,7 @@ def _create_directory(path: Path, control: ControlFile, assigned: tuple[int, ...
         directory = path / str(number)
         disk.make_directory(directory)
         create_segment(directory, partition=number, first_transaction_id=0, cluster_key=control.header.cluster_key)
-        if control.layout is Layout.RELEASED:
+        if control.layout.has_flags:
             struct, written = infos[number].updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED)
             infos[number] = infos[number].with_struct(struct, written)
     disk.sync_directory(path)

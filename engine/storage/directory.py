@@ -259,7 +259,7 @@ class StorageDirectory:
                 disk.make_directory(directory)
                 create_segment(directory, partition=number, first_transaction_id=0, cluster_key=self.cluster_key)
                 disk.sync_directory(self.path)
-            if self.layout is Layout.RELEASED:
+            if self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, True)
             self._partitions[number] = self._open_partition(number)
 
@@ -280,21 +280,21 @@ class StorageDirectory:
                 raise self._not_assigned(number)
             damaged = info.current is None or info.stored_partition != number
             # a pair without a struct in force can be written anew, and is when everything goes; a misplaced one cannot
-            hopeless = damaged and not delete_files if self.layout is Layout.RELEASED else False
+            hopeless = damaged and not delete_files if self.layout.has_flags else False
             if hopeless or info.stored_partition != number:
                 raise self._info_damaged(number)
             if delete_files:
                 check_deletion(self.path, number)
-            elif self.layout is Layout.DOCUMENTED:
+            elif not self.layout.has_flags:
                 check_put_aside(self.path, number)
             if assigned:
                 self._partitions.pop(number).close()
-            if assigned and not damaged and self.layout is Layout.RELEASED:
+            if assigned and not damaged and self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
                 begin_deletion(self.path, number)
                 finish_deletions(self.path, self._control)
-            elif self.layout is Layout.DOCUMENTED:
+            elif not self.layout.has_flags:
                 put_aside(self.path, number)
 
     def reopen(self, number: int) -> Partition:
@@ -339,14 +339,14 @@ class StorageDirectory:
         """
         with self._lock:
             info = self._control.info(number)
-            if self.layout is Layout.RELEASED and (info.current is None or info.stored_partition != number):
+            if self.layout.has_flags and (info.current is None or info.stored_partition != number):
                 raise self._info_damaged(number)
             marks = load_marks(self.path)
             before = combine(self._control.control, marks, number)
             after = Availability(
                 before.readable if readable is None else readable, before.writable if writable is None else writable
             )
-            released = self.layout is Layout.RELEASED
+            released = self.layout.has_flags
             if released and after.available:
                 self._control.set_flag(number, FLAG_AVAILABLE, True)
             if marks.get(number, Availability()) != after:

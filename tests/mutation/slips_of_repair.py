@@ -55,8 +55,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_losses.py",
-        "        if first < acknowledged:\n",
-        "        if first < acknowledged - 1:\n",
+        "end(lasts, known, proven.mark - 1 if proven.mark else None)",
+        "end(lasts, known, proven.mark - 2 if proven.mark else None)",
         _STEP,
         "one acknowledged transaction that is missing is not told",
     ),
