@@ -202,7 +202,7 @@ class PartitionStruct:
         """The same values with the sequence number before this one's, which wraps at 2^31; sealed."""
         if self.sequence is None:
             return self.sealed()
-        return replace(self, sequence=(self.sequence - 1 + 2**31) % 2**32 - 2**31).sealed()
+        return replace(self, sequence=_wrapped(self.sequence - 1)).sealed()
 
 
 class Choice(enum.StrEnum):
@@ -213,6 +213,11 @@ class Choice(enum.StrEnum):
     SAME = "same"
     TIE = "tie"
     NONE_VALID = "none valid"
+
+
+def _wrapped(sequence: int) -> int:
+    """A sequence number that may be one step beyond 32 bits with a sign."""
+    return (sequence + 2**31) % 2**32 - 2**31
 
 
 def _serial_newer(first: int, second: int) -> bool:
@@ -296,7 +301,7 @@ class PartitionInfo:
             raise ValueError(f"partition {self.partition}: neither struct of the pair is valid")
         current = self.structs[self.current - 1]
         if current.sequence is not None:
-            current = replace(current, sequence=(current.sequence + 1 + 2**31) % 2**32 - 2**31)  # wraps at 2^31
+            current = replace(current, sequence=_wrapped(current.sequence + 1))
         written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
         return 3 - self.current, written.sealed()
 
@@ -344,8 +349,6 @@ def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assign
     assert current is not None  # a renewed info has one
     assert number is not None
     beside = info.structs[2 - number]
-    if info.choice is Choice.SAME:
-        number = 2  # either would do; the second one is in force in a pair that was never written
     if layout.has_flags and current.sequence is not None:  # as it is, with these flags
         flags = _flags(available=available, assigned=assigned)
         pair = replace(current, flags=flags).sealed(), replace(beside, flags=flags).sealed()
@@ -359,7 +362,8 @@ def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assign
         pair = PartitionStruct(*current.marks).sealed(), PartitionStruct(*beside.marks).sealed()
         if choose_current(*pair)[0] != 1:
             pair = pair[0], pair[0]
-    structs = pair if number == 1 else (pair[1], pair[0])
+    # either of two equal structs would do; the second one is in force in a pair that was never written
+    structs = pair if number == 1 and info.choice is not Choice.SAME else (pair[1], pair[0])
     return PartitionInfo(info.partition, info.stored_partition, structs, *choose_current(*structs))
 
 

@@ -36,10 +36,22 @@ def _into_memory() -> None:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
 
 
+def _in_memory(path: str) -> bool:
+    """Whether a directory lies on a file system without a disk, by the table of mounts; the longest mount point counts."""
+    kinds = {"/": ""}
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+        kinds |= {fields[1]: fields[2] for fields in (line.split() for line in mounts) if len(fields) > 2}
+    real = Path(path).resolve()
+    return kinds[max((one for one in kinds if real.is_relative_to(one)), key=len)] in ("tmpfs", "ramfs")
+
+
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A directory that does not lie in memory, for what is about the system's cache or the pace of a disk."""
-    with tempfile.TemporaryDirectory(prefix="waltzctl-") as place:
+    above = next((one for one in (tempfile.gettempdir(), "/var/tmp") if not _in_memory(one)), None)
+    if above is None:
+        pytest.skip("the directories for temporary files lie in memory, and this is about a disk")
+    with tempfile.TemporaryDirectory(prefix="waltzctl-", dir=above) as place:
         yield Path(place)
 
 

@@ -477,7 +477,7 @@ class UrlSource:
         self._fs = file_system(path)
         self._lock = threading.Lock()
         self._held = b""
-        self._held_at = 0
+        self._held_at = -1  # not where a first look at the beginning would be reading on
         self._ahead = SMALL
         self._next = -1
         self._size = self._look()

@@ -78,10 +78,10 @@ def test_what_is_read_here_imports_nothing_of_spark(command: str, expected: int)
 
 
 ENDS = """
-import atexit, sys, threading, time
+import atexit, sys, threading
 from waltzctl.__main__ import process
 atexit.register(print, "at exit")
-threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread"))).start()
 sys.argv = ["waltzctl", *sys.argv[1:]]
 process()
 print("never")

@@ -266,7 +266,10 @@ def test_why_a_store_is_refused() -> None:
     whole = encode_store([JksCertificate("a", 5, b"xyz")], PASSWORD)
     for data, why in (
         (b"\xce\xce\xce\xce" + whole[4:], rf"^no whole JKS key store, at offset 4 of {len(whole)} bytes: .+"),
-        (whole[:10], r"^no whole JKS key store, at offset 10 of 10 bytes: .+"),
+        (
+            whole[:10],
+            r"^no whole JKS .*, at offset 10 of 10 bytes: stream read less than .*, expected 4, found 2$",
+        ),
         (whole + b"ab", rf"^2 bytes too many follow the seal at offset {len(whole)}$"),
         (whole.replace(b"\0\x01a\0", b"\0\x01\xff\0"), "^an alias cannot be read: "),
         (whole.replace(b"X.509", b"X.510"), r"^a certificate is of type b'X\.510'; only X\.509 is read$"),

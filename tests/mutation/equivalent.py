@@ -87,6 +87,13 @@ _FORMATS = (
     ),
     Equivalent(
         "formats/control.py",
+        "_wrapped",
+        "return (sequence + 2**31) % 2**32 - 2**31",
+        "return (sequence - 2**31) % 2**32 - 2**31",
+        "half the circle forward is half the circle back",
+    ),
+    Equivalent(
+        "formats/control.py",
         "PartitionStruct.encode",
         'covered = schema.struct.pack(*values, 0)[: schema.offset_of("checksum")]',
         'covered = schema.struct.pack(*values, 1)[: schema.offset_of("checksum")]',

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import build_directory, digest, make_records, segment_header
+from tests.builders import CREATED, build_directory, digest, make_records, segment_header
 from tests.storage.support import assert_quarantined_and_kept, codes, data_path, entries, index_path, opened
 from waltzctl.engine.errors import PartitionQuarantinedError, RefusedError
+from waltzctl.engine.storage import evidence as evidence_module
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
-from waltzctl.engine.storage.evidence import Evidence, checkpointed, evidence
+from waltzctl.engine.storage.evidence import Evidence, checkpointed, evidence, written_entries
 from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost, without
 from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, encode_entries, entry_position
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 
@@ -32,8 +34,12 @@ def loss(first: int, last: int, mark: int = -1) -> AcceptedLoss:
 @pytest.mark.parametrize(
     ("first", "entries", "expected"),
     [
+        (0, -1, 0),
+        (1000, -1, 1000),
         (0, 0, 0),
         (0, 1, 0),
+        (1000, 0, 1000),
+        (1000, 1001, 2000),
         (0, 1000, 0),
         (0, 1001, 1000),
         (0, 2000, 1000),
@@ -272,3 +278,159 @@ def test_a_deleted_partition_takes_its_losses_with_it(tmp_path: Path, layout: La
         assert b'"partition":0' not in ledger.read_bytes()
         storage.unassign(1, delete_files=True)
     assert not ledger.exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "required", "next_id", "said"),
+    [
+        (Evidence(), 0, 0, "the local low-water mark is -1"),
+        (Evidence(mark=5, names=5, without_data=5, with_data=5), 5, 5, "the local low-water mark is 4"),
+        (Evidence(mark=4, names=5), 5, 5, "a file is called after transaction 5, which was only begun behind 4"),
+        (
+            Evidence(names=5, without_data=5, index_without_data=3),
+            5,
+            5,
+            "the index of segment 3, whose data file is gone, ends with 4",
+        ),
+        (
+            Evidence(
+                names=1000, without_data=1000, with_data=1000, index_with_data=7, index_without_data=3, accepted=1001
+            ),
+            1000,
+            1001,
+            "segment 7's index leads behind the checkpoint of transaction 999",
+        ),
+        (Evidence(mark=3, accepted=2), 3, 3, "the local low-water mark is 2"),
+    ],
+)
+def test_who_says_it(found: Evidence, required: int, next_id: int, said: str) -> None:
+    assert (found.required, found.next_id, found.said_by()) == (required, next_id, said)
+
+
+def empty(path: Path, first: int, entries: int, *, data: int | None = HEADER_SIZE, partition: int = 0) -> None:
+    """A segment of whose records none is left: an index of `entries`, and a data file of `data` bytes."""
+    header = segment_header(partition, first).encode()
+    places = encode_entries([HEADER_SIZE + 40 * place for place in range(entries)])
+    index_path(path, first).write_bytes(header + places)
+    if data is not None:
+        data_path(path, first).write_bytes(header[:data])
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        # first id, entries, bytes of the data file
+        ([(0, 0, None)], Evidence()),
+        ([(0, 1, None)], Evidence(without_data=1, index_without_data=0)),
+        ([(7, 0, None)], Evidence(names=7)),
+        ([(7, 1, None)], Evidence(names=7, without_data=8, index_without_data=7)),
+        ([(7, 1, 127)], Evidence(names=7, without_data=8, index_without_data=7)),
+        ([(7, 1, 128)], Evidence(names=7)),
+        ([(0, 9, None), (4, 5, None)], Evidence(names=4, without_data=9, index_without_data=4)),
+        ([(0, 10, None), (4, 5, None)], Evidence(names=4, without_data=10, index_without_data=0)),
+        ([(0, 1000, 128)], Evidence()),
+        ([(0, 1001, 128)], Evidence(with_data=1000, index_with_data=0, listed=1001)),
+        ([(0, 1001, 128), (999, 1, 128)], Evidence(names=999, with_data=1000, index_with_data=0, listed=1001)),
+        ([(0, 1001, 128), (1000, 1, 128)], Evidence(names=1000)),
+        ([(0, 1003, 128), (999, 2, 128)], Evidence(names=999, with_data=1000, index_with_data=999, listed=1001)),
+        ([(0, 2001, 128), (999, 3, 128)], Evidence(names=999, with_data=2000, index_with_data=0, listed=2001)),
+    ],
+)
+def test_which_witness_counts(tmp_path: Path, segments: list[tuple[int, int, int | None]], expected: Evidence) -> None:
+    build_directory(tmp_path, {0: []})
+    for first, count, data in segments:
+        empty(tmp_path, first, count, data=data)
+    assert proven(tmp_path) == expected
+
+
+def test_what_was_given_up_last_counts(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: []})
+    assert proven(tmp_path, -1, loss(3, 4), loss(0, 9), loss(5, 6)).accepted == 10
+    assert proven(tmp_path, 0).mark == 1
+    assert proven(tmp_path, -1).mark == 0
+    assert proven(tmp_path, -5).mark == 0
+
+
+def written(path: Path, raw: bytes) -> int:
+    header = segment_header(0, 0).encode()
+    index_path(path).write_bytes(header + raw)
+    (view,) = [one for one in view_partition(path / "0", 0).segments if one.first_transaction_id == 0]
+    return written_entries(view)
+
+
+def test_the_last_entry_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path, {0: []})
+    one = encode_entries([128])
+    for raw, count in (
+        (b"", 0),
+        (one, 1),
+        (one * 3, 3),
+        (one * 3 + bytes(8), 3),
+        (one * 3 + bytes(7), 3),
+        (one * 3 + b"\1" + bytes(7), 4),
+        (bytes(8), 0),
+        (bytes(80), 0),
+        (bytes(72) + one, 10),
+    ):
+        assert written(tmp_path, raw) == count
+    monkeypatch.setattr(evidence_module, "_CHUNK", 4)
+    for zeros in range(12):
+        for count in range(10):
+            assert written(tmp_path, one * count + bytes(8 * zeros)) == count
+    index_path(tmp_path).write_bytes(segment_header(0, 0).encode() + one * 3 + bytes(8))
+    (view,) = view_partition(tmp_path / "0", 0).segments
+    index_path(tmp_path).unlink()
+    assert written_entries(view) == 4, "by its length, where it cannot be read"
+
+
+class TestOneWrongField:
+    """An index with one wrong field in its header: the middle and the last of its entries that lead into the data tell."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        """1001 entries, of which the data file has 992 records; the header's partition is another one."""
+        build_directory(tmp_path, {0: 1001}, per_segment=2000)
+        records = make_records(1001)
+        os.truncate(data_path(tmp_path), HEADER_SIZE + sum(one.size for one in records[:992]))
+        self.change(tmp_path, 31, 4)
+        return tmp_path
+
+    def change(self, path: Path, place: int, bits: int) -> None:
+        raw = bytearray(index_path(path).read_bytes())
+        raw[place] ^= bits
+        index_path(path).write_bytes(raw)
+
+    def test_it_proves_what_it_lists(self, path: Path) -> None:
+        assert proven(path) == Evidence(with_data=1000, index_with_data=0, listed=1001)
+
+    def test_two_wrong_fields_prove_nothing(self, path: Path) -> None:
+        self.change(path, 39, 4)
+        assert proven(path) == Evidence()
+
+    @pytest.mark.parametrize(("later", "own"), [(-60_001, False), (-60_000, True), (60_000, True), (60_001, False)])
+    def test_it_was_made_in_the_same_minute(self, path: Path, later: int, own: bool) -> None:
+        raw = index_path(path).read_bytes()
+        header = replace(SegmentHeader.decode(raw), created=CREATED + later)
+        index_path(path).write_bytes(header.encode() + raw[HEADER_SIZE:])
+        assert (proven(path).with_data == 1000) == own
+
+    @pytest.mark.parametrize(("entry", "own"), [(496, False), (495, True), (991, False), (990, True), (992, True)])
+    def test_two_entries_are_looked_at(self, path: Path, entry: int, own: bool) -> None:
+        self.change(path, HEADER_SIZE + 8 * entry + 7, 1)
+        assert (proven(path).with_data == 1000) == own
+
+    def test_of_records_that_are_all_equally_long_every_index_is_the_same(self, tmp_path: Path) -> None:
+        path = build_directory(tmp_path / "s", {0: 1001}, per_segment=2000, size=3)
+        os.truncate(data_path(path), HEADER_SIZE + 43 * 992)
+        assert proven(path).with_data == 1000
+        self.change(path, 31, 4)
+        assert proven(path).with_data == 0
+
+    @pytest.mark.parametrize("size", [HEADER_SIZE, HEADER_SIZE + 20])
+    def test_without_a_record_there_is_nothing_to_compare(self, path: Path, size: int) -> None:
+        os.truncate(data_path(path), size)
+        assert proven(path).with_data == 0
+
+    def test_a_header_that_is_not_there_proves_nothing(self, path: Path) -> None:
+        os.truncate(index_path(path), HEADER_SIZE - 1)
+        assert proven(path) == Evidence()

@@ -1,0 +1,224 @@
+"""Partitions that were taken away: what goes with them, what does not, and what nobody asked to be deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory, digest
+from tests.repair.trees import recording
+from tests.storage.support import LAYOUTS, opened
+from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.storage.availability_marks import Availability, load_marks, save_marks
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger
+from waltzctl.engine.storage.retired import (
+    begin_deletion,
+    check_deletion,
+    check_put_aside,
+    finish_deletions,
+    put_aside,
+    take_from_aside,
+)
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
+from waltzctl.formats.control import FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
+
+
+@pytest.fixture(params=list(Layout))
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Three partitions, each with a fence, an accepted loss and a switch."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5, 2: 5}, layout=request.param)
+    (path / ".waltzctl").mkdir()
+    with SessionFences.open(path, 3) as fences:
+        for number in range(3):
+            fences.raise_to(number, 7)
+    losses = [AcceptedLoss(number, 9, 9, 4, "2026-11-22T08:51:18.000Z", "test") for number in range(3)]
+    ledger_path(path).write_bytes(encode_ledger(losses))  # type: ignore[attr-defined]
+    save_marks(path, {number: Availability(False, True) for number in range(3)})
+    return path
+
+
+def known(path: Path) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The partitions that have a session in the control file, a fence, an accepted loss, a switch."""
+    control = decode_control((path / "waltz-storage.ctl").read_bytes())
+    with SessionFences.open(path, 3) as fences:
+        fenced = [number for number in range(3) if fences.get(number) >= 0]
+    lasting = [
+        info.partition for info in control.partitions if info.current_struct and info.current_struct.session_id >= 0
+    ]
+    return lasting, fenced, [loss.partition for loss in read_ledger(path).losses], sorted(load_marks(path))
+
+
+def finish(path: Path, only: list[int] | None = None) -> None:
+    with OpenControlFile.open(path / "waltz-storage.ctl") as control:
+        finish_deletions(path, control, only)
+
+
+def test_everything_goes_with_the_files(storage: Path) -> None:
+    begin_deletion(storage, 1)
+    assert not (storage / "1").exists()
+    assert known(storage) == ([0, 1, 2],) * 4, "nothing is forgotten before it is finished"
+    finish(storage)
+    assert known(storage) == ([0, 2],) * 4
+    assert list((storage / ".waltzctl" / "deleting").iterdir()) == []
+    for number in (0, 2):
+        begin_deletion(storage, number)
+    finish(storage)
+    assert known(storage) == ([],) * 4
+    assert not ledger_path(storage).exists(), "an empty ledger is none"  # type: ignore[attr-defined]
+
+
+def test_only_those_that_are_asked_for(storage: Path) -> None:
+    for number in (0, 1, 2):
+        begin_deletion(storage, number)
+    finish(storage, [])
+    assert known(storage) == ([0, 1, 2],) * 4
+    finish(storage, [2, 1])
+    assert known(storage) == ([0],) * 4
+    assert [one.name for one in (storage / ".waltzctl" / "deleting").iterdir()] == ["0"]
+
+
+def test_what_was_not_put_there_by_us_stays(storage: Path) -> None:
+    begin_deletion(storage, 1)
+    deleting = storage / ".waltzctl" / "deleting"
+    for name in ("x", "-1", "3", "1x"):
+        (deleting / name).mkdir()
+        (deleting / name / "kept").write_bytes(b"")
+    finish(storage)
+    assert sorted(one.name for one in deleting.iterdir()) == ["-1", "1x", "3", "x"]
+    assert all((one / "kept").exists() for one in deleting.iterdir())
+
+
+def test_the_files_go_after_everything_else_and_the_directory_s_name_durably(storage: Path) -> None:
+    begin_deletion(storage, 1)
+    with recording() as changes:
+        finish(storage)
+    steps = [(one.kind, one.path.name) for one in changes]
+    removed = [
+        place for place, (kind, name) in enumerate(steps) if kind == "unlink" and name.endswith((".seg", ".idx"))
+    ]
+    assert removed == [len(steps) - 4, len(steps) - 3]
+    assert steps[-2:] == [("rmdir", "1"), ("sync-directory", "deleting")]
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_a_partition_that_was_never_used_costs_no_reset(tmp_path: Path, initial: bool) -> None:
+    """One that says anything but the initial values is reset, in whatever field."""
+    for layout in Layout:
+        changes: list[dict[str, int]] = [{}] if initial else [
+            {"session_id": 0}, {"low_water_mark": 0}, {"local_low_water_mark": 0},
+            *([{"flags": 0}, {"flags": 5}] if layout is Layout.RELEASED else []),
+        ]  # fmt: skip
+        for place, change in enumerate(changes):
+            path = build_directory(tmp_path / f"{layout}{place}", {0: 0, 1: 0}, layout=layout)
+            (path / ".waltzctl").mkdir()
+            control = decode_control((path / "waltz-storage.ctl").read_bytes())
+            fresh = PartitionStruct(*((-1,) * 3), *((FLAG_AVAILABLE, 5) if layout is Layout.RELEASED else ())).sealed()
+            pair = (replace(fresh, **change).sealed(), fresh.preceding())
+            info = replace(control.partitions[1].with_struct(1, pair[0]).with_struct(2, pair[1]))
+            raw = replace(control, partitions=(control.partitions[0], info)).encode()
+            (path / "waltz-storage.ctl").write_bytes(raw)
+            begin_deletion(path, 1)
+            with OpenControlFile.open(path / "waltz-storage.ctl") as held:
+                finish_deletions(path, held)
+                current = held.info(1).current_struct
+            assert current is not None
+            assert (current.marks, current.flags) == ((-1, -1, -1), None if layout is Layout.DOCUMENTED else 1)
+            assert ((path / "waltz-storage.ctl").read_bytes() == raw) == initial, (layout, change)
+
+
+def test_marks_stay_where_the_partition_is_here_again_or_its_info_is_another_s(storage: Path) -> None:
+    begin_deletion(storage, 1)
+    (storage / "1").mkdir()
+    finish(storage)
+    assert known(storage) == ([0, 1, 2], [0, 2], [0, 2], [0, 2])
+    begin_deletion(storage, 2)
+    path = storage / "waltz-storage.ctl"
+    control = decode_control(path.read_bytes())
+    infos = [*control.partitions[:2], replace(control.partitions[2], stored_partition=0)]
+    path.write_bytes(replace(control, partitions=tuple(infos)).encode())
+    before = path.read_bytes()
+    finish(storage)
+    assert path.read_bytes() == before
+
+
+def test_a_partition_whose_directory_is_lost_is_forgotten_all_the_same(storage: Path) -> None:
+    for file in (storage / "1").iterdir():
+        file.unlink()
+    (storage / "1").rmdir()
+    begin_deletion(storage, 1)
+    assert (storage / ".waltzctl" / "deleting" / "1").is_dir()
+    finish(storage)
+    assert known(storage) == ([0, 2],) * 4
+
+
+def test_both_places_of_a_partition_are_deleted(storage: Path) -> None:
+    put_aside(storage, 1)
+    (storage / "1").mkdir()
+    begin_deletion(storage, 1)
+    assert not (storage / "1").exists()
+    assert not (storage / ".waltzctl" / "unassigned" / "1").exists()
+    finish(storage)
+    assert known(storage) == ([0, 2],) * 4
+
+
+def test_putting_aside_and_back_changes_no_byte(storage: Path) -> None:
+    before = digest(storage)
+    put_aside(storage, 1)
+    assert not (storage / "1").exists()
+    assert digest(storage / ".waltzctl" / "unassigned" / "1") == {
+        name.partition("/")[2]: value for name, value in before.items() if name.startswith("1/")
+    }
+    with pytest.raises(RefusedError, match="directory of partition 1 is lost, so that there is nothing to put aside"):
+        check_put_aside(storage, 1)
+    (storage / "1").mkdir()
+    with pytest.raises(RefusedError, match="files of partition 1 were put aside here before"):
+        check_put_aside(storage, 1)
+    (storage / "1").rmdir()
+    take_from_aside(storage, 1)
+    assert digest(storage) == before
+
+
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize("what", ["notes.txt", "stray.seg", "0000000000000000009.seg/"])
+def test_what_is_not_waltz_s_is_not_deleted(storage: Path, what: str, aside: bool) -> None:
+    if aside:
+        put_aside(storage, 1)
+    directory = storage / ".waltzctl" / "unassigned" / "1" if aside else storage / "1"
+    (directory / what).mkdir() if what.endswith("/") else (directory / what).write_bytes(b"")
+    before = digest(storage)
+    for call in (check_deletion, begin_deletion):
+        with pytest.raises(RefusedError, match=r"not a file of Waltz, so its directory is not deleted") as refused:
+            call(storage, 1)
+        assert what.rstrip("/") in str(refused.value)
+    assert digest(storage) == before
+    check_deletion(storage, 0)
+
+
+def test_a_place_that_cannot_be_listed_is_an_error(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(storage)
+    begin_deletion(storage, 1)
+
+    def refused(path: object) -> list[str]:
+        raise PermissionError(errno.EACCES, "no", path)
+
+    with monkeypatch.context() as patched, OpenControlFile.open(storage / "waltz-storage.ctl") as control:
+        patched.setattr(os, "listdir", refused)
+        with pytest.raises(DiskReadError, match="deleting"):
+            finish_deletions(storage, control)
+
+
+@LAYOUTS
+def test_opening_finishes_what_was_begun(tmp_path: Path, layout: Layout) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    (path / ".waltzctl").mkdir()
+    begin_deletion(path, 1)
+    with opened(path) as found:
+        assert found.info(1).current_struct is not None
+        assert found.info(1).current_struct.marks == (-1, -1, -1)  # type: ignore[union-attr]
+    assert list((path / ".waltzctl" / "deleting").iterdir()) == []
