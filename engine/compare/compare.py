@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -19,8 +19,8 @@ from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeT
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.findings import Finding, Severity
-from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings
+from waltzctl.engine.findings import Finding, Severity, Where, loss_finding
+from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
 from waltzctl.engine.task_executor import TaskExecutor
 
 Compared = Finding | PartitionComparison | CompareSummary
@@ -54,6 +54,7 @@ class _Gathered:
     runs: list[Run] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     open_ends: set[int] = field(default_factory=set)
+    stretches: dict[tuple[int, int], Stretch] = field(default_factory=dict)
     complete: bool = True
 
     def add(self, result: RangeResult) -> None:
@@ -66,7 +67,17 @@ class _Gathered:
         for one in result.differences[: _MOST_DIFFERENCES - len(self.differences)]:
             self.differences.append(one if not self.differences else _without_data(one))
         self.open_ends |= set(result.open_ends)
+        for number, stretch in result.stretches:  # of a segment that is in two ranges one reads the end
+            if stretch.known or (number, stretch.segment) not in self.stretches:
+                self.stretches[number, stretch.segment] = stretch
         self.complete = self.complete and not result.coarse
+
+    def joined(self, number: int, where: Where) -> Iterator[Finding]:
+        """Where the segments of a replica do not join."""
+        own = (one for (replica, _), one in self.stretches.items() if replica == number)
+        for one in joints(sorted(own, key=lambda one: one.begins), 0):
+            if not isinstance(one, IndexExcess):
+                yield loss_finding(one, where)
 
     def ballots(self) -> tuple[Ballot, ...]:
         """With what the records say about the ends."""
@@ -116,7 +127,13 @@ class _Comparison:
 
     def run(self) -> Iterator[Compared]:
         """Findings, comparisons, and the summary."""
-        yield from self._new(self._directories.findings(self._members))
+        yield from self._told(self._directories.findings(self._members))
+        runs = self._directories.runs(self._members)
+        of_view = dict(zip((view.path for view in self._directories.views), runs, strict=True))
+        for number, members in self._members.items():
+            for member in members:
+                if (run := of_view[member.path].get(number)) is not None:
+                    yield from self._told(run.begin())
         tasks: list[RangeTask] = []
         weights: list[int] = []
         for number, members in self._members.items():
@@ -133,8 +150,11 @@ class _Comparison:
             self._bytes += result.bytes
             yield from self._new(result.findings)
             if task.high is None:
-                for number in range(len(current.members)):
-                    yield from self._new(_accepted(task.partition, current, number))
+                for number, member in enumerate(current.members):
+                    if (run := of_view[member.path].get(task.partition)) is not None:
+                        yield from self._told(run.told_strays())
+                        yield from self._told(current.joined(number, run.context.where))
+                        yield from self._told(run.losses_behind((None, None)))
                 yield self._conclude(task.partition, current)
                 current = None
         yield self._summary()
@@ -146,6 +166,11 @@ class _Comparison:
             if key in self._seen:
                 continue
             self._seen.add(key)
+            yield from self._told((one,))
+
+    def _told(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """Findings that nobody else finds."""
+        for one in findings:
             self._findings += one.severity is not Severity.NOTE
             yield one
 
@@ -194,15 +219,6 @@ def _with_losses(run: Run, marks: Sequence[int | None]) -> Run:
     ]
     versions = (DAMAGED if gone else version for gone, version in zip(lost, run.versions, strict=True))
     return replace(run, versions=tuple(versions)) if any(lost) else run
-
-
-def _accepted(partition: int, gathered: _Gathered, number: int) -> Iterator[Finding]:
-    """Losses that were accepted in a replica and are not over."""
-    member = gathered.members[number]
-    held = [(run.first, run.stop) for run in gathered.runs if run.versions[number] >= 0] if member.accepted else []
-    mark = member.ballot.local_low_water_mark
-    context = PartitionContext(member.path, partition, member.path / str(partition), mark, accepted=member.accepted)
-    return loss_findings(context, held)
 
 
 def _without_data(difference: Difference) -> Difference:

@@ -10,14 +10,19 @@ from pathlib import PurePath
 from waltzctl.engine.compare.replica_reading import Replica, Segment
 from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings.control_files import control_missing, control_short, pair_findings
 from waltzctl.engine.findings.directory_contents import ledger_damaged
+from waltzctl.engine.inspect.control_checks import ControlState
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.targets import Scope, Surroundings
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.evidence import evidence
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
-from waltzctl.engine.storage.view import StorageView, TargetKind, check_partitions, resolve, view_storage
-from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger
+from waltzctl.engine.storage.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
+from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo
 
 
@@ -25,15 +30,13 @@ from waltzctl.formats.control import ControlFile, PartitionInfo
 class Member:
     """A replica of one partition: its ballot, and its records as they are to be read (None: its directory is not there).
 
-    `held_to`: the last transaction that it is proven to have held, None where nothing tells.  `accepted`: losses in it that
-    somebody agreed to.
+    `held_to`: the last transaction that it is proven to have held, None where nothing tells.
     """
 
     path: PurePath
     ballot: Ballot
     replica: Replica | None
     held_to: int | None = None
-    accepted: tuple[AcceptedLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +65,60 @@ class Directories:
         ballot = Ballot(directory is not None, *marks)
         if directory is None:
             return Member(view.path, ballot, None)
-        listed = directory.segments
-        stops = [*(one.first_transaction_id for one in listed), None][1:]
-        segments = tuple(Segment(one, stop) for one, stop in zip(listed, stops, strict=True))
         mark = ballot.local_low_water_mark
-        replica = Replica(number, view.path, partition, self.cluster_key, mark, segments, held)
         given_up = of_partition(ledger.losses, partition)
-        proven = evidence(directory, mark, [one for one in given_up if still_lost(one, (), mark)]).next_id
+        found = evidence(directory, mark, [one for one in given_up if still_lost(one, (), mark)])
+        proven = found.next_id
         known = mark is not None or proven > 0
-        return Member(view.path, ballot, replica, proven - 1 if known else None, given_up)
+        replica = Replica(
+            number,
+            view.path,
+            partition,
+            self.cluster_key,
+            mark,
+            segments_of(directory),
+            held,
+            found.required - 1,
+        )
+        return Member(view.path, ballot, replica, proven - 1 if known else None)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
-        """What stands in the way of a full vote: control files and marks that are not there, missing directories."""
+        """What stands in the way of a full vote: control files, ledgers and marks that are not there."""
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
                 yield ledger_damaged(ledger_path(view.path), ledger.fault, view.path)
-            if view.control is None:
-                said = "no usable control file: session and marks of this replica are unknown"
-                yield make_finding(Code.CONTROL_FILE_MISSING, view.control_path, said, storage_directory=view.path)
+            if view.control is None and view.control_state is not None:
+                yield control_short(view.control_path, view.control_state.size, view.path)
+            elif view.control is None:
+                yield control_missing(view.control_path, view.path)
             for number in sorted(partitions):
-                yield from self._of_partition(view, number)
+                info = info_of(view.control, number)
+                if view.control is not None and info is not None and info.current is None and belongs(view, number):
+                    yield from pair_findings(view.control_path, view.control.layout, info, view.path)
 
-    @staticmethod
-    def _of_partition(view: StorageView, partition: int) -> Iterator[Finding]:
-        if not belongs(view, partition):
-            return
-        info = info_of(view.control, partition)
-        if info is not None and info.current_struct is None:
-            said = "neither struct of its pair is in force: session and marks of this replica are unknown"
-            code = Code.CONTROL_PAIR_TIE if all(one.valid for one in info.structs) else Code.CONTROL_PAIR_CHECKSUM
-            yield make_finding(code, view.control_path, said, storage_directory=view.path, partition=partition)
-        if partition not in view.partitions:
-            where, said = view.path / str(partition), "it belongs here, but its directory does not exist"
-            code = Code.PARTITION_DIRECTORY_MISSING
-            yield make_finding(code, where, said, storage_directory=view.path, partition=partition)
+    def runs(self, partitions: Collection[int]) -> tuple[dict[int, PartitionRun], ...]:
+        """Of each directory the partitions, for what is told of each as a whole."""
+        found: list[dict[int, PartitionRun]] = []
+        for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
+            scope = Scope(view.path, view.control_path, whole=True)
+            for number, listed in view.partitions.items():
+                partition = scope.partition(listed.path, number)
+                partition.whole, partition.view = True, listed
+            around = Surroundings(ControlState(view.control), held, self.cluster_key, (), ledger)
+            every = runs(scope, around, Limits(), partitions)
+            found.append({one.context.number: one for one in every if one.context.number is not None})
+        return tuple(found)
+
+
+def segments_of(directory: PartitionView) -> tuple[Segment, ...]:
+    """The segments of a partition, each with those behind it."""
+    found: list[Segment] = []
+    stop = following = None
+    for one in reversed(directory.segments):
+        found.append(Segment(one, stop, following))
+        stop = one.first_transaction_id
+        following = following if one.data is None else stop
+    return tuple(reversed(found))
 
 
 def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None:

@@ -15,10 +15,15 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
+from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
+from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
@@ -33,16 +38,21 @@ from waltzctl.formats.segment import (
     SegmentHeader,
 )
 
+_ENDS = VerifyOptions(quick=True, ends_only=True)
 _SKIPPED = 1_000_000
 """Ids that may be missing in one place beyond those that fit into the file; more than these a forged record claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a replica: its files as they were listed, and the id with which the next one begins (None: the last)."""
+    """A segment of a replica: its files as they were listed, and the id with which the next one begins (None: the last).
+
+    `following`: the same of the next one that has a data file.
+    """
 
     view: SegmentView
     stop: int | None
+    following: int | None
 
     @property
     def first(self) -> int:
@@ -62,7 +72,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it."""
+    """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it.
+
+    `durable_to`: the last transaction that its mark and its files prove to have been durable.
+    """
 
     number: int
     storage: PurePath
@@ -71,6 +84,7 @@ class Replica:
     mark: int | None
     segments: tuple[Segment, ...]
     held: bool = False
+    durable_to: int = -1
 
     def job(self, segment: Segment) -> SegmentJob:
         """What the checks of the inspection call a segment."""
@@ -78,12 +92,14 @@ class Replica:
             self.storage / str(self.partition),
             segment.first,
             self.partition,
-            segment.stop is None,
+            segment.following is None,
             self.storage,
             self.cluster_key,
             self.mark,
             self.held,
             bytes=segment.size,
+            following=segment.following,
+            durable_to=self.durable_to,
         )
 
 
@@ -126,31 +142,28 @@ Piece = Records | Broken | Torn
 class Reading:
     """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
 
-    `findings` and `bytes` (of intact records) grow while it is read.  `open_end`: there may have been records behind what was
-    read last.
+    `findings`, `stretches` (what the segments' neighbours have to know of them, as far as each was read) and `bytes` (of intact
+    records) grow while it is read.  `open_end`: there may have been records behind what was read last.
     """
 
     replica: Replica
     low: int
     high: int | None
     findings: list[Finding] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     bytes: int = 0
     open_end: bool = False
 
     def pieces(self) -> Iterator[Piece]:
         """In the order of their ids, without gaps; what cannot be read is a Broken piece and a finding, never an error."""
         expected = self.low
-        following = {one.first: one for one in self.replica.segments}
         for segment in self.replica.segments:
             if segment.stop is not None and segment.stop <= self.low:
                 continue
             if self.high is not None and segment.first >= self.high:
-                if expected < self.high:
-                    self.gap(segment, expected)
                 yield from self.broken(expected, self.high)
                 return
             if segment.first > expected:
-                self.gap(segment, expected)
                 yield from self.broken(expected, segment.first)
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
@@ -158,16 +171,8 @@ class Reading:
                     expected = piece.stop
                     yield piece
             if segment.stop is not None and segment.stop > expected and (self.high is None or expected < self.high):
-                if segment.stop in following:
-                    self.gap(following[segment.stop], expected)
                 yield from self.broken(expected, segment.stop)
                 expected = segment.stop
-
-    def gap(self, following: Segment, expected: int) -> None:
-        """Name a gap; whoever reads the next range may name it again."""
-        if expected < following.first:
-            said = f"transactions {expected} to {following.first - 1} are missing in front of this segment"
-            self.findings.append(self.replica.job(following).finding(Code.SEGMENT_GAP, said, transaction_id=expected))
 
     def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
         """The part of a range that is asked for."""
@@ -183,9 +188,11 @@ class Reading:
             with contextlib.ExitStack() as stack:
                 yield from self.opened(segment, job, stack, low)
         except FileNotFoundError:
+            self.stretches.append(begun(segment.first, segment.first))
             yield from self.unreadable(segment, low)
         except DiskReadError as error:
             self.findings.append(job.finding(Code.READ_ERROR, str(error), offset=error.offset))
+            self.stretches.append(begun(segment.first, segment.first))
             yield from self.unreadable(segment, low)
 
     def unreadable(self, segment: Segment, low: int) -> Iterator[Broken]:
@@ -199,14 +206,23 @@ class Reading:
         if view.data is None or view.data.size < HEADER_SIZE:
             if view.data is not None and (segment.entries or segment.stop is not None or view.data.size):
                 self.findings.append(job.short_header(view.data.size, segment.entries))
+            if view.data is not None:
+                self.stretches.append(Stretch(segment.first, segment.first, None, segment.first - 1 + segment.entries))
             yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
             return
         source = stack.enter_context(open_source(view.data.path))
         index, index_header = self.index(view.index, stack)
         header = read_segment_header(view.data)
-        if not self.believed(job, header, index_header, source):
-            yield from self.unreadable(segment, low)
-            return
+        if header is None:
+            raise FileNotFoundError(view.data.path)
+        verdict = judge_headers(job.expected, header, index_header, source)
+        if verdict.data_wrong:
+            found = verdict.findings(job.files)
+            self.findings += [one for one in found if one.path == job.data_path and one.severity is not Severity.NOTE]
+            if not job.expected.met_by(index_header):
+                self.stretches.append(begun(segment.first, verdict.begins))
+                yield from self.unreadable(segment, low)
+                return
         reader = None if index is None else IndexReader(index, segment.first)
         yield from self.records(_Scanned(segment, job, source, reader, view.data.size), low)
 
@@ -220,45 +236,36 @@ class Reading:
         except (FileNotFoundError, DiskReadError):
             return None, None
 
-    def believed(
-        self, job: SegmentJob, header: SegmentHeader | None, index: SegmentHeader | None, source: ByteSource
-    ) -> bool:
-        """Whether the headers prove that this is the segment its name says; findings where the data file's is wrong."""
-        if header is None:
-            return False
-        verdict = judge_headers(job.expected, header, index, source)
-        if not verdict.data_wrong:
-            return True
-        found = verdict.findings(job.files)
-        self.findings += [one for one in found if one.path == job.data_path and one.severity is not Severity.NOTE]
-        return job.expected.met_by(index)
-
     def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
         """Scan, from the last place in front of `low` that the index proves."""
         segment, size = scanned.segment, scanned.size
         stops = [one for one in (segment.stop, self.high) if one is not None]
         high = min(stops) if stops else None
         at, number = scanned.place(low)
+        end = _End(at, number)
         while at < size:
             resumed = None
             for item in scanned.scan(at, number):
+                end.reach(item)
                 if isinstance(item, RecordBatch):
                     first = int(item.transaction_id[0])
                     begin, stop = max(first, low), first + len(item)
                     stop = stop if high is None else min(stop, high)
                     if begin < stop:
-                        end = int(item.offset[stop - first]) if stop < first + len(item) else item.end
-                        self.bytes += end - int(item.offset[begin - first])
+                        behind = int(item.offset[stop - first]) if stop < first + len(item) else item.end
+                        self.bytes += behind - int(item.offset[begin - first])
                         yield Records(begin, stop, segment.first, item, begin - first)
                     if high is not None and first + len(item) >= high:
+                        self.stretches.append(scanned.stretch(end, self.high))
                         return
                     continue
                 resumed = yield from self.damage(scanned, item, low)
                 if resumed is not None or (high is not None and (item.next_transaction_id or 0) >= high):
                     break
             if resumed is None or resumed[0] >= size:
-                return
+                break
             at, number = resumed
+        self.stretches.append(scanned.stretch(end, self.high))
 
     def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Generator[Piece, None, tuple[int, int] | None]:
         """What a damaged place means; returns where to go on when the scanner took too much for torn."""
@@ -301,6 +308,24 @@ class Reading:
         return None
 
 
+@dataclass(slots=True)
+class _End:
+    """How far a scan came: offset and next id; what it met last, where that was no record."""
+
+    offset: int
+    next_id: int
+    damage: Damage | None = None
+
+    def reach(self, item: RecordBatch | Damage) -> None:
+        """The next item of the scan."""
+        self.damage = item if isinstance(item, Damage) else None
+        if isinstance(item, RecordBatch):
+            self.offset, self.next_id = item.end, int(item.transaction_id[-1]) + 1
+        else:
+            following = item.next_transaction_id
+            self.offset, self.next_id = item.end, item.transaction_id if following is None else following
+
+
 @dataclass(frozen=True, slots=True)
 class _Scanned:
     """A data file that is open."""
@@ -327,6 +352,35 @@ class _Scanned:
             data=True,
             max_record=MAX_DATA_LENGTH,
             ceiling=self.segment.stop,
+        )
+
+    def stretch(self, end: _End, high: int | None) -> Stretch:
+        """What its neighbours have to know of it.  Raises DiskReadError.
+
+        Where the next segment begins in front of this one's end, only that end is looked at; where the range `high` does, it is
+        for who reads the next one.
+        """
+        segment = self.segment
+        if end.offset < self.size:
+            if high is not None and (segment.stop is None or segment.stop > high):
+                return begun(segment.first, segment.first)
+            return check_segment(self.job, _ENDS, Limits()).stretch
+        torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
+        comparison = None if self.reader is None else IndexComparison(self.reader)
+        explained = 0 if comparison is None else comparison.explained_by_tail(torn, self.size, end.next_id)
+        uncertain = end.damage is not None and end.damage.proof == "budget"
+        held = held_by(end.next_id, torn=torn is not None, explained=explained, uncertain=uncertain)
+        listed = None if self.reader is None else self.reader.end()
+        excess = listed is not None and listed > held.accounted + 1
+        return Stretch(
+            segment.first,
+            segment.first,
+            held.next_id,
+            held.accounted,
+            held.uncertain,
+            listed,
+            excess,
+            torn is not None,
         )
 
     def look_behind(self, tail: Damage) -> tuple[tuple[int, int] | None, bool]:

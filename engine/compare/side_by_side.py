@@ -14,9 +14,11 @@ import numpy as np
 
 from waltzctl.engine.compare.replica_reading import Broken, Piece, Reading, Records, Replica, Torn
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import BadData, Finding
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
@@ -69,7 +71,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What came out of a range.  `open_ends`: replicas that may have held more than what was found at their end."""
+    """What came out of a range.  `open_ends`: replicas that may have held more than what was found at their end.
+
+    `stretches`: replicas, and how far the records of one of their segments go.
+    """
 
     partition: int
     runs: tuple[Run, ...]
@@ -79,6 +84,7 @@ class RangeResult:
     records: int
     bytes: int
     coarse: bool
+    stretches: tuple[tuple[int, Stretch], ...] = ()
 
 
 def compare_range(task: RangeTask) -> RangeResult:
@@ -107,6 +113,7 @@ class _SideBySide:
     task: RangeTask
     runs: list[Run] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    bad_data: list[Finding] = field(default_factory=list)
     records: int = 0
     coarse: bool = False
 
@@ -130,11 +137,12 @@ class _SideBySide:
             task.partition,
             tuple(self.runs),
             tuple(self.differences),
-            tuple(finding for reading in readings for finding in reading.findings),
+            (*(finding for reading in readings for finding in reading.findings), *self.bad_data),
             tuple(reading.replica.number for reading in readings if reading.open_end),
             self.records,
             sum(reading.bytes for reading in readings),
             self.coarse,
+            tuple((reading.replica.number, one) for reading in readings for one in reading.stretches),
         )
 
     def lane(self, number: int, replica: Replica | None) -> _Lane:
@@ -189,6 +197,7 @@ class _SideBySide:
             row = one.row + number - one.first
             if some_right and not one.batch.data_ok[row]:
                 versions[replica] = DAMAGED
+                self.name(replica, one, row)
             else:
                 versions[replica] = found.setdefault(bytes(one.batch.record_bytes(row)), replica)
         self.add(Run(number, number + 1, tuple(versions)))
@@ -196,6 +205,20 @@ class _SideBySide:
             keep = not self.differences
             sides = tuple(_side(replica, intact[replica], number, keep_data=keep) for replica in sorted(found.values()))
             self.differences.append(Difference(number, sides))
+
+    def name(self, replica: int, one: Records, row: int) -> None:
+        """Name a record whose data is not what came with it."""
+        known, batch = self.task.replicas[replica], one.batch
+        assert known is not None
+        (segment,) = (segment for segment in known.segments if segment.first == one.segment)
+        checksums = int(batch.data_checksum[row]), crc32(batch.data_bytes(row))
+        bad = BadData(
+            int(batch.transaction_id[row]),
+            int(batch.offset[row]),
+            RECORD_OVERHEAD + int(batch.data_length[row]),
+            checksums,
+        )
+        self.bad_data.append(bad.finding(known.job(segment).files))
 
     def add(self, run: Run) -> None:
         """Another run, joined with the one in front of it where both are alike."""

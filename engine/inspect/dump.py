@@ -16,7 +16,7 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.partition_runs import ledger_findings, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
@@ -135,7 +135,9 @@ def _segments(scope: Scope, partitions: Collection[int] | None) -> Iterator[Segm
         return check_segment(job, _ENDS, limits)
 
     around = look_around(scope, partitions)
+    yield from ledger_findings(scope, around)
     for run in runs(scope, around, limits, partitions):
+        yield from run.begin()
         for job in run.jobs:
             report = check(job)
             findings = list(run.add(report))

@@ -11,7 +11,7 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.partition_runs import ledger_findings, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
@@ -102,6 +102,7 @@ def _dump(
 ) -> Iterator[DumpedRecord | Finding]:
     limits = Limits()
     around = look_around(scope, partitions)
+    yield from ledger_findings(scope, around)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         yield from run.told_strays()

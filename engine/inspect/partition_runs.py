@@ -440,10 +440,15 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
     if not scope.whole or storage is None:
         return
     yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
-    if around.ledger.fault is not None:
-        yield ledger_damaged(ledger_path(storage), around.ledger.fault, storage)
+    yield from ledger_findings(scope, around)
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
+
+
+def ledger_findings(scope: Scope, around: Surroundings) -> Iterator[Finding]:
+    """That nobody knows of all losses that were accepted; whoever names those says so."""
+    if scope.whole and scope.storage is not None and around.ledger.fault is not None:
+        yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
 
 
 def _interrupted(storage: PurePath) -> Iterator[Finding]:

@@ -8,16 +8,16 @@ come.  A damaged place is a finding, as dump has it, and a gap; it never ends th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePath
 
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
 from waltzctl.engine.inspect.read_limits import Limits
-from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
 from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.stats.aggregate import Aggregate, Collector
@@ -141,7 +141,9 @@ def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecut
     options.check()
     began = time.monotonic()
     scale = Scale(None if options.bucket is None else round(options.bucket * 1000))
-    partitions = list(_partitions(paths, options, scale))
+    scopes = plan(paths, options.partitions)
+    around = [look_around(scope, options.partitions) for scope in scopes]
+    partitions = list(_partitions(scopes, around, options, scale))
     segments = [segment for partition in partitions for segment in partition.segments]
     collector = Collector(scale)
     again = _count(segments, executor, collector, options.part)
@@ -149,7 +151,8 @@ def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecut
         segment.parts.clear()
     left = _count(again, executor, collector, None)
     assert not left, "a segment that is read as a whole joins"
-    return _report(partitions, collector.result(), options, time.monotonic() - began)
+    findings = [one for scope, seen in zip(scopes, around, strict=True) for one in ledger_findings(scope, seen)]
+    return _report(partitions, findings, collector.result(), options, time.monotonic() - began)
 
 
 def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collector, part: int | None) -> list[_Segment]:
@@ -176,16 +179,16 @@ def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collecto
     return left
 
 
-def _partitions(paths: Iterable[PurePath], options: StatsOptions, scale: Scale) -> Iterator[_Partition]:
+def _partitions(
+    scopes: Sequence[Scope], around: Sequence[Surroundings], options: StatsOptions, scale: Scale
+) -> Iterator[_Partition]:
     """What is to be counted; no data file is opened."""
-    scopes = plan(paths, options.partitions)
     volume = sum(scope.data_bytes() for scope in scopes)
     limits = Limits()
     place = 0
-    for scope in scopes:
-        around = look_around(scope, options.partitions)
+    for scope, seen in zip(scopes, around, strict=True):
         whole = {str(one.path) for one in scope.partitions.values() if one.whole}
-        for run in runs(scope, around, limits, options.partitions):
+        for run in runs(scope, seen, limits, options.partitions):
             view = run.view
             files = [] if view is None else [one.data for one in view.data_segments if one.data is not None]
             behind = {one.path: after.path for one, after in pairwise(files)}
@@ -208,9 +211,15 @@ def _partitions(paths: Iterable[PurePath], options: StatsOptions, scale: Scale) 
             place += 1
 
 
-def _report(partitions: list[_Partition], total: Aggregate, options: StatsOptions, elapsed: float) -> StatsReport:
+def _report(
+    partitions: list[_Partition],
+    of_directories: Sequence[Finding],
+    total: Aggregate,
+    options: StatsOptions,
+    elapsed: float,
+) -> StatsReport:
     tally = Tally()
-    findings: list[Finding] = []
+    findings = list(of_directories)
     gaps: list[Gap] = []
     counted: list[PartitionStats] = []
     for partition in partitions:

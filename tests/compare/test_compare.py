@@ -32,6 +32,8 @@ from tests.compare.clusters import (
 from waltzctl.engine.compare.comparison import State
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import Layout
@@ -398,10 +400,14 @@ def test_data_that_the_client_sent_with_a_wrong_checksum_is_the_same_everywhere(
                 wrong = replace(record, data_checksum=record.data_checksum ^ 1)
                 records[place] = replace(wrong, record_checksum=crc32(wrong.encode()[:-4]))
         write(file, records)
-    assert compared(*nodes)[0].verdict is Verdict.EQUAL
+    answer = compared(*nodes)
+    assert (answer[0].verdict, answer.findings) == (Verdict.EQUAL, ())
     whole = make_cluster(nodes[0].parent / "right")
-    one = compared(*nodes[:2], whole[2])[0]
+    answer = compared(*nodes[:2], whole[2])
+    one = answer[0]
     assert damaged(one.replicas[0]) == [70]
+    named = [found for path in nodes[:2] for found in verify([path]) if isinstance(found, Finding)]
+    assert answer.findings == tuple(named), "where one holds what was sent, the others are damaged"
     assert one.replicas[0].restore_from == whole[2]
 
 

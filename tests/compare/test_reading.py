@@ -11,9 +11,11 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, write_segment
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison
+from waltzctl.engine.compare.directories import segments_of
 from waltzctl.engine.compare.plans import _not_to_be_trusted
-from waltzctl.engine.compare.replica_reading import Broken, Reading, Records, Replica, Segment, Torn
+from waltzctl.engine.compare.replica_reading import Broken, Reading, Records, Replica, Torn
 from waltzctl.engine.compare.vote import Decision, Verdict
+from waltzctl.engine.scan import scanner
 from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, index_name, segment_name
 
@@ -39,9 +41,7 @@ def idx(storage: Path, first: int) -> Path:
 
 def replica(storage: Path) -> Replica:
     view = view_partition(storage / "0", 0)
-    names = [one.first_transaction_id for one in view.segments]
-    segments = [Segment(one, stop) for one, stop in zip(view.segments, [*names[1:], None], strict=True)]
-    return Replica(0, storage, 0, KEY, -1, tuple(segments))
+    return Replica(0, storage, 0, KEY, -1, segments_of(view))
 
 
 def read(storage: Path, low: int, high: int | None) -> tuple[list[Told], Reading]:
@@ -166,20 +166,23 @@ def test_a_torn_end_of_a_segment_that_is_not_the_last(storage: Path) -> None:
 def test_a_segment_that_ends_too_early(storage: Path) -> None:
     os.truncate(seg(storage, 10), at(18))
     expect(storage, kinds_of((18, 19)))
-    (found,) = read(storage, 0, None)[1].findings
-    assert (found.code, found.transaction_id, found.segment) == ("segment-gap", 18, 20)
-    assert "transactions 18 to 19 are" in found.message
-    assert codes(read(storage, 0, 18)[1]) == []
-    assert codes(read(storage, 0, 19)[1]) == ["segment-gap"]
+    ends = {one.segment: (one.next_id, one.known) for one in read(storage, 0, None)[1].stretches}
+    assert ends == {0: (10, True), 10: (18, True), 20: (30, True)}
+
+
+def test_an_end_that_was_not_read_is_for_who_reads_it(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner, "BATCH_ROWS", 3)
+    (begun,) = read(storage, 0, 5)[1].stretches
+    assert (begun.segment, begun.begins, begun.known) == (0, 0, False)
+    (read_on,) = read(storage, 5, 10)[1].stretches
+    assert (read_on.segment, read_on.next_id, read_on.known) == (0, 10, True)
 
 
 def test_a_gap_between_segments(storage: Path) -> None:
     for path in (seg(storage, 10), idx(storage, 10)):
         path.unlink()
     expect(storage, kinds_of(range(10, 20)))
-    for low, high, named in ((0, None, 10), (12, None, 12), (12, 15, 12), (20, None, None), (0, 10, None), (0, 11, 10)):
-        found = read(storage, low, high)[1].findings
-        assert [one.transaction_id for one in found] == ([named] if named is not None else [])
+    assert [one.segment for one in read(storage, 12, None)[1].stretches] == [0, 20]
 
 
 def test_a_replica_that_begins_late(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from waltzctl.engine.inspect import dump_chunks
 from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
+    SegmentDump,
     dump_control,
     dump_index,
     dump_records,
@@ -103,7 +104,10 @@ def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
     (storage / "1").rmdir()
     assert shape(list(dump_records(storage))) == [0, 1, 2, "partition-directory-missing"]
     assert [one.transaction_id for one in dump_index(storage)] == [0, 1, 2, None]
-    assert len(list(dump_segments(storage))) == 1
+    segment, missing = dump_segments(storage)
+    assert isinstance(segment, SegmentDump)
+    assert isinstance(missing, Finding)
+    assert missing.code == "partition-directory-missing"
 
 
 DAMAGES = {

@@ -2,7 +2,7 @@
 
 The table beside this file (`one_judgement.txt`) pins where a reader differs from verify, line by line: what verify says and
 the reader does not (``-``), what only the reader says (``+``), and what both say of the same place in other words (``~``).
-Behind ``#`` stands why: a reason, or the word *drift* for a difference that has none and is to go.
+Behind ``#`` stands why: what makes the reader differ on purpose.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def test_readers_differ_from_verify_only_where_the_table_says(tmp_path: Path, ex
 def test_every_line_of_the_table_has_a_reason() -> None:
     for line in TABLE.read_text().splitlines():
         if line.startswith(" "):
-            assert line.partition("#")[2].strip(), line
+            assert line.partition("#")[2].strip() not in ("", "drift"), line
 
 
 @needs_golden
