@@ -58,6 +58,27 @@ _STORAGE = (
         "fewer at once is as good; more than 1024 the system refuses",
     ),
     Equivalent(
+        "engine/storage/evidence.py",
+        "evidence",
+        "if segment.entries and first + segment.entries > without_data:",
+        "if segment.entries and first + segment.entries >= without_data:",
+        "an index that lists as much and no more proves nothing new, which the next line says again",
+    ),
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog.__init__",
+        "self._lost_below = lost_below or 0",
+        "self._lost_below = lost_below or (-1)",
+        "no transaction has a negative id",
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._walk_to",
+        "distance *= 2",
+        "distance *= 3",
+        "which earlier entries are tried is a matter of speed; in the end it is the beginning of the run",
+    ),
+    Equivalent(
         "engine/storage/batch.py",
         "parts_of",
         "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",

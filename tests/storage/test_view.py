@@ -231,6 +231,8 @@ class TestNamed:
         assert resolve(Path("s/2")) == Target(TargetKind.PARTITION, Path("s/2"), Path("s"), 2)
         assert resolve(Path("s/2", index_name(0))).storage == Path("s")
         assert resolve(Path("s/waltz-storage.ctl")).storage == Path("s")
+        assert resolve(storage / "0" / ".." / "2").storage == storage
+        assert resolve(Path("s/0/../2")).storage == Path("s/0/..")
 
     def test_partitions_that_were_chosen_beside_it(self) -> None:
         path = PurePath("s")
