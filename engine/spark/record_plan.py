@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.partition_runs import Span
+from waltzctl.engine.inspect.partition_runs import Span, ledger_findings
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
@@ -54,6 +54,9 @@ def record_parts(
 ) -> Iterator[SegmentPart | Notice | MissingTask]:
     """The parts of everything that is wanted, partition by partition, in order."""
     span = selection.ids.span()
+    ledger = tuple(ledger_findings(surveyed.scope, surveyed.around))
+    if ledger:
+        yield Notice(node_of(surveyed.scope), ledger)
     for run in surveyed.runs:
         node = node_of(surveyed.scope, run)
         findings = (*run.begin(), *run.told_strays())

@@ -52,6 +52,7 @@ class PartitionLog:
         self._gaps = lost_below is not None
         self._lost_below = lost_below or 0
         self._closed = False
+        self._truncations = 0
         self._lock = threading.Lock()
         self._readers = ReaderCache(options.cached_segments, max_data_length=options.max_data_length, storage=storage)
 
@@ -97,6 +98,7 @@ class PartitionLog:
     def end_with(self, last: SegmentExtent) -> tuple[SegmentExtent, ...]:
         """The log now ends with `last`, in the place of the segment of its name; return the segments that are dropped."""
         with self._lock:
+            self._truncations += 1
             first = last.first_transaction_id
             dropped = [segment for segment in self._segments if segment.first_transaction_id > first]
             self._segments = [s for s in self._segments if s.first_transaction_id < first] + [last]
@@ -233,7 +235,7 @@ class PartitionLog:
             with self._reader(extent) as reader:
                 found = reader.read_list(extent, first, count, max_bytes, headers=headers)
         except _OvertakenError:
-            return None
+            found = None  # the careful way looks again
         if found is not None and found.records:
             return ListPart(found.records, found.disk_bytes, found.data)
         records = self.read_range(first, min(count, CAREFUL_RECORDS), max_bytes)
@@ -246,6 +248,7 @@ class PartitionLog:
         if not self._gaps:
             stop = min(stop, self._next)  # a batch may be on its way into the files
         while expected < stop:
+            truncations = self._truncations
             extent = self._extent_of(expected)
             if extent is None:
                 return
@@ -257,11 +260,11 @@ class PartitionLog:
                         if expected >= stop:
                             return
             except CorruptRecordError:
-                if not self._gaps and expected >= self._next:
-                    return  # a truncation overtook the reader
-                raise
+                if self._truncations == truncations:
+                    raise
+                # a truncation overtook the reader: what it met was cut, or is being written over, and is looked for again
             except _OvertakenError:
-                return
+                continue  # the same
 
     def _extent_of(self, transaction_id: int) -> SegmentExtent | None:
         """The segment in whose runs a transaction lies; None when the log does not hold it (yet).

@@ -114,7 +114,7 @@ def examine_segment(
             tail = Tail(next_first is None, mark, durable_to, next_first)
             with FileSource(view.index_path) if index_fits else nullcontext() as index:
                 state = _Examination(view, place, files, findings, data, index, tail).run()
-            return replace(state, trusted=state.trusted and not verdict.data_wrong)
+            return replace(state, trusted=False) if verdict.data_wrong else state
     return SegmentState(view, None, tuple(findings), trusted=False, stretch=begun(first, verdict.begins))
 
 

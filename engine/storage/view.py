@@ -80,12 +80,12 @@ class SegmentView:
     @property
     def data_path(self) -> PurePath:
         """Where the data file is, or would be."""
-        return self._path(SEGMENT_SUFFIX)
+        return self._path(SEGMENT_SUFFIX) if self.data is None else self.data.path
 
     @property
     def index_path(self) -> PurePath:
         """Where the index file is, or would be."""
-        return self._path(INDEX_SUFFIX)
+        return self._path(INDEX_SUFFIX) if self.index is None else self.index.path
 
     def _path(self, suffix: str) -> PurePath:
         present = self.data or self.index

@@ -97,8 +97,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/segment_recovery.py",
-        "replace(state, trusted=state.trusted and not verdict.data_wrong)",
-        "state",
+        "return replace(state, trusted=False) if verdict.data_wrong else state",
+        "return state",
         ("tests/storage/test_edges.py",),
         "a segment of another cluster is written to",
     ),

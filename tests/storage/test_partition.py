@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +37,12 @@ from waltzctl.engine.errors import (
     OutOfOrderError,
     RefusedError,
 )
+from waltzctl.engine.findings import Code
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.segment_files import SegmentExtent
+from waltzctl.engine.storage.segment_reader import SegmentReader, corrupt_record
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader
 
 
 @LAYOUTS
@@ -364,6 +368,48 @@ def test_25_batches_and_list_reads_at_the_same_time(tmp_path: Path, layout: Layo
             reader.join()
         assert problems == []
         assert len(partition.segments) > 20
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("read", ["records", "wire", "headers"])
+def test_what_a_truncation_writes_over_beneath_a_reader_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, read: str
+) -> None:
+    """The reader meets half a record; when it asks how far the log goes, that is again as far as before, or farther."""
+    build_directory(tmp_path, {0: 10})
+    records = make_records(20)
+    original = SegmentReader.read_from
+    calls: list[int] = []
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+
+        def overtaken(self: SegmentReader, extent: SegmentExtent, transaction_id: int) -> Iterator[Record]:
+            calls.append(transaction_id)
+            if len(calls) > 1:
+                yield from original(self, extent, transaction_id)
+                return
+            if cut:
+                partition.truncate(4)
+                partition.append(records[5:12])
+            raise corrupt_record(extent, transaction_id, Code.RECORD_LENGTH, None, None, None)
+
+        monkeypatch.setattr(SegmentReader, "read_from", overtaken)
+        monkeypatch.setattr(SegmentReader, "read_list", lambda *_, **__: None)
+
+        def found() -> object:
+            if read == "records":
+                return partition.read_range(7, 3)
+            if read == "headers":
+                return [one.transaction_id for one in partition.read_headers(7, 3)]
+            return partition.read_wire(7, 3, None).count
+
+        if not cut:
+            with pytest.raises(CorruptRecordError):
+                found()
+            return
+        wanted = {"records": records[7:10], "headers": [7, 8, 9], "wire": 3}
+        assert found() == wanted[read]
+        assert calls[:2] == [7, 7]
 
 
 @LAYOUTS
