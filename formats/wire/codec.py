@@ -7,6 +7,7 @@ has a fast form of its own through that, everything else through the schema itse
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -106,13 +107,21 @@ class MessageCodec:
         prefix: CompiledSchema,
         messages: Iterable[type[Message]],
         fast: Mapping[type[Message], FastForm] | None = None,
+        fields: Mapping[type[Message], Any] | None = None,
     ) -> None:
-        """`prefix` begins with a one-byte `type`; its other members are fields of every message."""
+        """`prefix` begins with a one-byte `type`; its other members are fields of every message.
+
+        `fields` holds the schemas of those messages whose `FIELDS` are of another version.  What this version has no field for
+        can only be sent while it has its default.
+        """
         self.magic, self.version = int(magic), version
         self.by_type: dict[int, type[Message]] = {message.TYPE: message for message in messages}
         self.schemas: dict[type[Message], Any] = {
-            message: construct.Struct(*prefix.schema.subcons, *message.FIELDS.subcons)
+            message: construct.Struct(*prefix.schema.subcons, *(fields or {}).get(message, message.FIELDS).subcons)
             for message in self.by_type.values()
+        }
+        self._unsaid = {
+            message: unsaid for message in self.by_type.values() if (unsaid := _unsaid(message, self.schemas[message]))
         }
         self._prefix = prefix
         self._prefix_names = tuple(member.name for member in prefix.schema.subcons)[1:]
@@ -131,6 +140,8 @@ class MessageCodec:
     def encode(self, message: Any) -> bytes:
         """The whole frame.  Raises ValueError for a field that does not fit, and for a message that is not of this version."""
         kind = type(message)
+        if kind in self._unsaid:
+            self._check_unsaid(message)
         try:
             if kind in self._fixed:
                 body: bytes = self._fixed[kind].pack(message)
@@ -148,6 +159,7 @@ class MessageCodec:
     def encode_by_schema(self, message: Any) -> bytes:
         """As `encode`, by the schema alone."""
         schema = self._schema_of(type(message))
+        self._check_unsaid(message)
         values = {
             member.name: message.TYPE if member.name == "type" else getattr(message, member.name)
             for member in schema.subcons
@@ -166,7 +178,10 @@ class MessageCodec:
             fixed = self._fixed[kind]
             if len(view) != fixed.struct.size:
                 raise _ends_wrong(kind, fixed.struct.size, len(view))
-            values = fixed.unpack(view)
+            try:
+                values = fixed.unpack(view)
+            except MessageError as error:
+                raise MessageError(f"{kind.__name__}: {error}") from None
             del values["type"]
         elif kind in self._fast:
             if len(view) < self._prefix.size:
@@ -198,6 +213,13 @@ class MessageCodec:
         names = [member.name for member in self.schemas[kind].subcons if member.name != "type"]
         return kind(**{name: found[name] for name in names})
 
+    def _check_unsaid(self, message: Any) -> None:
+        for name, default in self._unsaid.get(type(message), {}).items():
+            if getattr(message, name) != default:
+                raise ValueError(
+                    f"{type(message).__name__}: version {self.version} of this protocol has no {name.replace('_', ' ')}"
+                )
+
     def _schema_of(self, kind: type[Message]) -> Any:
         if kind not in self.schemas:
             raise ValueError(f"{kind.__name__} does not exist in version {self.version} of this protocol")
@@ -210,6 +232,12 @@ class MessageCodec:
         if kind is None:
             raise MessageError(f"message type {body[0]} is unknown in version {self.version} of this protocol")
         return kind
+
+
+def _unsaid(kind: type[Any], schema: Any) -> dict[str, Any]:
+    """The fields of a message that a schema lacks, with their defaults."""
+    said = {member.name for member in schema.subcons}
+    return {field.name: field.default for field in dataclasses.fields(kind) if field.name not in said}
 
 
 def _ends_wrong(kind: type[Message], expected: int, found: int) -> MessageError:

@@ -1,4 +1,4 @@
-"""Frames that a released node and its clients exchanged, and how their fields are named there."""
+"""Frames that released nodes, servers and their clients exchanged, and how their fields are named there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire import admin, client, storage
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.hello import Hello
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
@@ -17,7 +17,7 @@ from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 @dataclass(frozen=True, slots=True)
 class RecordedFrame:
-    """One frame: `protocol` is H, S or A; `direction` c2s or s2c; `fields` as the release's codec read them."""
+    """One frame: `protocol` is H, S, A or L; `direction` c2s or s2c; `fields` as the release's codec read them."""
 
     line: int
     connection: int
@@ -28,10 +28,10 @@ class RecordedFrame:
     data: bytes
 
 
-def recorded_frames(golden: Path) -> list[RecordedFrame]:
-    """Every frame of ``wire/storage-frames.jsonl``; ends of streams are left out."""
+def recorded_frames(golden: Path, of: str = "storage") -> list[RecordedFrame]:
+    """Every frame of ``wire/storage-frames.jsonl``, or of ``server-frames``; ends of streams are left out."""
     frames = []
-    with (golden / "wire" / "storage-frames.jsonl").open() as lines:
+    with (golden / "wire" / f"{of}-frames.jsonl").open() as lines:
         for number, text in enumerate(lines, 1):
             line = json.loads(text)
             if line["dir"] in ("c2s", "s2c"):
@@ -56,13 +56,16 @@ def _request_id(value: RequestId) -> dict[str, Any]:
     }
 
 
+def _signed(checksum: int) -> int:
+    return checksum - (1 << 32) if checksum >= 1 << 31 else checksum
+
+
 def _header(value: RecordHeader | WireRecord) -> dict[str, Any]:
     return {"transactionId": value.transaction_id, "reqId": _request_id(value.request_id), "header": value.header}
 
 
 def _record(value: WireRecord) -> dict[str, Any]:
-    signed = value.data_checksum - (1 << 32) if value.data_checksum >= 1 << 31 else value.data_checksum
-    return {**_header(value), "data": value.data.hex(), "checksum": signed}
+    return {**_header(value), "data": value.data.hex(), "checksum": _signed(value.data_checksum)}
 
 
 def _info(value: SessionInfo) -> dict[str, Any]:
@@ -73,12 +76,13 @@ def _info(value: SessionInfo) -> dict[str, Any]:
     }
 
 
+def _exception(name: str, message: str, stack: list[list[Any]] | None = None) -> dict[str, Any]:
+    return {"class": name, "message": message, "stackTrace": stack or []}
+
+
 def _failure(value: Failure) -> dict[str, Any]:
-    return {
-        "class": "com.wepay.waltz.storage.exception.StorageRpcException",
-        "message": value.message,
-        "stackTrace": [[e.class_name, e.method, e.file, e.line] for e in value.stack],
-    }
+    stack = [[e.class_name, e.method, e.file, e.line] for e in value.stack]
+    return _exception("com.wepay.waltz.storage.exception.StorageRpcException", value.message, stack)
 
 
 _STORAGE_NAMES: dict[type, dict[str, str]] = {
@@ -139,3 +143,59 @@ def fields_of(message: Any) -> dict[str, Any]:
     names = _COMMON | (_STORAGE_NAMES if on_data_port else _ADMIN_NAMES).get(type(message), {})
     found = {names[name]: _value(name, getattr(message, name)) for name in (field.name for field in fields(message))}
     return {"usedByOfflineRecovery": False} | found if on_data_port else found
+
+
+_CLIENT_NAMES = {
+    "client_high_water_mark": "clientHighWaterMark",
+    "connection_sequence": "seqNum",
+    "state": "partitionState",
+    "write_locks": "writeLockRequest",
+    "read_locks": "readLockRequest",
+    "append_locks": "appendLockRequest",
+    "header": "header",
+    "data": "data",
+    "checksum": "checksum",
+    "transaction_id": "transactionId",
+    "high_water_mark": "transactionId",
+    "nodes": "storageConnectivityMap",
+    "done": "result",
+}
+_PARTITIONS = {
+    client.ServerPartitionsAssignmentResponse: "serverPartitionAssignments",
+    client.ServerPartitionsHealthResponse: "serverPartitionHealthStats",
+}
+
+
+def client_fields_of(message: Any, version: int) -> dict[str, Any]:
+    """The fields of a message between client and server under the names of the recordings."""
+    found: dict[str, Any] = {"reqId": _request_id(message.request_id)}
+    for name in (field.name for field in fields(message)):
+        value = getattr(message, name)
+        match name:
+            case "request_id":
+                continue
+            case "outcome":
+                data = isinstance(value, client.TransactionData)
+                found["data"] = value.data.hex() if data else None
+                found["checksum"] = _signed(value.checksum) if data else 0
+                found["exception"] = (
+                    None if data else _exception("com.wepay.waltz.exception.RpcException", value.message)
+                )
+                continue
+            case "partitions":
+                found[_PARTITIONS.get(type(message), "partitionIds")] = (
+                    {str(partition): healthy for partition, healthy in value}
+                    if isinstance(message, client.ServerPartitionsHealthResponse)
+                    else list(value)
+                )
+                continue
+            case "nodes":
+                value = dict(value)
+            case "data":
+                value = value.hex()
+            case "checksum":
+                value = _signed(value)
+            case "state":
+                value = int(value)
+        found[_CLIENT_NAMES[name]] = list(value) if isinstance(value, tuple) else value
+    return found
