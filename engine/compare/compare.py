@@ -17,10 +17,10 @@ from waltzctl.engine.compare.directories import Directories, Member, open_direct
 from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
 from waltzctl.engine.compare.states import replicas_of
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity, Where, loss_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.engine.task_executor import TaskExecutor
 
 Compared = Finding | PartitionComparison | CompareSummary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.compare.side_by_side import Difference
-from waltzctl.engine.compare.vote import Decision, Run, Verdict
+from waltzctl.engine.quorum.vote import Decision, Run, Verdict
 
 MOST_IDS = 10_000
 """Damaged transactions that are named one by one."""

@@ -9,8 +9,8 @@ from waltzctl.engine.columns.column import Stands
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.side_by_side import Side
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Kept, Run
 from waltzctl.engine.errors import UnavailableError
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Kept, Run
 
 if TYPE_CHECKING:
     import pyarrow as pa

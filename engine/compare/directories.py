@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.compare.replica_reading import Replica, Segment
-from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.control_files import control_missing, control_short, pair_findings
@@ -17,6 +16,7 @@ from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.targets import Scope, Surroundings
+from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.engine.storage import places
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.evidence import evidence

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from waltzctl.engine.compare.replica_reading import Broken, Piece, Reading, Records, Replica, Torn
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.findings import BadData, Finding
 from waltzctl.engine.log.assess import Stretch
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.formats.checksums import crc32

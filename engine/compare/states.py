@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.compare.comparison import Range, ReplicaComparison, Source, State
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
 """Places whose records are replaced one by one; a replica with more of them is cut in front of the first."""

@@ -30,10 +30,10 @@ from tests.compare.clusters import (
     write,
 )
 from waltzctl.engine.compare.comparison import State
-from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.quorum.vote import Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import Layout

@@ -13,7 +13,7 @@ from tests.compare.clusters import MARK, compared, make_cluster
 from tests.compare.test_ranges import Injuries, by_id, injure, injuries
 from tests.repair.trees import snapshot
 from waltzctl.engine.compare.plans import plans
-from waltzctl.engine.compare.vote import Verdict
+from waltzctl.engine.quorum.vote import Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.undoing import undo
 

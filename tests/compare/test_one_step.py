@@ -23,7 +23,7 @@ from tests.compare.clusters import (
 )
 from waltzctl.engine.compare import ranges
 from waltzctl.engine.compare.comparison import State
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.formats.control import decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 

@@ -28,9 +28,9 @@ from tests.repair.trees import snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.plans import plans
-from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.quorum.vote import Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Repair

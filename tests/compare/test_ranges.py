@@ -25,7 +25,7 @@ from tests.compare.clusters import (
 from waltzctl.engine.compare import ranges, side_by_side
 from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.directories import open_directories
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Verdict
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Verdict
 
 SIZES = (900, 5000, 1 << 30)
 

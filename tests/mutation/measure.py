@@ -73,6 +73,7 @@ ROOMS = {
     ),
     "scan": Room(("engine/scan",), ("tests/scan",)),
     "log": Room(("engine/log",), ("tests/log",)),
+    "quorum": Room(("engine/quorum",), ("tests/quorum",)),
     "compare": Room(("engine/compare",), ("tests/compare", "tests/cli/test_compare.py")),
     "net": Room(("engine/net",), ("tests/net", "tests/node")),
     "node": Room(("engine/node",), ("tests/node",)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_nodes import NODES
+from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.slips_second import SECOND
@@ -97,10 +98,10 @@ FIRST: tuple[Slip, ...] = (
         "a first entry that leads behind the first record is clean to a quick look",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "if voter or acknowledged:",
         "if voter:",
-        ("tests/compare/test_vote.py",),
+        ("tests/quorum/test_vote.py",),
         "an acknowledged record that an older session holds is called lost",
     ),
     Slip(
@@ -171,4 +172,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM)

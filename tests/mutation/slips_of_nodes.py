@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutation.trial import Slip
 
 _STEP = ("tests/node/test_one_step.py",)
-_VOTE = ("tests/compare/test_vote.py",)
+_VOTE = ("tests/quorum/test_vote.py",)
 _LEDGER = ("tests/formats/test_accepted_losses.py",)
 
 NODES: tuple[Slip, ...] = (
@@ -89,44 +89,44 @@ NODES: tuple[Slip, ...] = (
         _STEP,
         "a restart lets an old server in again",
     ),
-    Slip("engine/compare/vote.py", "replicas // 2 + 1", "(replicas + 1) // 2", _VOTE, "half of the replicas decide"),
+    Slip("engine/quorum/vote.py", "replicas // 2 + 1", "(replicas + 1) // 2", _VOTE, "half of the replicas decide"),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "acknowledged = run.stop <= self.acknowledged + 1",
         "acknowledged = run.stop <= self.acknowledged",
         _VOTE,
         "the transaction at the mark is cut",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "border, end = self.acknowledged + 1, 0",
         "border, end = self.acknowledged, 0",
         _VOTE,
         "the transaction at the mark is cut",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "one.session_id >= least)",
         "one.session_id > least)",
         _VOTE,
         "replicas of the present session have no vote",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "least = sessions[quorum - 1] if len(sessions) >= quorum else None",
         "least = sessions[0] if sessions else None",
         _VOTE,
         "a replica alone in a session takes the vote of all others",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "damaged + wild < self.quorum",
         "damaged + wild <= self.quorum",
         _VOTE,
         "what a quorum held, damaged, is cut in silence",
     ),
     Slip(
-        "engine/compare/vote.py",
+        "engine/quorum/vote.py",
         "            if first < border < self.stop:",
         "            if first <= border < self.stop:",
         _VOTE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
 
 
 def ends(*last: int) -> list[Run]:

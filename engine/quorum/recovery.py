@@ -1,0 +1,520 @@
+"""Recovery at the start of a store session: a function of a state and an event to a state and actions.
+
+No socket, clock or thread: whoever runs it performs the actions (`Truncate`, `CatchUp`, `SetLowWaterMark`, `WriteMetadata`,
+`Open`, `Join`) and reports each outcome as an event.  Every replica has at most one action under way.
+
+What a replica is, when it connects (design document *Recovery*; release 0.13.2 where marked R; ours where marked W)
+
+=====================================================================  ===================  =====  ========================
+condition, the first that holds                                        cut to               votes  its records count up to
+=====================================================================  ===================  =====  ========================
+its storage's session is older than the metadata's (lost, restored)    its low-water mark   no     what the cut leaves
+it is new: the metadata does not name it                               its low-water mark   no     what the cut leaves
+its closing high-water mark is resolved                                that mark            no     what the cut leaves
+W: another replica was in a later session                              its low-water mark   no     what the cut leaves
+its last transaction is below its low-water mark (was far behind)      nothing              no     its last transaction
+otherwise                                                              nothing              yes    its last transaction
+=====================================================================  ===================  =====  ========================
+
+Where the metadata names no replica at all, every assigned one is a last replica that has not been in a session.  (R: the log is
+then empty, and what the storages hold is cut.  That loses everything when only the metadata was lost.)
+
+The vote.  Of n last replicas ``n // 2 + 1`` are a quorum.  The resolved high-water mark is the highest transaction that a quorum
+of the last replicas holds, and that is no lower than the lowest replica that votes; as long as those that cannot be asked could
+give a higher one its quorum, nothing is resolved.  Meanwhile each replica copies from the nearest one ahead of it, so that what
+any voter holds finds its quorum.  New replicas copy; before the mark is resolved they are not counted, nor copied from.
+
+What follows, for each replica: cut to the mark, the mark set as its low-water mark, records copied up to the mark.  When a
+quorum of the assigned replicas is there the metadata is written, and only behind that the session opens (R: it may open before).
+
+What is written for a replica; those that are no longer assigned vanish:
+
+=====================================================  ==========================================================
+its low-water mark is set, or was in this session      (session, unresolved); R: so is every one that does not vote
+it is new                                              (-1, resolved mark)
+its closing high-water mark was resolved               unchanged
+otherwise                                              (latest session in the metadata, resolved mark)
+=====================================================  ==========================================================
+
+A replica that fails is as one that cannot be asked, and may connect again (R: the recovery of all is given up).  What was
+resolved stays resolved: a quorum held it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
+
+# ---- events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A replica's node let the session in and told what it holds: the session and low-water mark before, the last transaction."""
+
+    node: str
+    session_id: int
+    low_water_mark: int
+    max_transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A replica cannot be asked any more, or its action did not succeed."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """A `Truncate` was done, and left this transaction as the last."""
+
+    node: str
+    max_transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """A `CatchUp` was done, all of it or the beginning, and this is the last transaction now."""
+
+    node: str
+    max_transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSet:
+    """A `SetLowWaterMark` was done."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataWritten:
+    """A `WriteMetadata` was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLost:
+    """A `WriteMetadata` was refused for good: the partition has a later session."""
+
+    reason: str
+
+
+Event = Connected | Failed | Truncated | CaughtUp | MarkSet | MetadataWritten | MetadataLost
+
+# ---- actions -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut a replica behind a transaction."""
+
+    node: str
+    transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Copy transactions `first` to `last` from one replica to another, their checksums verified; any beginning of it will do."""
+
+    node: str
+    source: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLowWaterMark:
+    """Begin the session on a replica with this low-water mark."""
+
+    node: str
+    low_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMetadata:
+    """Write these replica states, if the stored session is still this one."""
+
+    replicas: tuple[ReplicaState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The session takes appends behind this transaction, with these replicas."""
+
+    high_water_mark: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A late replica holds everything up to the session's start, and takes part from now on."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """This session will not open."""
+
+    reason: str
+
+
+Action = Truncate | CatchUp | SetLowWaterMark | WriteMetadata | Open | Join | GiveUp
+
+# ---- state -------------------------------------------------------------------------------------------------------------
+
+
+class Phase(enum.Enum):
+    """Where a replica stands."""
+
+    ABSENT = "cannot be asked"
+    CUTTING = "is cut to what is known to be clean"
+    PUBLISHED = "has told what it holds"
+    RECOVERED = "holds everything up to the mark"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One assigned replica.
+
+    Attributes:
+        last: its state in the metadata when the session began; None for a new one.
+        high_water_mark: its last transaction; None while it cannot be asked.
+        cut_to: where it has to be cut before it counts.
+        marked: the session's low-water mark is set on it.
+        in_session: it was so once.  Its storage is of this session from then on, and the metadata says so whatever becomes of it:
+            what it alone holds beside a replica that is lost later may have been acknowledged.
+        acting: the action under way.
+        joined: it takes part in the open session.
+        reason: why it cannot be asked.
+    """
+
+    node: str
+    last: ReplicaState | None
+    phase: Phase = Phase.ABSENT
+    votes: bool = False
+    high_water_mark: int | None = None
+    cut_to: int | None = None
+    marked: bool = False
+    in_session: bool = False
+    acting: Action | None = None
+    joined: bool = False
+    reason: str = "not connected yet"
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it counts in the vote, or at least copies."""
+        return self.phase in (Phase.PUBLISHED, Phase.RECOVERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The recovery of one partition for one session.
+
+    `last_replicas`: how many replicas the last session had.  `resolved`: the high-water mark at which the session opens, None
+    before the vote.  `written`, `writing`: replica states in the metadata, and on their way there.  `ended`: it gave up.
+    """
+
+    partition: int
+    session_id: int
+    last_replicas: int
+    latest_session: int
+    replicas: Mapping[str, Replica] = field(default_factory=dict)
+    resolved: int | None = None
+    written: tuple[ReplicaState, ...] | None = None
+    writing: tuple[ReplicaState, ...] | None = None
+    is_open: bool = False
+    ended: bool = False
+
+    @property
+    def quorum(self) -> int:
+        """How many of the replicas assigned now have to be recovered."""
+        return quorum_of(len(self.replicas))
+
+    @property
+    def last_quorum(self) -> int:
+        """How many of the last replicas have to hold a transaction."""
+        return quorum_of(self.last_replicas)
+
+    @property
+    def counted(self) -> tuple[Replica, ...]:
+        """The last replicas that have told what they hold."""
+        return tuple(one for one in self.replicas.values() if one.last is not None and one.is_published)
+
+    @property
+    def absent(self) -> int:
+        """How many last replicas have not told, those that are no longer assigned included."""
+        return self.last_replicas - len(self.counted)
+
+    @property
+    def recovered(self) -> tuple[str, ...]:
+        """The replicas that hold everything up to the mark."""
+        return tuple(node for node, one in self.replicas.items() if one.phase is Phase.RECOVERED)
+
+
+def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: Sequence[str]) -> Recovery:
+    """A recovery before any replica has connected.
+
+    `metadata` as it was read when `session_id` was written to it; `nodes`: the replicas assigned now.  Raises ValueError where
+    there are none, or one is named twice.
+    """
+    if not nodes or len(set(nodes)) < len(nodes):
+        raise ValueError(f"partition {partition}: {len(nodes)} replicas, {len(set(nodes))} different ones")
+    last = {one.node: one for one in metadata.replicas} or {
+        node: ReplicaState(partition, node, -1, UNRESOLVED) for node in nodes
+    }
+    return Recovery(
+        partition=partition,
+        session_id=session_id,
+        last_replicas=len(last),
+        latest_session=max(one.session_id for one in last.values()),
+        replicas=MappingProxyType({node: Replica(node, last.get(node)) for node in nodes}),
+    )
+
+
+def step(state: Recovery, event: Event) -> tuple[Recovery, tuple[Action, ...]]:
+    """The state behind an event, and what is to be done.
+
+    Raises ValueError for an event that answers nothing: the outcome of an action that is not under way, a replica that is not
+    assigned.  After `GiveUp` every event leads nowhere.
+    """
+    if state.ended:
+        return state, ()
+    match event:
+        case MetadataWritten():
+            if state.writing is None:
+                raise ValueError("no metadata is being written")
+            state = replace(state, written=state.writing, writing=None)
+        case MetadataLost(reason):
+            return replace(state, ended=True), (GiveUp(reason),)
+        case Connected(node, session_id) if session_id > state.session_id:
+            reason = f"{node} is in session {session_id}, which is later than this one, {state.session_id}"
+            return replace(state, ended=True), (GiveUp(reason),)
+        case Connected():
+            state = _connected(state, event)
+        case Failed(node, reason):
+            one = _of(state, node)
+            state = _with(state, Replica(node, one.last, in_session=one.in_session, reason=reason))
+        case _:
+            state = _done(state, event)
+    return _advance(_vote(state))
+
+
+def _of(state: Recovery, node: str) -> Replica:
+    if node not in state.replicas:
+        raise ValueError(f"partition {state.partition}: {node} is no replica of it")
+    return state.replicas[node]
+
+
+def _with(state: Recovery, one: Replica) -> Recovery:
+    return replace(state, replicas=MappingProxyType({**state.replicas, one.node: one}))
+
+
+def _connected(state: Recovery, event: Connected) -> Recovery:
+    """What the replica is, by the table above.  One that was in this session already goes on where it stopped."""
+    one = _of(state, event.node)
+    if one.phase is not Phase.ABSENT:
+        raise ValueError(f"partition {state.partition}: {event.node} is connected already")
+    last, held = one.last, event.max_transaction_id
+    cut_to, votes, marked = None, False, event.session_id == state.session_id
+    if marked:
+        pass
+    elif last is None or event.session_id < last.session_id or one.in_session:
+        cut_to = event.low_water_mark
+    elif last.closing_high_water_mark != UNRESOLVED:
+        cut_to = last.closing_high_water_mark
+    elif last.session_id < state.latest_session:
+        cut_to = event.low_water_mark
+    else:
+        votes = held >= event.low_water_mark
+    phase = Phase.PUBLISHED if cut_to is None or held <= cut_to else Phase.CUTTING
+    return _with(
+        state,
+        replace(
+            one,
+            phase=phase,
+            votes=votes,
+            high_water_mark=held,
+            cut_to=cut_to,
+            marked=marked,
+            in_session=one.in_session or marked,
+            reason="",
+        ),
+    )
+
+
+def _done(state: Recovery, event: Truncated | CaughtUp | MarkSet) -> Recovery:
+    one = _of(state, event.node)
+    match event, one.acting:
+        case Truncated(max_transaction_id=last), Truncate(transaction_id=cut_to):
+            if last > cut_to:
+                raise ValueError(f"{one.node}: {last} is the last transaction behind a cut to {cut_to}")
+            one = replace(one, phase=Phase.PUBLISHED, high_water_mark=last)
+        case CaughtUp(max_transaction_id=last), CatchUp(first=first, last=to):
+            if not first - 1 <= last <= to:
+                raise ValueError(f"{one.node}: {last} is the last transaction behind a copy of {first} to {to}")
+            one = replace(one, high_water_mark=last)
+        case MarkSet(), SetLowWaterMark():
+            one = replace(one, marked=True, in_session=True)
+        case _:
+            raise ValueError(f"{one.node}: {type(event).__name__} answers nothing; under way: {one.acting}")
+    return _with(state, replace(one, acting=None))
+
+
+def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int) -> int | None:
+    """The highest transaction, `lowest` at least, that `quorum` of the last replicas hold, or None while that is undecided.
+
+    `held`: the last transaction of each of the last replicas that have told; `absent`: how many have not.
+    """
+    for value in sorted({*held}, reverse=True):
+        holders = sum(one >= value for one in held)
+        if value < lowest or holders < quorum <= holders + absent:
+            return None
+        if holders >= quorum:
+            return value
+    return None
+
+
+def _vote(state: Recovery) -> Recovery:
+    voters = [one.high_water_mark for one in state.counted if one.votes and one.high_water_mark is not None]
+    if state.resolved is not None or not voters:
+        return state
+    held = [one.high_water_mark for one in state.counted if one.high_water_mark is not None]
+    mark = resolve(held, absent=state.absent, quorum=state.last_quorum, lowest=min(voters))
+    return state if mark is None else replace(state, resolved=mark)
+
+
+def _advance(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
+    """Whatever can be begun is begun."""
+    actions: list[Action] = []
+    for node in state.replicas:
+        one = state.replicas[node]
+        if one.acting is not None or one.phase in (Phase.ABSENT, Phase.RECOVERED):
+            continue
+        action = _next(state, one)
+        if action is not None:
+            actions.append(action)
+            state = _with(state, replace(one, acting=action))
+        elif one.marked and _held(one) >= _held_at_least(state):
+            state = _with(state, replace(one, phase=Phase.RECOVERED))
+    return _conclude(state, actions)
+
+
+def _held(one: Replica) -> int:
+    assert one.high_water_mark is not None, "it can be asked"
+    return one.high_water_mark
+
+
+def _held_at_least(state: Recovery) -> int:
+    assert state.resolved is not None, "no mark is set before the vote"
+    return state.resolved
+
+
+def _next(state: Recovery, one: Replica) -> Action | None:
+    """What a replica without an action has to do; None to wait, or when it is recovered."""
+    if one.phase is Phase.CUTTING:
+        assert one.cut_to is not None
+        return Truncate(one.node, one.cut_to)
+    mark = state.resolved
+    if mark is not None and not one.marked:
+        if _held(one) > mark:
+            return Truncate(one.node, mark)
+        return SetLowWaterMark(one.node, mark)
+    source = _source(state, one)
+    if source is None:
+        return None
+    last = _held(source) if mark is None else min(_held(source), mark)
+    return CatchUp(one.node, source.node, _held(one) + 1, last)
+
+
+def _source(state: Recovery, one: Replica) -> Replica | None:
+    """Whom a replica copies from: before the vote the nearest one ahead, afterwards one that has it all, else the nearest."""
+    mark = state.resolved
+    if mark is not None and _held(one) >= mark:
+        return None
+    ahead = [
+        other
+        for other in state.replicas.values()
+        if other.is_published and _held(other) > _held(one) and (mark is not None or other.last is not None)
+    ]
+    if not ahead:
+        return None
+    if mark is None:
+        return min(ahead, key=_held)
+    copying = {other.acting.source for other in state.replicas.values() if isinstance(other.acting, CatchUp)}
+    return min(ahead, key=lambda other: (_held(other) < mark, other.node in copying, _held(other)))
+
+
+def replica_states(state: Recovery) -> tuple[ReplicaState, ...]:
+    """What the metadata has to say of the replicas now that the mark is resolved, sorted by node."""
+    mark = _held_at_least(state)
+    return tuple(_replica_state(state, state.replicas[node], mark) for node in sorted(state.replicas))
+
+
+def _replica_state(state: Recovery, one: Replica, mark: int) -> ReplicaState:
+    if one.in_session or one.marked:
+        return ReplicaState(state.partition, one.node, state.session_id, UNRESOLVED)
+    if one.last is None:
+        return ReplicaState(state.partition, one.node, -1, mark)
+    if one.last.closing_high_water_mark != UNRESOLVED:
+        return one.last
+    # one that missed a session is cut to its own low-water mark: its storage's session is older than what stands here
+    return replace(one.last, session_id=state.latest_session, closing_high_water_mark=mark)
+
+
+def _conclude(state: Recovery, actions: list[Action]) -> tuple[Recovery, tuple[Action, ...]]:
+    """Metadata once a quorum is recovered, and behind it the session, and whoever comes late."""
+    if len(state.recovered) < state.quorum and not state.is_open:
+        return state, tuple(actions)
+    wanted = replica_states(state)
+    if state.writing is None and wanted != state.written:
+        actions.append(WriteMetadata(wanted))
+        state = replace(state, writing=wanted)
+    recorded = {one.node for one in state.written or () if one.session_id == state.session_id}
+    ready = [node for node in state.recovered if node in recorded and not state.replicas[node].joined]
+    if not state.is_open and len(ready) >= state.quorum:
+        actions.append(Open(_held_at_least(state), tuple(ready)))
+        state = replace(state, is_open=True)
+    elif state.is_open:
+        actions += [Join(node) for node in ready]
+    else:
+        ready = []
+    for node in ready:
+        state = _with(state, replace(state.replicas[node], joined=True))
+    return state, tuple(actions)
+
+
+def waits_for(state: Recovery) -> str:
+    """Why the session is not open, for people: who is missing, and what it would decide; empty when nothing is waited for."""
+    if state.is_open or state.ended:
+        return ""
+    missing = {node: one.reason for node, one in state.replicas.items() if one.phase is Phase.ABSENT}
+    gone = state.last_replicas - sum(one.last is not None for one in state.replicas.values())
+    who = [f"{node} ({reason})" for node, reason in missing.items()]
+    if gone:
+        who.append(f"{gone} that {'is' if gone == 1 else 'are'} no longer assigned")
+    whom = ", ".join(who) or "nobody"
+    if state.resolved is None:
+        held = sorted((_held(one) for one in state.counted), reverse=True)
+        if not any(one.votes for one in state.counted):
+            return f"no replica that may vote has told what it holds; missing: {whom}"
+        top = held[0]
+        holders = held.count(top)
+        return (
+            f"transaction {top} is held by {holders} of {state.last_replicas} replicas, {state.last_quorum} are a quorum,"
+            f" and {state.absent} have not told; missing: {whom}"
+        )
+    recovered = len(state.recovered)
+    if recovered < state.quorum:
+        return (
+            f"{recovered} of {len(state.replicas)} replicas are recovered to transaction {state.resolved}, {state.quorum} are"
+            f" needed; missing: {whom}"
+        )
+    return "the metadata is being written"

@@ -1,0 +1,112 @@
+"""Slips in the recovery of a partition; those in the vote by bytes stand with the rooms of nodes."""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+_RECOVERY = ("tests/quorum/test_recovery.py",)
+_FILE = "engine/quorum/recovery.py"
+
+QUORUM: tuple[Slip, ...] = (
+    Slip(
+        _FILE,
+        "holders < quorum <= holders + absent",
+        "holders < quorum < holders + absent",
+        _RECOVERY,
+        "a transaction that an absent replica may have made acknowledged is cut",
+    ),
+    Slip(
+        _FILE, "value < lowest or ", "", _RECOVERY, "what no voter decided about is the mark: acknowledged ones are cut"
+    ),
+    Slip(
+        _FILE,
+        "absent=state.absent, quorum=state.last_quorum",
+        "absent=0, quorum=state.last_quorum",
+        _RECOVERY,
+        "replicas that cannot be asked count as holding nothing",
+    ),
+    Slip(
+        _FILE,
+        "in_session=one.in_session or marked,",
+        "in_session=one.in_session,",
+        _RECOVERY,
+        "a replica whose answer was lost is written as closed though it took part",
+    ),
+    Slip(
+        _FILE,
+        "state = _with(state, Replica(node, one.last, in_session=one.in_session, reason=reason))",
+        "state = _with(state, Replica(node, one.last, reason=reason))",
+        _RECOVERY,
+        "a replica that failed is written as closed in the session it took part in",
+    ),
+    Slip(
+        _FILE,
+        "        if _held(one) > mark:\n            return Truncate(one.node, mark)\n",
+        "",
+        _RECOVERY,
+        "what lies behind the mark stays, and is taken for the session's own",
+    ),
+    Slip(
+        _FILE,
+        "if not state.is_open and len(ready) >= state.quorum:",
+        "if not state.is_open and len(state.recovered) >= state.quorum:",
+        _RECOVERY,
+        "the session opens before the metadata says who took part",
+    ),
+    Slip(
+        _FILE,
+        "if len(state.recovered) < state.quorum and not state.is_open:",
+        "if len(state.recovered) < state.quorum - 1 and not state.is_open:",
+        _RECOVERY,
+        "a minority opens a session",
+    ),
+    Slip(
+        _FILE,
+        "event.session_id < last.session_id",
+        "event.session_id < last.session_id - 1",
+        _RECOVERY,
+        "a storage that was restored from an older copy votes",
+    ),
+    Slip(
+        _FILE,
+        "votes = held >= event.low_water_mark",
+        "votes = True",
+        _RECOVERY,
+        "a replica that was far behind votes the others down",
+    ),
+    Slip(
+        _FILE,
+        "    elif last.session_id < state.latest_session:\n        cut_to = event.low_water_mark\n",
+        "",
+        _RECOVERY,
+        "a replica of an older session votes",
+    ),
+    Slip(
+        _FILE,
+        "replace(one.last, session_id=state.latest_session, closing_high_water_mark=mark)",
+        "replace(one.last, closing_high_water_mark=UNRESOLVED)",
+        _RECOVERY,
+        "a replica that missed the session votes in the next one",
+    ),
+    Slip(
+        _FILE,
+        "(mark is not None or other.last is not None)",
+        "True",
+        _RECOVERY,
+        "before the vote a replica copies from a new one",
+    ),
+    Slip(
+        _FILE,
+        "last = _held(source) if mark is None else min(_held(source), mark)",
+        "last = _held(source)",
+        _RECOVERY,
+        "a replica copies what lies behind the mark",
+    ),
+    Slip(
+        _FILE,
+        "or {\n        node: ReplicaState(partition, node, -1, UNRESOLVED) for node in nodes\n    }",
+        "or {}",
+        _RECOVERY,
+        "metadata that was lost takes the log with it",
+    ),
+)
