@@ -1,0 +1,100 @@
+"""Optimistic locks of a partition: which transaction last wrote under a lock, estimated from above, in bounded memory.
+
+A table of `size` slots.  A lock has three of them, by a chain of hashes.  Each slot holds the highest transaction that wrote
+under any of its locks, and whether a transaction that will write is in flight.  The estimate for a lock is the least of its
+three slots: never too low, so that no conflict is missed; too high when others share all three, which refuses an append for
+nothing.
+
+=======  ============================================  ================================  ====================
+kind     marked while in flight                        refuses when written since        its commit is noted
+=======  ============================================  ================================  ====================
+write    yes                                           yes                               yes
+read     no                                            yes                               no
+append   yes                                           no                                yes
+=======  ============================================  ================================  ====================
+
+A transaction whose locks touch a slot in flight has to wait until that one is decided, whatever its kind.
+
+Source: release 0.13.2; the design document describes the purpose.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DEFAULT_SIZE = 30_000
+"""Slots of a partition's table, in the release."""
+_HASHES = 3
+_WORD = 0xFFFFFFFF
+_POSITIVE = 0x3FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """The locks of one append, by kind, as ids (`formats.lock_id`)."""
+
+    write: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()
+    append: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.write or self.read or self.append)
+
+
+def slots_of(lock: int, size: int) -> tuple[int, ...]:
+    """The three slots of a lock in a table of `size`; some may be one."""
+    hashed, found = lock & _WORD, []
+    for _ in range(_HASHES):
+        hashed = (hashed * 1103515245 + 12345) & _WORD
+        found.append((hashed & _POSITIVE) % size)
+    return tuple(found)
+
+
+class LockTable:
+    """The locks of one partition.  Every slot begins at the high-water mark: who wrote before is not known any more."""
+
+    def __init__(self, high_water_mark: int, size: int = DEFAULT_SIZE) -> None:
+        """Raises ValueError for a table without slots."""
+        if size < 1:
+            raise ValueError(f"a table of locks with {size} slots")
+        self.size = size
+        self._written = array("q")
+        self._in_flight = bytearray()
+        self.reset(high_water_mark)
+
+    def reset(self, high_water_mark: int) -> None:
+        """Forget everything: every lock counts as written by this transaction, and nothing is in flight."""
+        self._written = array("q", [high_water_mark]) * self.size
+        self._in_flight = bytearray(self.size)
+
+    def _slots(self, locks: Iterable[int]) -> list[int]:
+        return [slot for lock in locks for slot in slots_of(lock, self.size)]
+
+    def begin(self, locks: Locks) -> bool:
+        """Mark what the append will write; False, and nothing is marked, when a slot of it is in flight already."""
+        writing = self._slots((*locks.write, *locks.append))
+        if any(self._in_flight[slot] for slot in (*writing, *self._slots(locks.read))):
+            return False
+        for slot in writing:
+            self._in_flight[slot] = 1
+        return True
+
+    def last_written(self, locks: Locks) -> int:
+        """No lower than the last transaction that wrote under one of the write or read locks; -1 without such."""
+        return max(
+            (min(self._written[slot] for slot in slots_of(lock, self.size)) for lock in (*locks.write, *locks.read)),
+            default=-1,
+        )
+
+    def commit(self, locks: Locks, transaction_id: int) -> None:
+        """The append is this transaction, which is later than every one before; nothing of it is in flight any more."""
+        for slot in self._slots((*locks.write, *locks.append)):
+            self._written[slot] = transaction_id
+            self._in_flight[slot] = 0
+
+    def give_up(self, locks: Locks) -> None:
+        """The append was refused or failed."""
+        for slot in self._slots((*locks.write, *locks.append)):
+            self._in_flight[slot] = 0

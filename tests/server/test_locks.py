@@ -1,0 +1,115 @@
+"""Optimistic locks: the slots of the release, each kind against each other, and never an estimate that is too low."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzctl.engine.server.locks import DEFAULT_SIZE, Locks, LockTable, slots_of
+from waltzctl.formats.lock_id import lock_id
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "slots"),
+    [
+        ("test", 1, (19840, 3401, 7710)),
+        ("lock", 0, (17880, 23681, 15910)),
+        ("account", 1234567890123, (16158, 13935, 12940)),
+    ],
+)
+def test_slots_of_the_release(name: str, number: int, slots: tuple[int, ...]) -> None:
+    assert slots_of(lock_id(name, number), DEFAULT_SIZE) == slots
+
+
+KINDS = ("write", "read", "append")
+
+
+def of(kind: str, *locks: int) -> Locks:
+    return Locks(**{kind: locks})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_each_kind_against_each_other(kind: str, other: str) -> None:
+    """In flight: everything waits for what writes.  Committed: a write or read lock sees it, an append lock does not."""
+    table = LockTable(9, 100)
+    assert table.begin(of(other, 7))
+    assert table.begin(of(kind, 7)) is (other == "read")
+    table = LockTable(9, 100)
+    table.begin(of(other, 7))
+    table.commit(of(other, 7), 10)
+    seen = {"append": -1}.get(kind, 9 if other == "read" else 10)
+    assert table.last_written(of(kind, 7)) == seen
+    assert table.begin(of(kind, 7))
+
+
+def test_what_is_refused_marks_nothing() -> None:
+    table = LockTable(-1, 1000)
+    assert table.begin(of("write", 1))
+    assert not table.begin(Locks(write=(2, 3), read=(1,), append=(4,)))
+    assert table.begin(Locks(write=(2, 3), append=(4,)))
+    table.give_up(of("write", 1))
+    assert table.begin(of("read", 1))
+    assert table.last_written(of("write", 1)) == -1
+
+
+def test_the_highest_of_several_locks_is_told() -> None:
+    table = LockTable(3, 100_000)
+    for lock, transaction in ((1, 5), (2, 8)):
+        table.begin(of("write", lock))
+        table.commit(of("write", lock), transaction)
+    assert [table.last_written(of("read", lock)) for lock in (1, 2, 3)] == [5, 8, 3]
+    assert table.last_written(Locks(write=(1,), read=(2,), append=(3,))) == 8
+    assert table.last_written(Locks(append=(1, 2))) == -1
+
+
+def test_a_parent_that_is_read_and_a_child_that_is_appended_to() -> None:
+    table, parent, child = LockTable(-1), lock_id("parent", 1), lock_id("child", 1)
+    for transaction, locks in enumerate((Locks(write=(parent, child)), *[Locks(read=(parent,), append=(child,))] * 3)):
+        assert table.begin(locks)
+        assert table.last_written(locks) <= 0
+        table.commit(locks, transaction)
+    assert table.last_written(Locks(write=(parent, child))) == 3
+
+
+def test_a_reset_counts_everything_as_written() -> None:
+    table = LockTable(-1, 10)
+    table.begin(of("write", 1))
+    table.reset(7)
+    assert table.begin(of("write", 1))
+    assert table.last_written(of("read", 12345)) == 7
+
+
+def test_a_small_table_refuses_too_much_and_never_too_little() -> None:
+    """The release: with 300 slots the first false conflict comes behind at least one and fewer than 101 locks."""
+    chance, table, behind = random.Random(5), LockTable(-1, 300), 0
+    for transaction in range(101):
+        lock = lock_id("account", chance.getrandbits(62))
+        if table.last_written(of("write", lock)) >= 0:
+            break
+        behind += 1
+        table.commit(of("write", lock), transaction)
+    assert 1 <= behind < 101
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from(["write", "append"])), max_size=40),
+    st.integers(1, 30),
+    st.integers(-1, 5),
+)
+def test_the_estimate_is_never_too_low(commits: list[tuple[int, str]], size: int, mark: int) -> None:
+    table, last = LockTable(mark, size), {}
+    for transaction, (lock, kind) in enumerate(commits, mark + 1):
+        assert table.begin(of(kind, lock))
+        table.commit(of(kind, lock), transaction)
+        last[lock] = transaction
+    for lock in range(21):
+        assert last.get(lock, mark) <= table.last_written(of("read", lock)) <= mark + len(commits)
+
+
+def test_a_table_without_slots() -> None:
+    with pytest.raises(ValueError, match="0 slots"):
+        LockTable(-1, 0)
