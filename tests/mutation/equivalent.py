@@ -290,7 +290,44 @@ _REPAIR = (
 _COMPARISON = "engine/log/index_comparison.py"
 _PROVEN_BELOW = "by_index = proven.with_data if too_long and segment == proven.index_with_data else 0"
 _GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
+_FURTHER = (
+    "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
+)
+_NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
+_NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
 _LOG = (
+    Equivalent(
+        "engine/log/index.py",
+        "IndexReader.entries",
+        _NO_ENTRY,
+        _NO_ENTRY.replace("count <= 0", "count < 0"),
+        "no entry is read where none is asked for",
+    ),
+    *(
+        Equivalent(
+            "engine/log/index.py",
+            function,
+            old,
+            old.replace(bound, other),
+            "no file has as many entries",
+        )
+        for function, old in (("IndexReader.entries", _NO_ENTRY), ("IndexReader.read_into", _NO_BYTES))
+        for bound, other in (("> _FARTHEST", ">= _FARTHEST"), ("_FARTHEST", "(_FARTHEST) + 1"))
+    ),
+    Equivalent(
+        "engine/log/index.py",
+        "IndexReader.entry",
+        "found = self.entries(transaction_id, 1)",
+        "found = self.entries(transaction_id, 2)",
+        "only the first is looked at",
+    ),
+    Equivalent(
+        "engine/log/parts.py",
+        "cut",
+        _FURTHER,
+        _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
+        "two records do not begin one byte apart",
+    ),
     Equivalent(
         "engine/log/index.py",
         "last_proven",
