@@ -5,6 +5,7 @@ Ids are transaction ids; a range is its first one and the one behind its last.  
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 Ids = tuple[int, int]
@@ -171,3 +172,20 @@ Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGo
 def count(ids: tuple[Ids, ...]) -> int:
     """How many ids."""
     return sum(stop - first for first, stop in ids)
+
+
+def without(wanted: Ids, held: Iterable[Ids]) -> list[Ids]:
+    """The parts of a range of ids that no range of `held` covers, in order."""
+    rest: list[Ids] = []
+    first, stop = wanted
+    for low, high in sorted(held):
+        if high <= first:
+            continue
+        if low >= stop:
+            break
+        if low > first:
+            rest.append((first, low))
+        first = max(first, high)
+    if first < stop:
+        rest.append((first, stop))
+    return rest

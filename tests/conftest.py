@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Java processes that live for seconds: compiling for long runs is most of what they would do."""
 COUNTS = "crash states"
 """Property of a test's report: what the crash harness counted.  It is summed up here, because only this file is loaded by the
 process that prints the summary when tests run in several."""
@@ -60,12 +58,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _into_memory()
-    for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-        os.environ.setdefault(name, SHORT_LIVED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the thorough variants that take minutes")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests that share a Spark session or a cluster run in one process; otherwise each process would start its own."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+            raise pytest.UsageError(f"{item.nodeid} does not stay in its group: pytest-xdist does not know this pytest")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
-from waltzctl.engine.storage.evidence import Evidence
-from waltzctl.engine.storage.loss_ledger import without
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap, without
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,14 @@ from waltzctl.engine.spark.handshake import check_workers
 from waltzctl.engine.spark.java import prepare_java
 from waltzctl.engine.spark.spark_errors import first_line, of_spark, said_at_start
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
+from waltzctl.engine.spark.worker_python import write_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PORTS = {"spark": 7077, "sc": 15002}
+_PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+"""Variables that say what Spark starts for its workers, and for those that plan with a data source."""
 _PATIENCE = 10.0
 """Seconds that a master may take to answer a connection."""
 _QUIET_LOG = """rootLogger.level = error
@@ -58,13 +61,15 @@ def open_session(options: SparkOptions) -> Session:
                 builder: Any = SparkSession.builder.remote(options.where)
             else:
                 prepare_java()
-                _prepare_environment(options)
+                _prepare_environment(options, directory)
                 builder = SparkSession.builder.master(options.where)
             for key, value in _settings(options, directory):
                 builder = builder.config(key, value)
             with _quiet_start():
                 spark = builder.appName("waltzctl").getOrCreate()
             stack.callback(_stop, spark)
+            if options.local:
+                stack.callback(os.environ.update, dict.fromkeys(_PYTHONS, sys.executable))  # the launcher goes with it
             if not options.local:
                 _ship(spark, options, directory)
             session = Session(spark, options, contextlib.ExitStack())
@@ -97,10 +102,10 @@ def _check_master(where: str) -> None:
     raise ClusterError(f"{where}: nobody answers: {refused}", advice="is the master right, and does it run?")
 
 
-def _prepare_environment(options: SparkOptions) -> None:
+def _prepare_environment(options: SparkOptions, directory: Path) -> None:
     """What the Java process that is started here, and the workers that it starts, inherit."""
     if options.local:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ |= dict.fromkeys(_PYTHONS, str(write_launcher(directory)))
         paths = [str(shipping.root()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -58,7 +58,7 @@ _STORAGE = (
         "fewer at once is as good; more than 1024 the system refuses",
     ),
     Equivalent(
-        "engine/storage/evidence.py",
+        "engine/log/evidence.py",
         "evidence",
         "if segment.entries and first + segment.entries > without_data:",
         "if segment.entries and first + segment.entries >= without_data:",
@@ -436,10 +436,10 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),
     "engine/storage/append.py": ("DEFAULT_BATCH", "BATCH_BYTES"),
-    "engine/storage/evidence.py": ("_CHUNK",),
+    "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),
-    "engine/storage/places.py": ("SMALL", "LARGE"),
+    "engine/log/places.py": ("SMALL", "LARGE"),
     "engine/storage/segment_reader.py": ("READ_AHEAD", "LIST_BYTES"),
     "engine/storage/segment_recovery.py": ("CHECKPOINTS_TRIED",),
 }

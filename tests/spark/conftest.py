@@ -9,10 +9,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
+from tests.spark import class_archive
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waltzctl.engine.spark.spark_session import Session
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("xdist_group") is not None:  # it starts Java
+        class_archive.use()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.spark import class_archive
 from waltzctl.engine.spark.java import prepare_java
 
 HOME = Path(pyspark.__file__).parent
@@ -25,6 +26,7 @@ class Daemon:
     def __init__(self, arguments: list[str], directory: Path) -> None:
         environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_REMOTE")}
         environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment["JAVA_TOOL_OPTIONS"] = class_archive.java_options()  # which the executors of a worker inherit
         directory.mkdir(parents=True)
         self.lines: list[str] = []
         self._said = threading.Condition()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.running_cluster import Cluster, running_cluster
+from waltzctl.engine.spark.worker_python import write_launcher
 
 pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
@@ -24,11 +25,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
+PYTHON = ""
+"""What workers are started with."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def python(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global PYTHON
+    PYTHON = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of its own, as a command or a script has one; workers get no path to this checkout from it."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": PYTHON,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -37,7 +48,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def beside(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of a program of somebody's, in its own directory, with waltzctl installed as it is."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYSPARK_PYTHON": PYTHON, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True)
 
 
@@ -56,44 +67,6 @@ def test_verify_on_a_cluster_of_two_workers_finds_what_verify_finds_here(cluster
     assert findings(there.stdout) == findings(here.stdout) != []
     for worker in cluster.workers:
         worker.wait_for(r"Asked to (launch executor)")
-
-
-_DATA_SOURCE = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from waltzctl.engine.spark import shipping
-from waltzctl.engine.spark.data_source import WaltzDataSource
-
-builder = SparkSession.builder.master(sys.argv[1])
-spark = builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.addPyFile(str(shipping.write_archive(Path(sys.argv[2]))))
-spark.dataSource.register(WaltzDataSource)
-frame = spark.read.format("waltz").option("splitSize", "2000").load(sys.argv[3])
-print("COUNT", frame.where("finding is null").count())
-
-
-def where(batches):
-    import pyarrow, waltzctl.engine
-    for batch in batches:
-        yield pyarrow.RecordBatch.from_pydict({"code": [waltzctl.engine.__file__]})
-
-
-code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
-print("CODE", all("code.zip" in row.code for row in code))
-spark.stop()
-"""
-
-
-def test_the_data_source_reads_with_code_that_was_sent_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(_DATA_SOURCE)
-    path = ROOT / "fixtures" / "clean-released" / "storage"
-    done = run(str(script), cluster.master, str(tmp_path / "code.zip"), str(path))
-    assert done.returncode == 0, done.stderr
-    records = json.loads(run("-m", "waltzctl", "verify", str(path), "--format", "json").stdout)[-1]["records"]
-    assert f"COUNT {records}" in done.stdout
-    assert "CODE True" in done.stdout
 
 
 def test_verify_through_spark_connect_finds_the_same(cluster: Cluster) -> None:
@@ -153,6 +126,14 @@ def mine(batches):
         yield pyarrow.RecordBatch.from_pydict({"mine": [engine.MINE and formats.MINE]})
 
 
+def where(batches):
+    import pyarrow, waltzctl.engine
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"code": [waltzctl.engine.__file__]})
+
+
+code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
+print("CODE", all(sys.argv[1].startswith("local") or "code.zip" in row.code for row in code))
 print("MINE", all(row.mine for row in spark.range(0, 2, 1, 2).mapInArrow(mine, "mine boolean").collect()))
 spark.stop()
 """
@@ -175,6 +156,7 @@ def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(
     records = json.loads(run("-m", "waltzctl", "verify", str(path), "--format", "json").stdout)[-1]["records"]
     assert f"COUNT {records}" in done.stdout
     assert "MINE True" in done.stdout
+    assert "CODE True" in done.stdout
     started = beside(
         tmp_path,
         "-c",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.class_archive import SHORT_LIVED
 from waltzctl.engine.errors import UnavailableError
 from waltzctl.engine.spark import java
 
@@ -83,7 +84,8 @@ def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "waltzctl", "verify", "fixtures/flipped-bit/storage", "--format", "ndjson",
          "--engine", "spark", "--master", "local[1]"],
-        cwd=ROOT, env={"PATH": str(tools), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        cwd=ROOT,
+        env={"PATH": str(tools), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "SPARK_SUBMIT_OPTS": SHORT_LIVED},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 4, done.stderr

@@ -22,7 +22,7 @@ def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
             row |= {"partition": 0, "transaction_id": number, "header": 0, "data": bytes(1 << 20)}
             row["request_id"] = {"client": 1, "generation": 1, "partition": 0, "sequence": number}
             yield pa.RecordBatch.from_pylist([row], schema=batch.schema)
-            time.sleep(0.2)
+            time.sleep(0.02)
 
 
 def _fails_once(lost: str) -> Callable[[Iterator[Any]], Iterator[Any]]:

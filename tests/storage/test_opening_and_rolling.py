@@ -30,6 +30,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
 )
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.storage import append, partition_recovery
 from waltzctl.engine.storage.append import AppendSession, PendingRecord, append_lines, grouped
@@ -40,7 +41,6 @@ from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.partition_recovery import renew_last_index
 from waltzctl.engine.storage.segment_files import ActiveSegment, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.control import FLAG_AVAILABLE, Layout, decode_control
 from waltzctl.formats.fence import fence_file_size
 from waltzctl.formats.request_id import RequestId
