@@ -1,0 +1,81 @@
+"""Connections to storage nodes: one for each node, shared by all partitions of the server, made when somebody wants it.
+
+Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
+
+
+class Storage(Protocol):
+    """What a store session asks of a node; `engine.client.storage_client.StorageClient` is one."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+    async def last_session_info(self, session_id: int, partition: int, *, offline: bool = False) -> SessionInfo:
+        """Let the session in, and tell the one before."""
+
+    async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
+        """The last transaction."""
+
+    async def set_low_water_mark(
+        self, session_id: int, partition: int, low_water_mark: int, *, offline: bool = False
+    ) -> None:
+        """Begin the session."""
+
+    async def truncate(self, session_id: int, partition: int, transaction_id: int, *, offline: bool = False) -> int:
+        """Keep transactions up to this one."""
+
+    async def records(
+        self, session_id: int, partition: int, first_transaction_id: int, max_count: int
+    ) -> tuple[WireRecord, ...]:
+        """Records from a transaction on."""
+
+    async def append(
+        self, session_id: int, partition: int, records: Sequence[WireRecord], *, offline: bool = False
+    ) -> None:
+        """Append records; durable on return."""
+
+    def start_append_encoded(
+        self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
+    ) -> asyncio.Future[Any]:
+        """As `append`, for records in wire form, sent at once: what is started first arrives first."""
+
+
+Connect = Callable[[str], Awaitable[Storage]]
+"""Connects to a node by its name, ``host:port``.  Raises PeerError or RemoteError."""
+
+
+class StorageNodes:
+    """The connections of one server."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._connections: dict[str, asyncio.Task[Storage]] = {}
+
+    async def get(self, node: str) -> Storage:
+        """The connection to a node.  Raises what connecting raises."""
+        found = self._connections.get(node)
+        if found is None or (found.done() and (found.cancelled() or found.exception() or found.result().closed)):
+            found = asyncio.ensure_future(self._connect(node))
+            self._connections[node] = found
+        return await asyncio.shield(found)
+
+    async def close(self) -> None:
+        """Close them all."""
+        connections, self._connections = self._connections, {}
+        for task in connections.values():
+            task.cancel()
+        for result in await asyncio.gather(*connections.values(), return_exceptions=True):
+            if not isinstance(result, BaseException):
+                await result.close()

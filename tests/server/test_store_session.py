@@ -1,0 +1,184 @@
+"""Store sessions over real storage nodes: quorum, replicas that go and come back, one writer at a time, verified copies."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.node.running import LOOPS, run
+from tests.server.storing import PARTITION, Cluster, held, records, running_cluster, until
+from waltzctl.engine.server.store_session import SessionOptions, StoreSession, StoreSessionClosedError
+from waltzctl.formats.znodes import UNRESOLVED
+
+
+@LOOPS
+def test_batches_are_committed_in_order_and_stand_on_every_replica(tmp_path: Path, loop: str) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            assert await session.open() == -1
+            committed = [session.append(records(first, 3)) for first in range(0, 90, 3)]
+            assert [await one for one in committed] == list(range(2, 90, 3))
+            assert (session.high_water_mark, session.next_transaction_id, session.undecided) == (89, 90, 0)
+            assert list(await session.read(85, 100)) == records(85, 5)
+            assert await session.read(90, 5) == ()
+            await until(lambda: all(one.acknowledged == 89 for one in session._replicas.values()))
+            assert (await held(cluster, session.session_id)) == dict.fromkeys(cluster.names, records(0, 90))
+            states = {(one.session_id, one.closing_high_water_mark) for one in cluster.metadata.replicas}
+            assert states == {(session.session_id, UNRESOLVED)}
+
+    run(work(), loop)
+
+
+def test_one_of_three_may_be_missing_and_catches_up_when_it_returns(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            lost = cluster.names[1]
+            await cluster.stop(lost)
+            async with cluster.session(
+                SessionOptions(first_retry=0.01, longest_retry=0.05, kept=4, copied=16)
+            ) as session:
+                assert await session.open() == -1
+                for first in range(0, 100, 2):
+                    await session.append(records(first, 2))
+                assert session.high_water_mark == 99
+                await cluster.start(lost)
+                await until(lambda: session._replicas[lost].acknowledged == 99)
+                assert await session.append(records(100, 1)) == 100
+                await until(lambda: session._replicas[lost].acknowledged == 100)
+                found = await held(cluster, session.session_id)
+                assert found == dict.fromkeys(cluster.names, records(0, 101))
+                assert {one.session_id for one in cluster.metadata.replicas} == {session.session_id}
+
+    run(work())
+
+
+def test_a_replica_that_fails_under_load_returns_into_the_open_session(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            done = []
+            for first in range(0, 300, 5):
+                if first in (50, 150):
+                    await cluster.stop(cluster.names[first // 100])
+                if first in (100, 200):
+                    await cluster.start(cluster.names[first // 200])
+                    name = cluster.names[first // 200]
+                    await until(lambda name=name: session._replicas[name].takes_part)
+                done.append(session.append(records(first, 5)))
+                if first % 25 == 0:
+                    await done[-1]
+            assert [await one for one in done][-1] == 299
+            await until(lambda: all(one.acknowledged == 299 for one in session._replicas.values()))
+            assert await held(cluster, session.session_id) == dict.fromkeys(cluster.names, records(0, 300))
+
+    run(work())
+
+
+def test_without_a_quorum_the_session_ends_and_what_was_undecided_is_found_by_the_next(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            async with cluster.session() as session:
+                await session.open()
+                await session.append(records(0, 10))
+                for name in cluster.names[1:]:
+                    await cluster.stop(name)
+                undecided = session.append(records(10, 5)) if session.is_open else None
+                await session.closed
+                if undecided is not None:
+                    with pytest.raises(StoreSessionClosedError, match=r"1 of 3 replicas take part, 2 are a quorum"):
+                        await undecided
+                with pytest.raises(StoreSessionClosedError):
+                    session.append(records(10, 1))
+            async with cluster.session() as session:
+                with pytest.raises(StoreSessionClosedError, match=r"did not open within 0.3 s: .*missing: 127"):
+                    await session.open(timeout=0.3)
+            await cluster.start(cluster.names[1])
+            async with cluster.session() as session:
+                mark = await session.open(timeout=20)
+                assert mark in (9, 14)
+                assert list(await session.read(0, 100)) == records(0, mark + 1)
+                assert await session.append(records(mark + 1, 2, client=2)) == mark + 2
+
+    run(work())
+
+
+def test_a_later_session_shuts_the_earlier_one_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as old:
+            await old.open()
+            await old.append(records(0, 5))
+            async with cluster.session() as new:
+                assert await new.open() == 4
+                late = old.append(records(5, 1)) if old.is_open else None
+                assert await new.append(records(5, 3, client=2)) == 7
+                if late is not None:
+                    with pytest.raises(StoreSessionClosedError):
+                        await late
+                await asyncio.wait_for(old.closed, 20)
+                assert list(await new.read(0, 10)) == records(0, 5) + records(5, 3, client=2)
+
+    run(work())
+
+
+def test_a_session_that_lost_its_metadata_does_not_open(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            cluster.metadata = type(cluster.metadata)(2, 99, ())
+            with pytest.raises(StoreSessionClosedError, match="session 99 is later"):
+                await session.open()
+
+    run(work())
+
+
+def test_records_that_do_not_follow_are_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path, 1) as cluster, cluster.session() as session:
+            with pytest.raises(StoreSessionClosedError, match="not open"):
+                session.append(records(0, 1))
+            await session.open()
+            for wrong in ([], records(1, 1), [*records(0, 1), *records(2, 1)]):
+                with pytest.raises(ValueError, match="has to begin at 0"):
+                    session.append(wrong)
+            assert await session.append(records(0, 1)) == 0
+
+    run(work())
+
+
+def _damage(cluster: Cluster, name: str, transaction_id: int) -> None:
+    """Change a byte of a record's data on a node's disk."""
+    text = f"1: transaction {transaction_id}".encode()
+    for path in (cluster.paths[name] / str(PARTITION)).glob("*.seg"):
+        content = path.read_bytes()
+        at = content.find(text)
+        if at >= 0:
+            path.write_bytes(content[:at] + b"X" + content[at + 1 :])
+
+
+def test_a_damaged_record_is_not_copied_and_another_replica_gives_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            first, _, late = cluster.names
+            await cluster.stop(late)
+            async with cluster.session(
+                SessionOptions(first_retry=0.01, longest_retry=0.05, kept=1, copied=8)
+            ) as session:
+                await session.open()
+                for n in range(40):
+                    await session.append(records(n, 1))
+                _damage(cluster, first, 20)
+                await cluster.start(late)
+                await until(lambda: session._replicas[late].acknowledged == 39)
+                found = await _read(cluster, late, session)
+                assert found == records(0, 40)
+
+    run(work())
+
+
+async def _read(cluster: Cluster, name: str, session: StoreSession) -> list[object]:
+    client = await cluster.connect(name)
+    try:
+        return list(await client.records(session.session_id, PARTITION, 0, 100))
+    finally:
+        await client.close()
