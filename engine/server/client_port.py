@@ -1,0 +1,307 @@
+"""The port for clients of a log server: from frames to partitions, and what they have to say back.
+
+Feeds are granted and never pushed: a client says how far it is and is sent what follows, then told that the feed is suspended,
+and asks again.  An append, and a request for a feed, of a connection that has not mounted the partition, or that a later
+connection of the same client has replaced, is passed over; the client learns of it by its next mount.
+
+Source: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.connection import HEADER, Connection, Received
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.port import Port
+from waltzctl.engine.server.locks import Locks
+from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.engine.server.store_partition import PartitionClosedError
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, check_header, decode_frame_header
+from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
+from waltzctl.formats.wire.primitives import Limits, MessageError
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a server knows beside its partitions.
+
+    `connectivity`: whether each storage node of the cluster answers.  `prefer`: hold partitions by preference, or no longer;
+    returns whether that could be noted.
+    """
+
+    connectivity: Callable[[], Coroutine[Any, Any, tuple[tuple[str, bool], ...]]]
+    prefer: Callable[[tuple[int, ...], bool], Coroutine[Any, Any, bool]]
+
+
+class ClientPort(Port):
+    """The port for clients."""
+
+    name = "client port"
+
+    def __init__(
+        self, partitions: Mapping[int, Partition], answers: Answers, *, limits: PortLimits, log: logging.Logger
+    ) -> None:
+        """`partitions`: those that are served here now; whoever owns the mapping changes it."""
+        self.partitions, self.answers = partitions, answers
+        super().__init__(limits=limits, log=log, memory=limits.memory)
+
+    def _follow_limits(self) -> None:
+        self.budget.capacity = self.limits.memory
+
+    def _connection(self, peer: str) -> Connection:
+        return ClientConnection(self, peer)
+
+
+class ClientConnection(Connection):
+    """A client; a reader of feeds (`engine.server.partition.Reader`) for each that it was granted."""
+
+    MAGIC: ClassVar[Magic] = Magic.CLIENT
+    GREETING: ClassVar[Hello] = Hello(wire.CLIENT_VERSIONS, WALTZ_SERVER)
+
+    def __init__(self, port: ClientPort, peer: str) -> None:
+        limits = port.limits
+        super().__init__(
+            port,
+            peer,
+            max_body=limits.max_body,
+            most_requests=limits.connection_requests,
+            most_bytes=limits.connection_bytes,
+        )
+        self._client_port = port
+        self._limits = Limits(max_data=limits.max_body)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._taken = asyncio.Event()
+        self._taken.set()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            wire.MountRequest: self._mount,
+            wire.AppendRequest: self._append,
+            wire.FeedRequest: self._feed,
+            wire.TransactionDataRequest: self._data,
+            wire.FlushRequest: self._flush,
+            wire.HighWaterMarkRequest: self._high_water_mark,
+            wire.CheckStorageConnectivityRequest: self._connectivity,
+            wire.ServerPartitionsAssignmentRequest: self._assignment,
+            wire.AddPreferredPartitionRequest: self._prefer,
+            wire.RemovePreferredPartitionRequest: self._prefer,
+            wire.ServerPartitionsHealthRequest: self._health,
+        }
+
+    # ---- frames --------------------------------------------------------------------------------------------------------
+
+    def _may_be_long(self, kind: int) -> bool:
+        return kind == wire.AppendRequest.TYPE
+
+    def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
+        assert self.version is not None
+        while end - start >= HEADER:
+            header = decode_frame_header(received[start : start + HEADER])
+            try:
+                check_header(header, self.MAGIC, self.version, self._max_body)
+            except FrameError as error:
+                self._refuse(str(error), received, start, end)
+                return end, 0
+            behind = start + HEADER + header.length
+            if behind > end:
+                return start, HEADER + header.length
+            if header.length:
+                self._message(received, start + HEADER, behind)
+                if self._closing:
+                    return end, 0
+            start = behind
+        return start, FRAME_HEADER.size if start < end else 0
+
+    def _message(self, received: Received, start: int, end: int) -> None:
+        assert self.version is not None
+        body = bytes(received[start:end])
+        try:
+            message = wire.decode(body, self.version, limits=self._limits)
+            handler = self._handlers.get(type(message))
+            if handler is None:
+                raise MessageError(f"{type(message).__name__} is nothing that a client sends")
+        except MessageError as error:
+            self._refuse(f"a corrupted message: {error}", received, start, end)
+            return
+        handler(message)
+
+    def _say(self, message: wire.ServerResponse) -> None:
+        assert self.version is not None
+        self.answer(wire.encode(message, self.version))
+
+    def _partition(self, request_id: RequestId) -> Partition | None:
+        return self._client_port.partitions.get(request_id.partition)
+
+    def _mine(self, request_id: RequestId) -> Partition | None:
+        """The partition, if this connection is the one through which the client mounted it."""
+        found = self._partition(request_id)
+        return found if found is not None and found.is_registered(request_id.client, self) else None
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that takes time; it counts as a request under way."""
+        self._begin(1, 0)
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, PartitionClosedError):
+            self._port.log.info("%s: %s", self.peer, error)
+        elif error is not None:
+            self._port.log.error("%s", self.peer, exc_info=error)
+            self.close()
+        if not self._lost:
+            self.send()
+        self._done(1, 0)
+
+    def _drop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for partition in self._client_port.partitions.values():
+            partition.forget(self)
+        self._taken.set()
+
+    # ---- feeds ---------------------------------------------------------------------------------------------------------
+
+    async def writable(self) -> None:
+        """Wait until the peer takes more."""
+        while self.open and self.share.queued > self._port.output_each // 2:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def feed(self, headers: Sequence[RecordHeader]) -> None:
+        """Send transactions."""
+        for one in headers:
+            self._say(wire.FeedData(one.request_id, one.transaction_id, one.header))
+        self.send()
+
+    def _go_on(self) -> None:
+        self._taken.set()
+
+    def _mount(self, request: wire.MountRequest) -> None:
+        partition = self._partition(request.request_id)
+        if partition is None:
+            self._say(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
+            return
+        asked = request.request_id
+        partition.register(asked.client, asked.generation, request.connection_sequence, self)
+        self._begin_task(self._mounted(partition, request))
+
+    async def _mounted(self, partition: Partition, request: wire.MountRequest) -> None:
+        try:
+            behind = await partition.flush() - request.client_high_water_mark
+            state = wire.MountState.READY if behind >= 0 else wire.MountState.CLIENT_AHEAD
+            await partition.feed(self, request.client_high_water_mark, behind)
+        except PartitionClosedError:
+            state = wire.MountState.NOT_READY
+        self._say(wire.MountResponse(request.request_id, state))
+
+    def _feed(self, request: wire.FeedRequest) -> None:
+        partition = self._mine(request.request_id)
+        if partition is not None:
+            self._begin_task(self._granted(partition, request))
+
+    async def _granted(self, partition: Partition, request: wire.FeedRequest) -> None:
+        position = request.client_high_water_mark
+        if position > partition.high_water_mark:
+            self.close()  # it is ahead of the log
+            return
+        count = max(partition.high_water_mark - position, partition.options.feed)
+        await partition.feed(self, position, count)
+        self._say(wire.FeedSuspended(request.request_id))
+
+    # ---- appends and data ----------------------------------------------------------------------------------------------
+
+    def _append(self, request: wire.AppendRequest) -> None:
+        if not request.data_ok:
+            self._port.complain(f"{self.peer}: closed: append {request.request_id}: the data's checksum is wrong")
+            self.close()
+            return
+        partition = self._mine(request.request_id)
+        if partition is None:
+            return
+
+        def refused(transaction_id: int) -> None:
+            if not self._lost:
+                self._say(wire.LockFailure(request.request_id, transaction_id))
+                self.send()
+
+        partition.append(
+            Append(
+                request.request_id,
+                request.client_high_water_mark,
+                Locks(request.write_locks, request.read_locks, request.append_locks),
+                request.header,
+                request.data,
+                request.checksum,
+                refused,
+            )
+        )
+
+    def _flush(self, request: wire.FlushRequest) -> None:
+        partition = self._partition(request.request_id)
+        if partition is not None:
+            self._begin_task(self._flushed(partition, request))
+
+    async def _flushed(self, partition: Partition, request: wire.FlushRequest) -> None:
+        self._say(wire.FlushResponse(request.request_id, await partition.flush()))
+
+    def _data(self, request: wire.TransactionDataRequest) -> None:
+        self._begin_task(self._found(self._partition(request.request_id), request))
+
+    async def _found(self, partition: Partition | None, request: wire.TransactionDataRequest) -> None:
+        number, transaction_id = request.request_id.partition, request.transaction_id
+        outcome: wire.TransactionData | wire.TransactionRefused
+        try:
+            if partition is None:
+                raise PartitionClosedError(f"partition {number} is not served here")
+            found = await partition.data(transaction_id)
+        except WaltzError as error:
+            outcome = wire.TransactionRefused(str(error))
+        else:
+            if found is None:
+                outcome = wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
+            else:
+                outcome = wire.TransactionData(*found)
+        self._say(wire.TransactionDataResponse(request.request_id, transaction_id, outcome))
+
+    def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
+        partition = self._partition(request.request_id)
+        mark = wire.UNKNOWN_HIGH_WATER_MARK if partition is None else partition.high_water_mark
+        self._say(wire.HighWaterMarkResponse(request.request_id, mark))
+
+    # ---- about the server ----------------------------------------------------------------------------------------------
+
+    def _connectivity(self, request: wire.CheckStorageConnectivityRequest) -> None:
+        async def answer() -> None:
+            nodes = await self._client_port.answers.connectivity()
+            self._say(wire.CheckStorageConnectivityResponse(request.request_id, nodes))
+
+        self._begin_task(answer())
+
+    def _assignment(self, request: wire.ServerPartitionsAssignmentRequest) -> None:
+        numbers = tuple(sorted(self._client_port.partitions))
+        self._say(wire.ServerPartitionsAssignmentResponse(request.request_id, numbers))
+
+    def _prefer(self, request: wire.AddPreferredPartitionRequest | wire.RemovePreferredPartitionRequest) -> None:
+        add = isinstance(request, wire.AddPreferredPartitionRequest)
+        kind = wire.AddPreferredPartitionResponse if add else wire.RemovePreferredPartitionResponse
+
+        async def answer() -> None:
+            done = bool(request.partitions) and await self._client_port.answers.prefer(request.partitions, add)
+            self._say(kind(request.request_id, done=done))
+
+        self._begin_task(answer())
+
+    def _health(self, request: wire.ServerPartitionsHealthRequest) -> None:
+        healthy = ((n, not one.store.state.waits_for) for n, one in sorted(self._client_port.partitions.items()))
+        self._say(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))

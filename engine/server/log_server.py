@@ -1,0 +1,102 @@
+"""A log server: the partitions that the cluster gave it, behind one port.
+
+Stop: nobody new is accepted, the partitions are closed (recoveries that wait for somebody are given up), the connections end, and
+those to storage nodes go last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from waltzctl.engine.errors import PeerError, RemoteError
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.server.client_port import Answers, ClientPort
+from waltzctl.engine.server.partition import Partition, PartitionOptions
+from waltzctl.engine.server.storage_nodes import Connect, StorageNodes
+from waltzctl.engine.server.store_partition import SessionMetadata, StorePartition
+from waltzctl.engine.server.store_session import SessionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a log server may use, and how it treats sessions and partitions."""
+
+    limits: PortLimits = field(default_factory=PortLimits)
+    partition: PartitionOptions = field(default_factory=PartitionOptions)
+    session: SessionOptions = field(default_factory=SessionOptions)
+
+
+class LogServer:
+    """A running server.  Belongs to the event loop in which it is started."""
+
+    def __init__(
+        self,
+        metadata: SessionMetadata,
+        connect: Connect,
+        answers: Answers | None = None,
+        *,
+        log: logging.Logger,
+        options: ServerOptions | None = None,
+    ) -> None:
+        """`connect` connects to a storage node, the cluster's key checked."""
+        self.options = options or ServerOptions()
+        self.partitions: dict[int, Partition] = {}
+        self._metadata, self._log = metadata, log
+        self._nodes = StorageNodes(connect)
+        self._port = ClientPort(
+            self.partitions,
+            answers or Answers(self.check_connectivity, _nowhere),
+            limits=self.options.limits,
+            log=log,
+        )
+
+    async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> tuple[str, int]:
+        """Listen; the address.  Raises ListenError."""
+        return await self._port.start(host, port, ssl_context)
+
+    async def assign(self, generations: Mapping[int, int]) -> None:
+        """Serve these partitions, each under its generation, and no others.
+
+        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.
+        """
+        gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
+        for number, generation in generations.items():
+            if number in self.partitions:
+                self.partitions[number].store.raise_generation(generation)
+                continue
+            store = StorePartition(
+                number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session
+            )
+            self.partitions[number] = Partition(store, log=self._log, options=self.options.partition)
+            self.partitions[number].start()
+        await asyncio.gather(*(one.close() for one in gone))
+
+    async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
+        """Whether each storage node of the partitions that are served here answers."""
+        names = {name for number in self.partitions for name in await self._metadata.assigned(number)}
+
+        async def answers(name: str) -> bool:
+            try:
+                await self._nodes.get(name)
+            except (PeerError, RemoteError):
+                return False
+            return True
+
+        ordered = sorted(names)
+        return tuple(zip(ordered, await asyncio.gather(*map(answers, ordered)), strict=True))
+
+    async def stop(self, seconds: float) -> None:
+        """End everything; clients have `seconds` to take their answers."""
+        await self._port.stop_accepting()
+        await self.assign({})
+        await self._port.drain(seconds)
+        await self._nodes.close()
+
+
+async def _nowhere(partitions: tuple[int, ...], preferred: bool) -> bool:
+    """Preferences of a server that no cluster manager knows."""
+    return False

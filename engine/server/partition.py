@@ -1,0 +1,307 @@
+"""A partition on a log server: appends under optimistic locks, feeds, data on demand.
+
+One task takes appends from a queue in the order of their arrival, lets those through whose locks allow it, and sends them to the
+store session in batches as large as they come.  What is committed is noted in the lock table and told to the feeds, in the order
+of the transactions.
+
+An append is answered by its own appearance in the feed, or by a lock failure; there is no other message.  A flush is answered
+when everything queued before it is decided, so that a client knows then that what it has not seen failed.  When a session ends
+with batches undecided, the next one tells by the request ids of the records which of them were written (release 0.13.2 goes by
+their number, weakness V14).
+
+Sources: design document *Waltz Server*; release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from waltzctl.engine.server.locks import DEFAULT_SIZE, Locks, LockTable
+from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
+from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
+from waltzctl.formats.wire.records import WireRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """`lock_slots`: of the lock table.  `batch`: appends that go to storage together, at most.  `in_flight`: such batches.
+
+    `feed`: transactions that a feed is granted at least.  `kept_headers`, `kept_bytes`: headers, and bytes of data, of the latest
+    transactions that are kept in memory.
+    """
+
+    lock_slots: int = DEFAULT_SIZE
+    batch: int = 256
+    in_flight: int = 16
+    feed: int = 100
+    kept_headers: int = 4096
+    kept_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One append.  `refused`: called with the conflicting transaction when a lock is in the way."""
+
+    request_id: RequestId
+    client_high_water_mark: int
+    locks: Locks
+    header: int
+    data: bytes
+    checksum: int
+    refused: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    done: asyncio.Future[int]
+
+
+class Reader(Protocol):
+    """Who takes a feed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+
+    async def writable(self) -> None:
+        """Wait until it takes more."""
+
+    def feed(self, headers: Sequence[RecordHeader]) -> None:
+        """Send transactions."""
+
+
+class Partition:
+    """One partition; `start` it, `close` it."""
+
+    def __init__(self, store: StorePartition, *, log: logging.Logger, options: PartitionOptions | None = None) -> None:
+        self.store, self._log = store, log
+        self.options = options or PartitionOptions()
+        self.high_water_mark = UNKNOWN_HIGH_WATER_MARK
+        self._queue: deque[Append | _Flush] = deque()
+        self._pending: deque[tuple[int, Append]] = deque()
+        self._batches = 0
+        self._locks: LockTable | None = None
+        self._headers: OrderedDict[int, RecordHeader] = OrderedDict()
+        self._data: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
+        self._data_bytes = 0
+        self._work = asyncio.Event()
+        self._advanced = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[int, tuple[int, int, object]] = {}
+
+    @property
+    def number(self) -> int:
+        """The partition."""
+        return self.store.partition
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._spawn(self._appends())
+
+    async def close(self) -> None:
+        """Stop: nothing more is answered."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store.close()
+        for item in self._queue:
+            if isinstance(item, _Flush) and not item.done.done():
+                item.done.set_exception(PartitionClosedError(f"partition {self.number} is closed on this server"))
+                item.done.exception()
+        self._queue.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, PartitionClosedError):
+            self._log.error("partition %d", self.number, exc_info=error)
+
+    # ---- connections ---------------------------------------------------------------------------------------------------
+
+    def register(self, client: int, generation: int, sequence: int, connection: object) -> None:
+        """A client mounts through a connection; that of a later generation, or a later one in the same, counts from then on."""
+        known = self._connections.get(client)
+        if known is None or (generation, sequence) >= known[:2]:
+            self._connections[client] = generation, sequence, connection
+
+    def is_registered(self, client: int, connection: object) -> bool:
+        """Whether the client mounted through this connection, and through no later one."""
+        known = self._connections.get(client)
+        return known is not None and known[2] is connection
+
+    def forget(self, connection: object) -> None:
+        """A connection is gone."""
+        for client in [one for one, known in self._connections.items() if known[2] is connection]:
+            del self._connections[client]
+
+    # ---- appending -----------------------------------------------------------------------------------------------------
+
+    def append(self, request: Append) -> None:
+        """Queue an append."""
+        self._queue.append(request)
+        self._work.set()
+
+    async def flush(self) -> int:
+        """The high-water mark when everything queued before this is decided.  Raises PartitionClosedError."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Flush(done))
+        self._work.set()
+        return await done
+
+    async def _appends(self) -> None:
+        while True:
+            session = await self.store.session()
+            await self._resolve(session)
+            try:
+                await self._feed_session(session)
+            except StoreSessionClosedError as error:
+                self._log.warning("%s", error)
+
+    async def _feed_session(self, session: StoreSession) -> None:
+        """Send what is queued to a session until it ends; raises StoreSessionClosedError then."""
+        ended: asyncio.Future[str] = session.closed
+        while True:
+            if ended.done():
+                raise StoreSessionClosedError(f"partition {self.number}: {ended.result()}")
+            self._work.clear()
+            if not self._send(session):
+                waiting: asyncio.Future[Any] = asyncio.ensure_future(self._work.wait())
+                try:
+                    await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+
+    def _send(self, session: StoreSession) -> bool:
+        """One step: a batch, or a flush; False when there is nothing to do before something is decided or queued."""
+        batch: list[WireRecord] = []
+        assert self._locks is not None
+        while self._queue and len(batch) < self.options.batch and self._batches < self.options.in_flight:
+            item = self._queue[0]
+            if isinstance(item, _Flush):
+                if batch or self._pending:
+                    break
+                self._queue.popleft()
+                if not item.done.done():
+                    item.done.set_result(self.high_water_mark)
+                continue
+            if item.locks and not self._locks.begin(item.locks):
+                if batch or self._pending:
+                    break
+                self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
+                self._locks.reset(self.high_water_mark)
+                continue
+            self._queue.popleft()
+            written = self._locks.last_written(item.locks) if item.locks else -1
+            if written > item.client_high_water_mark:
+                self._locks.give_up(item.locks)
+                item.refused(written)
+                continue
+            transaction_id = session.next_transaction_id + len(batch)
+            batch.append(WireRecord(transaction_id, item.request_id, item.header, item.data, item.checksum))
+            self._pending.append((transaction_id, item))
+        if not batch:
+            return False
+        self._batches += 1
+        committed = session.append(batch)
+        committed.add_done_callback(lambda future: self._decided(future, batch[-1].transaction_id))
+        return True
+
+    def _decided(self, committed: asyncio.Future[int], last: int) -> None:
+        """A batch is committed; what a session leaves undecided waits for the next one."""
+        if committed.cancelled() or committed.exception() is not None:
+            return
+        self._batches -= 1
+        while self._pending and self._pending[0][0] <= last:
+            transaction_id, item = self._pending.popleft()
+            self._commit(transaction_id, item)
+        self._wake()
+
+    def _commit(self, transaction_id: int, item: Append) -> None:
+        assert self._locks is not None
+        self._locks.commit(item.locks, transaction_id)
+        self.high_water_mark = transaction_id
+        self._headers[transaction_id] = RecordHeader(transaction_id, item.request_id, item.header)
+        if len(self._headers) > self.options.kept_headers:
+            self._headers.popitem(last=False)
+        self._keep(transaction_id, item.data, item.checksum)
+
+    def _keep(self, transaction_id: int, data: bytes, checksum: int) -> None:
+        if len(data) > self.options.kept_bytes // 4 or transaction_id in self._data:
+            return
+        self._data[transaction_id] = data, checksum
+        self._data_bytes += len(data)
+        while self._data_bytes > self.options.kept_bytes:
+            _, (oldest, _) = self._data.popitem(last=False)
+            self._data_bytes -= len(oldest)
+
+    def _wake(self) -> None:
+        self._work.set()
+        self._advanced.set()
+        self._advanced = asyncio.Event()
+
+    async def _resolve(self, session: StoreSession) -> None:
+        """Look, in a new session, which of the last one's batches are in the log."""
+        mark, self._batches = session.high_water_mark, 0
+        if self._locks is None:
+            self._locks = LockTable(mark, self.options.lock_slots)
+        elif self._pending or mark > self.high_water_mark:
+            written: dict[int, RequestId] = {}
+            position = self.high_water_mark + 1
+            while position <= mark:
+                for header in await self.store.headers(position, mark - position + 1):
+                    written[header.transaction_id] = header.request_id
+                    position = header.transaction_id + 1
+            others = False
+            while self._pending:
+                transaction_id, item = self._pending.popleft()
+                if not others and written.get(transaction_id) == item.request_id:
+                    self._commit(transaction_id, item)
+                else:
+                    others = others or transaction_id in written
+                    self._locks.give_up(item.locks)
+            if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows
+                self._locks.reset(mark)
+        self.high_water_mark = max(self.high_water_mark, mark)
+        self._wake()
+
+    # ---- feeds and data ------------------------------------------------------------------------------------------------
+
+    async def feed(self, reader: Reader, position: int, count: int) -> None:
+        """Give a reader `count` transactions behind `position`, as they come to be committed.  Raises PartitionClosedError."""
+        while count > 0 and not reader.closed:
+            await reader.writable()
+            advanced = self._advanced
+            if position >= self.high_water_mark:
+                await advanced.wait()
+                continue
+            headers = await self._headers_from(position + 1, min(count, self.high_water_mark - position))
+            reader.feed(headers)
+            position += len(headers)
+            count -= len(headers)
+
+    async def _headers_from(self, first: int, count: int) -> Sequence[RecordHeader]:
+        if first in self._headers:
+            return [self._headers[n] for n in range(first, first + min(count, 64)) if n in self._headers]
+        return await self.store.headers(first, min(count, 64))
+
+    async def data(self, transaction_id: int) -> tuple[bytes, int] | None:
+        """A transaction's data and its checksum; None where there is no such transaction.  Raises PartitionClosedError."""
+        found = self._data.get(transaction_id)
+        if found is None and transaction_id >= 0:
+            for record in await self.store.records(transaction_id, 1):
+                self._keep(transaction_id, record.data, record.data_checksum)
+                found = record.data, record.data_checksum
+        return found

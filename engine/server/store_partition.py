@@ -1,0 +1,172 @@
+"""A partition's storage as its server sees it: one store session after another, and reads that survive their change.
+
+A session is made when there is none that is open, with the generation that the assignment gave, and by one caller at a time;
+whoever else wants one waits for the same.  A failure is retried, the pause doubling, until the partition is closed.
+
+Sources: design document *Waltz Server*; release 0.13.2 (store session manager, store partition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, WaltzError
+from waltzctl.engine.server.storage_nodes import StorageNodes
+from waltzctl.engine.server.store_session import SessionOptions, StoreSession, StoreSessionClosedError
+from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+
+
+class PartitionClosedError(RefusedError):
+    """The partition is not, or no longer, served here."""
+
+
+class SessionMetadata(Protocol):
+    """A partition's metadata, where sessions are begun and their replica states kept."""
+
+    async def assigned(self, partition: int) -> tuple[str, ...]:
+        """The storage nodes of the partition, ``host:port``."""
+
+    async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+        """Count the session up under this generation, and return what is stored then, the new session in it.
+
+        Raises ConcurrentUpdateError when the stored generation is later.
+        """
+
+    async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
+        """Write replica states.  Raises ConcurrentUpdateError when the stored session is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """For health and metrics.  `waits_for`: why no session is open, empty when one is."""
+
+    generation: int
+    session_id: int
+    high_water_mark: int
+    waits_for: str
+
+
+class StorePartition:
+    """The sessions of one partition."""
+
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        metadata: SessionMetadata,
+        nodes: StorageNodes,
+        *,
+        log: logging.Logger,
+        options: SessionOptions | None = None,
+    ) -> None:
+        self.partition, self.generation = partition, generation
+        self._metadata, self._nodes, self._log = metadata, nodes, log
+        self._options = options or SessionOptions()
+        self._session: StoreSession | None = None
+        self._opening: asyncio.Task[StoreSession] | None = None
+        self._closed = False
+        self._last_error = ""
+
+    @property
+    def state(self) -> PartitionState:
+        """How it stands."""
+        session = self._session
+        if session is None:
+            return PartitionState(self.generation, -1, -1, self._last_error or "no session was wanted yet")
+        waits = "" if session.is_open else session.waits_for or self._last_error or "a new session is being opened"
+        return PartitionState(self.generation, session.session_id, session.high_water_mark, waits)
+
+    def raise_generation(self, generation: int) -> None:
+        """A later assignment; a session of an earlier one is replaced when the next is wanted."""
+        self.generation = max(self.generation, generation)
+
+    async def close(self) -> None:
+        """End the session and whoever waits for one."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close("the partition was closed")
+
+    async def session(self) -> StoreSession:
+        """An open session.  Waits as long as it takes; raises PartitionClosedError."""
+        while True:
+            if self._closed:
+                raise PartitionClosedError(f"partition {self.partition} is closed on this server")
+            if self._session is not None and self._session.is_open:
+                return self._session
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.ensure_future(self._open())
+            try:
+                return await asyncio.shield(self._opening)
+            except asyncio.CancelledError:
+                if not self._closed:
+                    raise
+
+    async def _open(self) -> StoreSession:
+        pause = self._options.first_retry
+        while True:
+            try:
+                return await self._try()
+            except (StoreSessionClosedError, RefusedError, PeerError, RemoteError) as error:
+                self._last_error = str(error)
+                self._log.warning("partition %d: no session: %s", self.partition, error)
+            except WaltzError as error:
+                self._last_error = str(error)
+                self._log.error("partition %d: no session: %s", self.partition, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._options.longest_retry)
+
+    async def _try(self) -> StoreSession:
+        if self._session is not None:
+            await self._session.close("a new one is opened")
+        assigned = await self._metadata.assigned(self.partition)
+        if not assigned:
+            raise PartitionClosedError(
+                f"partition {self.partition} is assigned to no storage node", advice="waltzctl cluster assign"
+            )
+        metadata = await self._metadata.begin_session(self.partition, self.generation)
+
+        async def write(replicas: tuple[ReplicaState, ...]) -> None:
+            await self._metadata.write_replicas(self.partition, metadata.session_id, replicas)
+
+        self._session = StoreSession(
+            metadata.session_id,
+            metadata,
+            self.partition,
+            assigned,
+            self._nodes,
+            write,
+            log=self._log,
+            options=self._options,
+        )
+        await self._session.open()
+        self._last_error = ""
+        return self._session
+
+    async def records(self, first: int, count: int) -> tuple[WireRecord, ...]:
+        """Committed records from a transaction on, verified; perhaps fewer than asked for, none behind the last.
+
+        Waits for a session where there is none.  Raises PartitionClosedError.
+        """
+        pause = self._options.first_retry
+        while True:
+            session = await self.session()
+            try:
+                return await session.read(first, count)
+            except StoreSessionClosedError as error:
+                self._log.warning("%s", error)
+                await session.close(str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self._options.longest_retry)
+
+    async def headers(self, first: int, count: int) -> tuple[RecordHeader, ...]:
+        """As `records`, without the data."""
+        found = await self.records(first, count)
+        return tuple(RecordHeader(one.transaction_id, one.request_id, one.header) for one in found)

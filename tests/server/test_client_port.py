@@ -1,0 +1,234 @@
+"""The client port over real storage nodes: mounts, appends, locks, feeds, data, fail-over of nodes and servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.node.running import LOOPS, run
+from tests.server.serving import Client, serving
+from tests.server.storing import PARTITION
+from waltzctl.formats.lock_id import lock_id
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.client import CLIENT_VERSIONS, MountState
+
+
+async def feed(client: Client, position: int, count: int) -> list[tuple[int, RequestId]]:
+    client.ask_for_feed(position)
+    found = []
+    while len(found) < count:
+        one, _ = await client.hear_one(wire.FeedData)
+        found.append((one.transaction_id, one.request_id))
+    return found
+
+
+@LOOPS
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+def test_what_is_appended_is_fed_and_its_data_is_given(tmp_path: Path, loop: str, version: int) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            await cluster.server()
+            client = await cluster.client(version=version)
+            assert await client.mount() == (MountState.READY, [])
+            made = [client.append(f"transaction {n}".encode(), header=n) for n in range(50)]
+            assert await feed(client, -1, 50) == list(enumerate(made))
+            assert (await client.flush())[0] == 49
+            assert await client.data(17) == wire.TransactionData(b"transaction 17", wire.crc32(b"transaction 17"))
+            refused = await client.data(50)
+            assert isinstance(refused, wire.TransactionRefused)
+            assert "has no transaction 50" in refused.message
+            client.say(wire.HighWaterMarkRequest(client.next_id()))
+            assert (await client.hear_one(wire.HighWaterMarkResponse))[0].transaction_id == 49
+            other = await cluster.client(client=8, version=version)
+            state, before = await other.mount(position=39)
+            assert state is MountState.READY
+            assert [(one.transaction_id, one.request_id) for one in before] == list(enumerate(made))[40:]
+
+    run(work(), loop)
+
+
+def test_a_feed_is_granted_a_hundred_at_least_and_then_suspended(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            for n in range(230):
+                client.append(b"%d" % n)
+            assert (await client.flush())[0] == 229
+            client.ask_for_feed(-1)
+            _, before = await client.hear_one(wire.FeedSuspended)
+            assert [one.transaction_id for one in before] == list(range(230))
+            client.ask_for_feed(200)
+            for n in range(80):
+                client.append(b"%d" % n)
+            _, before = await client.hear_one(wire.FeedSuspended)
+            assert [one.transaction_id for one in before] == list(range(201, 301))
+
+    run(work())
+
+
+def test_locks_let_one_of_two_through(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            lock = (lock_id("account", 5),)
+            first = client.append(b"first", write_locks=lock)
+            second = client.append(b"second", write_locks=lock)
+            failure, _ = await client.hear_one(wire.LockFailure)
+            assert (failure.request_id, failure.transaction_id) == (second, 0)
+            again = client.append(b"again", 0, write_locks=lock)
+            reader = client.append(b"reads what is old", 0, read_locks=lock)
+            failure, _ = await client.hear_one(wire.LockFailure)
+            assert (failure.request_id, failure.transaction_id) == (reader, 1)
+            adds = client.append(b"adds", -1, append_locks=lock)
+            assert (await client.flush())[0] == 2
+            assert await feed(client, -1, 3) == [(0, first), (1, again), (2, adds)]
+
+    run(work())
+
+
+def test_who_has_not_mounted_is_passed_over_and_a_later_connection_replaces_an_earlier(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            old, new = await cluster.client(), await cluster.client()
+            old.append(b"before the mount")
+            assert (await old.flush())[0] == -1
+            await old.mount(connection=1)
+            old.append(b"mounted")
+            assert (await old.flush())[0] == 0
+            await new.mount(connection=2)
+            old.append(b"replaced")
+            assert (await old.flush())[0] == 0
+            new.append(b"replaces")
+            assert (await new.flush())[0] == 1
+            await old.mount(connection=1)
+            old.append(b"is not let back")
+            assert (await old.flush())[0] == 1
+
+    run(work())
+
+
+@pytest.mark.parametrize(("version", "state"), [(2, MountState.NOT_READY), (3, MountState.CLIENT_AHEAD)])
+def test_a_client_that_is_ahead_is_told(tmp_path: Path, version: int, state: MountState) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client(version=version)
+            assert (await client.mount(position=0))[0] is state
+
+    run(work())
+
+
+def test_a_partition_that_is_not_served_here(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            client.append(b"one")
+            assert (await client.flush())[0] == 0
+            await server.assign({})
+            assert (await client.mount())[0] is MountState.NOT_READY
+            assert isinstance(await client.data(0), wire.TransactionRefused)
+            client.say(wire.HighWaterMarkRequest(client.next_id()))
+            told = (await client.hear_one(wire.HighWaterMarkResponse))[0]
+            assert told.transaction_id == wire.UNKNOWN_HIGH_WATER_MARK
+            await server.assign({PARTITION: 2})
+            assert await client.mount(position=0) == (MountState.READY, [])
+
+    run(work())
+
+
+def test_about_the_server(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            await cluster.cluster.stop(cluster.cluster.names[0])
+            about = wire.server_request_id(7)
+            client.say(wire.CheckStorageConnectivityRequest(about))
+            answer, _ = await client.hear_one(wire.CheckStorageConnectivityResponse)
+            assert dict(answer.nodes) == {name: name != cluster.cluster.names[0] for name in cluster.cluster.names}
+            client.say(wire.ServerPartitionsAssignmentRequest(about))
+            assert (await client.hear_one(wire.ServerPartitionsAssignmentResponse))[0].partitions == (PARTITION,)
+            client.say(wire.ServerPartitionsHealthRequest(about))
+            assert (await client.hear_one(wire.ServerPartitionsHealthResponse))[0].partitions == ((PARTITION, True),)
+            client.say(wire.AddPreferredPartitionRequest(about, (PARTITION,)))
+            assert (await client.hear_one(wire.AddPreferredPartitionResponse))[0].done is False
+
+    run(work())
+
+
+def test_a_node_that_goes_and_comes_back_is_not_noticed_by_clients(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            await cluster.server()
+            client, names = await cluster.client(), cluster.cluster.names
+            await client.mount()
+            made = []
+            for n in range(60):
+                if n == 20:
+                    await cluster.cluster.stop(names[0])
+                if n == 40:
+                    await cluster.cluster.start(names[0])
+                made.append(client.append(b"%d" % n))
+                if n % 10 == 0:
+                    await client.flush()
+            assert (await client.flush())[0] == 59
+            assert await feed(client, -1, 60) == list(enumerate(made))
+
+    run(work())
+
+
+def test_another_server_takes_over_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            made = [client.append(b"%d" % n) for n in range(30)]
+            assert (await client.flush())[0] == 29
+            await cluster.server(generation=2)
+            other = await cluster.client(client=9, server=1)
+            state, before = await other.mount(position=-1)
+            assert state is MountState.READY
+            assert [one.request_id for one in before] == made
+            later = other.append(b"by the second server")
+            assert (await other.flush())[0] == 30
+            assert await feed(other, 29, 1) == [(30, later)]
+            client.append(b"through the first, which holds it no longer")
+            stored = await cluster.cluster.connect(cluster.cluster.names[0])
+            session = cluster.metadata.partitions[PARTITION].session_id
+            assert [one.request_id for one in await stored.records(session, PARTITION, 0, 100)] == [*made, later]
+            await stored.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x63" + bytes(16),
+        wire.encode(wire.FeedSuspended(RequestId(1, 1, 1, 1)))[7:],
+        wire.encode(wire.AppendRequest(RequestId(7, 1, PARTITION, 1), -1, 0, b"data", 0))[7:],
+    ],
+)
+def test_nonsense_ends_the_connection_and_no_other(tmp_path: Path, body: bytes) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            bad, good = await cluster.client(client=1), await cluster.client(client=2)
+            await good.mount()
+            bad.writer.write(wire.CODECS[4].encode(wire.FlushRequest(bad.next_id()))[:3] + len(body).to_bytes(4) + body)
+            assert await bad.hear() is None
+            good.append(b"goes on")
+            assert (await good.flush())[0] == 0
+
+    run(work())
