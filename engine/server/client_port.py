@@ -263,7 +263,7 @@ class ClientConnection(Connection):
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
             if partition is None:
-                raise PartitionClosedError(f"partition {number} is not served here")
+                raise PartitionClosedError(f"partition not ready: {number} is not served here")
             found = await partition.data(transaction_id)
         except WaltzError as error:
             outcome = wire.TransactionRefused(str(error))
@@ -276,8 +276,8 @@ class ClientConnection(Connection):
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
-        mark = wire.UNKNOWN_HIGH_WATER_MARK if partition is None else partition.high_water_mark
-        self._say(wire.HighWaterMarkResponse(request.request_id, mark))
+        if partition is not None:  # otherwise the client hears of the partition's new server, and asks there
+            self._say(wire.HighWaterMarkResponse(request.request_id, partition.high_water_mark))
 
     # ---- about the server ----------------------------------------------------------------------------------------------
 

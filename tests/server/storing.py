@@ -78,12 +78,14 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def running_cluster(path: Path, count: int = 3) -> AsyncIterator[Cluster]:
+async def running_cluster(path: Path, count: int = 3, partitions: int = 2) -> AsyncIterator[Cluster]:
     """So many nodes, each on a free port that it keeps."""
     from tests.cli.nodes import unused_ports
 
     names = [f"127.0.0.1:{port}" for port in unused_ports(count)]
-    paths = {name: build_directory(path / f"n{at}", {0: 0, PARTITION: 0}) for at, name in enumerate(names)}
+    paths = {
+        name: build_directory(path / f"n{at}", dict.fromkeys(range(partitions), 0)) for at, name in enumerate(names)
+    }
     cluster = Cluster(paths)
     try:
         for name in names:

@@ -135,10 +135,11 @@ def test_a_partition_that_is_not_served_here(tmp_path: Path) -> None:
             assert (await client.flush())[0] == 0
             await server.assign({})
             assert (await client.mount())[0] is MountState.NOT_READY
-            assert isinstance(await client.data(0), wire.TransactionRefused)
-            client.say(wire.HighWaterMarkRequest(client.next_id()))
-            told = (await client.hear_one(wire.HighWaterMarkResponse))[0]
-            assert told.transaction_id == wire.UNKNOWN_HIGH_WATER_MARK
+            client.say(wire.HighWaterMarkRequest(client.next_id()))  # as the release: no answer
+            client.say(wire.TransactionDataRequest(client.next_id(), 0))
+            refused, before = await client.hear_one(wire.TransactionDataResponse)
+            assert isinstance(refused.outcome, wire.TransactionRefused)
+            assert before == []
             await server.assign({PARTITION: 2})
             assert await client.mount(position=0) == (MountState.READY, [])
 
