@@ -48,16 +48,10 @@ def without(wanted: Range, held: Iterable[Range]) -> list[Range]:
     """The parts of a range of ids that no range of `held` covers, in order."""
     rest: list[Range] = []
     first, stop = wanted
-    for low, high in sorted(held):
-        if high <= first:
-            continue
-        if low >= stop:
-            break
-        if low > first:
-            rest.append((first, low))
+    for low, high in (*sorted(held), (stop, stop)):
+        if first < min(low, stop):
+            rest.append((first, min(low, stop)))
         first = max(first, high)
-    if first < stop:
-        rest.append((first, stop))
     return rest
 
 
