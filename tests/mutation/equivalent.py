@@ -328,12 +328,15 @@ _LOG = (
         _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
         "two records do not begin one byte apart",
     ),
-    Equivalent(
-        "engine/log/index.py",
-        "last_proven",
-        "number = max(1, count + 1 - back)",
-        "number = max(1, count + 0 - back)",
-        "the entries above the first one that proves its record are searched all the same",
+    *(
+        Equivalent(
+            "engine/log/index.py",
+            "last_proven",
+            "number = max(1, count + 1 - back)",
+            f"number = max(1, count {other} - back)",
+            "the entries above the first one that proves its record are searched all the same",
+        )
+        for other in ("+ 0", "- 1", "+ 2")
     ),
     Equivalent(
         "engine/log/assess.py",
