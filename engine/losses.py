@@ -5,6 +5,7 @@ Ids are transaction ids; a range is its first one and the one behind its last.  
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 Ids = tuple[int, int]
@@ -171,3 +172,14 @@ Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGo
 def count(ids: tuple[Ids, ...]) -> int:
     """How many ids."""
     return sum(stop - first for first, stop in ids)
+
+
+def without(wanted: Ids, held: Iterable[Ids]) -> list[Ids]:
+    """The parts of a range of ids that no range of `held` covers, in order."""
+    rest: list[Ids] = []
+    first, stop = wanted
+    for low, high in (*sorted(held), (stop, stop)):
+        if first < min(low, stop):
+            rest.append((first, min(low, stop)))
+        first = max(first, high)
+    return rest

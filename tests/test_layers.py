@@ -120,6 +120,13 @@ def test_types_are_named_in_a_circle_only_where_it_is_meant() -> None:
     assert found == set(TYPES_ONLY)
 
 
+def test_a_log_is_read_without_the_engine_that_writes_it() -> None:
+    """What looks at evidence on any place stands below what keeps a node's storage."""
+    edges = graph(types=True)
+    above = {one for room in ("storage", "inspect", "repair", "node") for one in _below(f"waltzctl.engine.{room}")}
+    assert {(name, to) for name in _below("waltzctl.engine.log") for to in edges[name] & above} == set()
+
+
 def _below(package: str) -> list[str]:
     return [name for name in MODULES if name == package or name.startswith(f"{package}.")]
 

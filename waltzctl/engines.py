@@ -141,9 +141,9 @@ def _estimate(paths: list[PurePath]) -> tuple[float, int]:
     import os
 
     from waltzctl.engine.inspect.targets import plan
+    from waltzctl.engine.log.places import open_source
     from waltzctl.engine.scan.columns import Damage
     from waltzctl.engine.scan.scanner import summarise_records
-    from waltzctl.engine.storage.places import open_source
 
     scopes = plan(paths, None)
     size = sum(scope.data_bytes() for scope in scopes)

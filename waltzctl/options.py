@@ -123,7 +123,7 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
 def path_of(text: str, *, name: str = "PATH") -> Path:
     """A path of this machine, as it was typed.  Raises typer.BadParameter, for a URL as well."""
     from waltzctl.engine.errors import InvalidRequestError
-    from waltzctl.engine.storage.places import local
+    from waltzctl.engine.log.places import local
 
     try:
         return local(place_of(text, name=name))
@@ -147,7 +147,7 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
     if "://" not in text:
         return Path(text)
 
-    from waltzctl.engine.storage.places import place
+    from waltzctl.engine.log.places import place
 
     return place(text)
 

@@ -71,7 +71,7 @@ class Destination:
 
 def check_outside(target: Path, inspected: PurePath) -> None:
     """Refuse a file inside what is being inspected: inspection never writes there.  Raises RefusedError."""
-    from waltzctl.engine.storage.places import identity
+    from waltzctl.engine.log.places import identity
 
     place = os.path.join(os.path.realpath(target.parent), target.name)
     tree = identity(inspected)

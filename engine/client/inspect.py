@@ -20,9 +20,9 @@ from waltzctl.engine.errors import ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
+from waltzctl.engine.log.places import place
 from waltzctl.engine.losses import BelowMark
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.storage.places import place
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
 from waltzctl.formats.wire.failure import FailureCode

@@ -17,11 +17,11 @@ from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.targets import Scope, Surroundings
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
+from waltzctl.engine.log.evidence import evidence
+from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
 from waltzctl.engine.storage.assignment import is_hosted
-from waltzctl.engine.storage.evidence import evidence
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
-from waltzctl.engine.storage.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
 from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo
 

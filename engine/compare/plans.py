@@ -16,11 +16,11 @@ from pathlib import PurePath
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, State
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 

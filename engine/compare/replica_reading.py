@@ -24,13 +24,13 @@ from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
 from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import scan_records, summarise_records
-from waltzctl.engine.storage.places import open_source
-from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     MAX_DATA_LENGTH,

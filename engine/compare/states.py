@@ -61,7 +61,7 @@ class _Replica:
             cut,
             self.damaged,
             self.outvoted,
-            tuple(self.sources(_neighbours_joined([*self.damaged, *replaced]))),
+            tuple(self.sources(joined(Run(*one, ()) for one in sorted([*self.damaged, *replaced])))),
             voter,
             ballot.open_end or not ballot.present,
         )
@@ -125,19 +125,8 @@ class _Replica:
 
     def same(self, other: int, number: int) -> bool:
         """Whether another replica holds the record that stands here under an id; also where none stands here."""
-        place = bisect_right(self.runs, number, key=lambda run: run.first) - 1
-        if place < 0 or not self.runs[place].first <= number < self.runs[place].stop:
+        run = self.runs[bisect_right(self.runs, number, key=lambda run: run.first) - 1]
+        if not run.first <= number < run.stop:  # in front of all, or behind
             return True
-        mine = self.runs[place].versions[self.number]
-        return mine < 0 or mine == self.runs[place].versions[other]
-
-
-def _neighbours_joined(ranges: Iterable[Range]) -> list[Range]:
-    """In order, those that touch each other as one: they are restored as one."""
-    found: list[Range] = []
-    for first, stop in sorted(ranges):
-        if found and found[-1][1] >= first:
-            found[-1] = found[-1][0], max(found[-1][1], stop)
-        else:
-            found.append((first, stop))
-    return found
+        mine = run.versions[self.number]
+        return mine < 0 or mine == run.versions[other]

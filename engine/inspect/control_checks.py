@@ -11,8 +11,8 @@ from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.findings.control_files import control_findings, control_missing, control_short
 from waltzctl.engine.inspect.live import QUIET
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import FileState, read_control
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState, read_control
 from waltzctl.formats.control import ControlFile
 
 _LOOKS = 20

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.log.places import open_source
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.storage.places import open_source
 
 _CHUNK = 1 << 20
 _NEAR = 64 << 10

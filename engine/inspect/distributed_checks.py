@@ -20,7 +20,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.parts import Part
-from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.task_executor import TaskExecutor
 
 SHARES = 4

@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.storage.view import FileState, TargetKind, read_segment_header, resolve
+from waltzctl.engine.log.view import FileState, TargetKind, read_segment_header, resolve
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
 

@@ -16,8 +16,8 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import CHUNK
+from waltzctl.engine.losses import Ids
 from waltzctl.engine.scan.byte_source import read_bytes
-from waltzctl.engine.storage.loss_ledger import Range
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, entry_position
 
 
@@ -70,7 +70,7 @@ def _dump(
     around = look_around(scope, partitions)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
-        jobs, held = list(run.jobs), list[Range]()
+        jobs, held = list(run.jobs), list[Ids]()
         for job in reversed(jobs) if reverse else jobs:
             try:
                 with SegmentReader(job, limits, data=False) as reader:

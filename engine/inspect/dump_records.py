@@ -19,9 +19,9 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.log.bad_data import bad_data
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
-from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 

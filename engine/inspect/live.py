@@ -14,8 +14,8 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.read_limits import Limits
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 QUIET = 0.5

@@ -9,12 +9,12 @@ from pathlib import PurePath
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.directory_contents import not_assigned, special_finding
 from waltzctl.engine.inspect.segment_job import SegmentReport
+from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
-from waltzctl.engine.losses import DirectoryGone, GivenUp, Loss, NoSegment, count
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.evidence import Evidence
-from waltzctl.engine.storage.loss_ledger import Range, still_lost, without
-from waltzctl.engine.storage.view import PartitionView, SegmentView
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import PartitionView, SegmentView
+from waltzctl.engine.losses import DirectoryGone, GivenUp, Ids, Loss, NoSegment, count, without
+from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss
 
 
@@ -96,14 +96,12 @@ def told(
             yield known
 
 
-def held_ids(reports: Iterable[SegmentReport]) -> list[Range]:
+def held_ids(reports: Iterable[SegmentReport]) -> list[Ids]:
     """The ids from the first to the last record of each segment; what is damaged between them is a finding of its own."""
     return [(report.begins, report.last_id + 1) for report in reports if report.last_id is not None]
 
 
-def loss_findings(
-    context: PartitionContext, held: Sequence[Range], elsewhere: Sequence[Range] = ()
-) -> Iterator[Finding]:
+def loss_findings(context: PartitionContext, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
     """Accepted losses that are not over; `held` are the ids that are here, `elsewhere` those that another finding counts."""
     for loss in context.accepted:
         rest = still_lost(loss, held, context.local_low_water_mark)
@@ -115,9 +113,9 @@ def loss_findings(
 def orphan_finding(
     context: PartitionContext,
     segment: SegmentView,
-    held: Sequence[Range],
+    held: Sequence[Ids],
     alike: Callable[[], bool],
-    elsewhere: Sequence[Range] = (),
+    elsewhere: Sequence[Ids] = (),
 ) -> Finding:
     """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them.
 
@@ -128,7 +126,7 @@ def orphan_finding(
     return loss_finding(gone, context.where, elsewhere=_counted(gone.ids, elsewhere))
 
 
-def _counted(ids: Sequence[Range], elsewhere: Sequence[Range]) -> int:
+def _counted(ids: Sequence[Ids], elsewhere: Sequence[Ids]) -> int:
     """How many of `ids` are among those `elsewhere`."""
     left = [rest for one in ids for rest in without(one, elsewhere)]
     return count(tuple(ids)) - count(tuple(left))

@@ -28,14 +28,14 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end, joints
-from waltzctl.engine.losses import BelowMark, BelowProof, Gap
-from waltzctl.engine.storage import places
+from waltzctl.engine.log.evidence import Evidence, evidence
+from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
+from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.loss_ledger import Range, ledger_path, of_partition
+from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.engine.storage.view import PartitionView, SegmentView, view_partition
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 Span = tuple[int | None, int | None]
@@ -179,7 +179,7 @@ class PartitionRun:
             context = replace(context, local_low_water_mark=first - 1)
         return context, evidence(self._partition.view, context.local_low_water_mark)
 
-    def losses(self, held: Sequence[Range], elsewhere: Sequence[Range] = ()) -> Iterator[Finding]:
+    def losses(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected.
 
         `held`: the ids that are here; `elsewhere`: those that another finding counts as missing.
@@ -215,7 +215,7 @@ class PartitionRun:
         except (DiskReadError, NotWaltzError):
             return None
 
-    def orphans(self, held: Sequence[Range], elsewhere: Sequence[Range] = ()) -> Iterator[Finding]:
+    def orphans(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort.
 
         `elsewhere`: ids that another finding counts as missing.
@@ -341,7 +341,7 @@ class PartitionRun:
     ) -> Iterator[BelowMark | BelowProof]:
         return end([one.stretch for one in reports], proven, context.local_low_water_mark)
 
-    def _held(self, ranges: Sequence[Range]) -> list[Range]:
+    def _held(self, ranges: Sequence[Ids]) -> list[Ids]:
         """The ids of segments that may hold some of `ranges`."""
         stops: list[int | None] = [*(job.first for job in self.jobs[1:]), None][: len(self.jobs)]
         able = []

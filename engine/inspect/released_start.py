@@ -19,14 +19,14 @@ from pathlib import Path, PurePath
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.findings.directory_contents import spelled
+from waltzctl.engine.log import places
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordRun
 from waltzctl.engine.scan.probe import Budget, Probe
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.places import open_source
 from waltzctl.engine.storage.strays import Ids, joined
-from waltzctl.engine.storage.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,

@@ -14,8 +14,8 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState
 
 _SCHEMA = "waltzctl.verify-state/1"
 _EVERY = 5.0

@@ -19,17 +19,17 @@ from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import held_by
 from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import stranger
-from waltzctl.engine.storage.places import open_source
-from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 _ATTEMPTS = 4

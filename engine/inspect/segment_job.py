@@ -10,8 +10,8 @@ from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Wher
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.header_judgement import Expected
+from waltzctl.engine.log.view import FileState, index_path_of
 from waltzctl.engine.losses import ShortHeader
-from waltzctl.engine.storage.view import FileState, index_path_of
 from waltzctl.formats.segment import segment_name
 
 
@@ -46,7 +46,7 @@ class SegmentJob:
     hash_to: int | None = None
     """So many bytes of the data file, from its beginning, are hashed on the way; None: none are."""
     durable_to: int = -1
-    """The last transaction that the partition's marks and files prove to have been durable (`engine.storage.evidence`)."""
+    """The last transaction that the partition's marks and files prove to have been durable (`engine.log.evidence`)."""
 
     @property
     def data_path(self) -> PurePath:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.inspect.directory_manifest import Manifest, Signature
-from waltzctl.engine.storage.view import FileState
+from waltzctl.engine.log.view import FileState
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

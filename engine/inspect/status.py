@@ -17,10 +17,10 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import PartitionView
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.availability_marks import Availability, read_availability
-from waltzctl.engine.storage.view import PartitionView
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout

@@ -10,8 +10,8 @@ from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.findings.directory_contents import Stray, stray_finding
 from waltzctl.engine.inspect.partition_checks import PartitionContext
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.log.view import StraySegment
 from waltzctl.engine.storage.strays import Ids, hidden, judge_stray
-from waltzctl.engine.storage.view import StraySegment
 
 
 def stray_findings(

@@ -12,9 +12,8 @@ from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.engine.storage.view import (
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,
@@ -25,6 +24,7 @@ from waltzctl.engine.storage.view import (
     view_partition,
     view_storage,
 )
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionStruct
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name

@@ -35,8 +35,8 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import FileState, read_control
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState, read_control
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import parse_name

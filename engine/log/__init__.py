@@ -1,1 +1,1 @@
-"""A partition's log, opened once and judged once: what its segments hold, how they join, and what is lost."""
+"""A partition's log on any place, opened once and judged once: what its segments hold, how they join, and what is lost."""

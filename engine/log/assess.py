@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
-from waltzctl.engine.storage.evidence import Evidence
-from waltzctl.engine.storage.loss_ledger import without
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,8 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
     if mark is not None and last < mark:
         yield BelowMark(last + 1, mark, segment)
     following = max(last, -1 if mark is None else mark) + 1
-    own = last_one is not None and segment == proven.index_with_data
-    by_index = proven.with_data if own and last_one is not None and last_one.excess else 0  # unless it is being written
+    too_long = last_one is not None and last_one.excess  # or else it is being written
+    by_index = proven.with_data if too_long and segment == proven.index_with_data else 0
     if max(proven.names, by_index) > following:
         stop = max(proven.names, by_index)
         yield BelowProof(following, stop, segment, by_index == stop)
@@ -146,6 +145,6 @@ def losses(
     """
     missing = tuple(end(stretches, proven, mark))
     proves = any(isinstance(one, BelowProof) and one.by_index for one in missing)
-    last = IndexExcess(stretches[-1].segment) if stretches and proves else None
+    last = IndexExcess(stretches[-1].segment) if proves else None
     yield from (one for one in joined if one != last)
     yield from missing

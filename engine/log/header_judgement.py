@@ -18,13 +18,11 @@ from waltzctl.engine.findings.headers import (
     WrongField,
     header_finding,
 )
+from waltzctl.engine.log.index import MOST_HELD
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
-
-_HELD = 64 << 20
-"""Bytes of data that the first record may have to tell whether a file was renamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,11 @@ def judge_headers(
     """Judge the header of a data file and, where there is one, of its index.  `records` gives the data file's bytes.
 
     A file that was renamed begins with the record that its header names: then the header tells where it begins, the name does
-    not.  Raises DiskReadError.
+    not, unless that record has more than MOST_HELD bytes of data.  Raises DiskReadError.
     """
     begins = expected.first
     if data.first_transaction_id != begins:
-        found = read_record_at(records, HEADER_SIZE, expected_id=None, max_record=_HELD)
+        found = read_record_at(records, HEADER_SIZE, expected_id=None, max_record=MOST_HELD)
         if isinstance(found, RecordView) and found.transaction_id == data.first_transaction_id:
             begins = data.first_transaction_id
     of_data, of_index = [*_alone(data)], [*_alone(index)]

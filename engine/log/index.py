@@ -91,7 +91,7 @@ def prove(data: ByteSource, index: IndexReader, transaction_id: int, stop: int) 
     None also for a record of more than MOST_HELD bytes.  Raises DiskReadError.
     """
     entry = index.entry(transaction_id)
-    if entry is None or not 0 <= entry < stop:
+    if entry is None or entry < 0:
         return None
     found = read_record_at(data, entry, expected_id=transaction_id, limit=stop, max_record=MOST_HELD)
     return found if isinstance(found, RecordView) else None
@@ -123,15 +123,17 @@ def last_proven(data: ByteSource, index: IndexReader, stop: int) -> RecordView |
     whose last records are gone, costs a few reads.  Raises DiskReadError.
     """
     count = high = index.count()
-    low, best, back = 0, None, 1
+    back = 1
     while high > 0:
         number = max(1, count + 1 - back)
-        found = prove(data, index, index.begins + number - 1, stop)
-        if found is not None:
-            low, best = number, found
+        best = prove(data, index, index.begins + number - 1, stop)
+        if best is not None:
+            low = number
             break
         high = number - 1
         back *= 2
+    else:
+        return None
     while low < high:  # entries above `high` prove nothing
         number = (low + high + 1) // 2
         found = prove(data, index, index.begins + number - 1, stop)

@@ -48,8 +48,9 @@ class IndexComparison:
             if at == 0 and len(stored):
                 inside[0] = stored[0] == damage.offset
             for place in np.flatnonzero(~inside):
-                actual = damage.offset if at + place == 0 else None
-                self.wrong.add(damage.transaction_id + at + int(place), int(stored[place]), actual)
+                number = at + int(place)
+                actual = damage.offset if number == 0 else None
+                self.wrong.add(damage.transaction_id + number, int(stored[place]), actual)
 
     def explained_by_tail(self, tail: Damage | None, size: int, first: int) -> int:
         """How many entries from that of `first` on belong to records that were lost in a torn tail."""
@@ -71,8 +72,10 @@ class IndexComparison:
 
         Raises DiskReadError.
         """
+        if last_id is None:
+            return None
         entries, begins = self.reader.count(), self.reader.begins
-        records = 0 if last_id is None else last_id + 1 - begins
+        records = last_id + 1 - begins
         return IndexShort(begins, entries, records, at_least) if entries < records else None
 
     def long(self, next_id: int) -> IndexLong | None:
@@ -112,7 +115,7 @@ def check_rising(reader: IndexReader, size: int) -> WrongEntries:
     wrong = WrongEntries()
     before = HEADER_SIZE - RECORD_OVERHEAD
     number, end = reader.begins, _end_inside(reader, size)
-    while number < end and len(stored := reader.entries(number, min(CHUNK, end - number))):
+    while len(stored := reader.entries(number, min(CHUNK, end - number))):
         bad = (np.diff(stored, prepend=before) < RECORD_OVERHEAD) | (stored < HEADER_SIZE) | (stored > size)
         if number == reader.begins and stored[0] != HEADER_SIZE:
             bad[0] = True

@@ -6,22 +6,19 @@ import enum
 from dataclasses import dataclass
 
 from waltzctl.engine.net.setting_kinds import COUNT, FILLED_TEXT, PORT, SECONDS, SIZE, SWITCH, TEXT, one_of
-from waltzctl.engine.net.settings import Option, bounded, check_bounds, setting
+from waltzctl.engine.net.settings import Option, check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What peers of the HTTP port may use.
+    """What peers of the HTTP port may use."""
 
-    `max_connections` at a time, the newest is refused.  `max_request_bytes`: everything that a peer sends.
-    `connection_seconds`: a connection's whole life, so that slow senders and slow readers end.  `answer_seconds`: how long the
-    metrics may take to be read.
-    """
-
-    max_connections: int = bounded(COUNT, default=64)
-    max_request_bytes: int = bounded(SIZE, default=16 << 10)
-    connection_seconds: float = bounded(SECONDS, default=30.0)
-    answer_seconds: float = bounded(SECONDS, default=10.0)
+    max_connections: int = setting("connections of the HTTP port; the newest is refused", COUNT, default=64)
+    max_request_bytes: int = setting("everything that a peer of the HTTP port sends", SIZE, default=16 << 10)
+    connection_seconds: float = setting(
+        "whole life of a connection of the HTTP port, so that slow senders and slow readers end", SECONDS, default=30.0
+    )
+    answer_seconds: float = setting("time that reading the metrics may take", SECONDS, default=10.0)
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""

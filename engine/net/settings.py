@@ -43,7 +43,6 @@ FieldPath = tuple[str, ...]
 OURS = "waltzctl."
 """What keys begin with that the release does not have; they are the same in every process."""
 _DECLARED = "declared"
-_KIND = "kind"
 _SAME: Any = object()
 
 
@@ -112,12 +111,7 @@ def setting(
     declared = Declared(
         meaning, kind, key, name, unless, option, required, secret, reloadable, replaces, left_out, needs, moots
     )
-    return field(default=default, repr=not secret, metadata={_DECLARED: declared, _KIND: kind})
-
-
-def bounded(kind: SettingKind, *, default: Any) -> Any:
-    """A field with bounds that is no setting."""
-    return field(default=default, metadata={_KIND: kind})
+    return field(default=default, repr=not secret, metadata={_DECLARED: declared})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,6 @@ class Group:
     name: str
     reloadable: bool
     wanted_by: tuple[str, ...]
-    described: Mapping[str, Any]
 
 
 def group(
@@ -139,15 +132,13 @@ def group(
     name: str = "",
     reloadable: bool = False,
     wanted_by: tuple[str, ...] = (),
-    described: Mapping[str, Any] | None = None,
 ) -> Any:
     """A field whose value is a dataclass with settings of its own.
 
     `key`, `name`: put before theirs, but for keys that are ours.  `reloadable`: all of them.  `wanted_by`: the value is None
-    unless one of these fields was said, and then every field without a default has to be.  `described`: what their settings
-    are, by field, where the dataclass does not say it because it is not made for processes alone.
+    unless one of these fields was said, and then every field without a default has to be.
     """
-    made = Group(kind, key, name, reloadable, wanted_by, described or {})
+    made = Group(kind, key, name, reloadable, wanted_by)
     metadata = {_DECLARED: made}
     return field(default=None, metadata=metadata) if wanted_by else field(default_factory=kind, metadata=metadata)
 
@@ -250,7 +241,7 @@ class Settings(Generic[Options]):
     @cached_property
     def listed(self) -> tuple[Setting, ...]:
         """In the order of their declaration."""
-        return tuple(self._of(self.kind, (), Group(self.kind, "", "", False, (), {})))
+        return tuple(self._of(self.kind, (), Group(self.kind, "", "", False, ())))
 
     @cached_property
     def by_key(self) -> Mapping[str, Setting]:
@@ -282,12 +273,12 @@ class Settings(Generic[Options]):
 
     def _of(self, kind: type, path: FieldPath, around: Group) -> Iterator[Setting]:
         for each in fields(kind):
-            declared = _declared(each, around)
+            declared = _declared(each)
             here = (*path, each.name)
             if isinstance(declared, Group):
                 key, name = _joined(around.key, declared.key), around.name + declared.name
                 reloadable = around.reloadable or declared.reloadable
-                inner = Group(declared.kind, key, name, reloadable, declared.wanted_by, declared.described)
+                inner = Group(declared.kind, key, name, reloadable, declared.wanted_by)
                 yield from self._of(declared.kind, here, inner)
             elif isinstance(declared, Declared):
                 name = around.name + (declared.name or each.name.replace("_", "-"))
@@ -315,7 +306,7 @@ def needed(kind: type) -> tuple[str, ...]:
 def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
     given = {}
     for each in fields(kind):
-        declared = each.metadata.get(_DECLARED)
+        declared = _declared(each)
         here = (*path, each.name)
         if not isinstance(declared, Group):
             if here in values:
@@ -327,15 +318,14 @@ def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
 
 def _groups(kind: type, path: FieldPath) -> Iterator[tuple[FieldPath, Group]]:
     for each in fields(kind):
-        declared = each.metadata.get(_DECLARED)
+        declared = _declared(each)
         if isinstance(declared, Group):
             yield (*path, each.name), declared
             yield from _groups(declared.kind, (*path, each.name))
 
 
-def _declared(each: Field[Any], around: Group) -> Declared | Group | None:
-    said = around.described.get(each.name, each)
-    found: Declared | Group | None = said.metadata.get(_DECLARED)
+def _declared(each: Field[Any]) -> Declared | Group | None:
+    found: Declared | Group | None = each.metadata.get(_DECLARED)
     return found
 
 
@@ -359,15 +349,12 @@ def _shouted(name: str) -> str:
 def check_bounds(options: Any) -> None:
     """Raise InvalidOptionsError for a field of `options`, a dataclass, whose value its kind does not allow."""
     for each in fields(options):
-        kind: SettingKind | None = each.metadata.get(_KIND)
-        value = getattr(options, each.name)
-        if kind is not None and value is not None:
+        declared, value = _declared(each), getattr(options, each.name)
+        if isinstance(declared, Declared) and value is not None:
             try:
-                kind.judge(value)
+                declared.kind.judge(value)
             except ValueError as error:
-                declared: Declared | None = each.metadata.get(_DECLARED)
-                name = (declared and declared.key) or each.name
-                raise InvalidOptionsError(f"{name} {error}", options, each.name) from None
+                raise InvalidOptionsError(f"{declared.key or each.name} {error}", options, each.name) from None
 
 
 def reloadable_fields(kind: type) -> frozenset[str]:

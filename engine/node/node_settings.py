@@ -27,7 +27,7 @@ from waltzctl.engine.net.setting_kinds import (
     TEXT,
     SettingKind,
 )
-from waltzctl.engine.net.settings import Option, Settings, bounded, check_bounds, group, setting
+from waltzctl.engine.net.settings import Option, Settings, check_bounds, group, setting
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.storage.storage_options import StorageOptions
 
@@ -109,11 +109,7 @@ class ServiceOptions:
 
 @dataclass(frozen=True, slots=True)
 class HealthOptions:
-    """When a node is unwell.
-
-    `deadline`: seconds that a look at the disk may take.  `max_stall`: seconds that the queue of a partition may stand still.
-    `max_age`: seconds for which a look at the disk is believed, so that health checks cannot load it.
-    """
+    """When a node is unwell."""
 
     min_free_bytes: int = setting(
         "free space below which /health is bad and a partition that met a full disk stays closed to writes",
@@ -123,34 +119,31 @@ class HealthOptions:
         name="min-free",
         option=Option(),
     )
-    deadline: float = bounded(SECONDS, default=5.0)
-    max_stall: float = bounded(SECONDS, default=30.0)
-    max_age: float = bounded(SECONDS.within(least=0), default=1.0)
+    deadline: float = setting(
+        "time that a look at the disk may take before /health is bad",
+        SECONDS,
+        default=5.0,
+        key="waltzctl.health.deadline",
+        name="health-deadline",
+    )
+    max_stall: float = setting(
+        "time that a partition's queue may stand still before /health is bad",
+        SECONDS,
+        default=30.0,
+        key="waltzctl.health.maxStall",
+        name="health-max-stall",
+    )
+    max_age: float = setting(
+        "time for which a look at the disk is believed, so that health checks cannot load it",
+        SECONDS.within(above=None, least=0),
+        default=1.0,
+        key="waltzctl.health.maxAge",
+        name="health-max-age",
+    )
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
         check_bounds(self)
-
-
-STORAGE = {
-    "segment_size_threshold": setting(
-        "size beyond which a segment is closed",
-        SIZE,
-        key="storage.segment.size.threshold",
-        name="segment-size",
-        option=Option(),
-    ),
-    "cached_segments": setting(
-        "closed segments of a partition that stay open for reading",
-        COUNT,
-        key="storage.segment.cache.capacity",
-        name="segment-cache",
-    ),
-    "max_data_length": setting(
-        "longest data of one record", SIZE.within(least=1, most=2**31 - 1), key="waltzctl.maxDataLength"
-    ),
-}
-"""`StorageOptions` as settings: they are there without a node, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +212,7 @@ class NodeOptions:
         needs="plaintext",
     )
     tls: TlsOptions = group(TlsOptions, key="storage.", reloadable=True)
-    storage: StorageOptions = group(StorageOptions, described=STORAGE)
+    storage: StorageOptions = group(StorageOptions)
     zookeeper: ZooKeeperOptions | None = group(
         ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
     )
@@ -227,7 +220,7 @@ class NodeOptions:
         GraphiteOptions, key="storage.graphite.", name="graphite-", wanted_by=("host",)
     )
     health: HealthOptions = group(HealthOptions, reloadable=True)
-    http: HttpLimits = HttpLimits()  # noqa: RUF009  # frozen
+    http: HttpLimits = group(HttpLimits, key="waltzctl.http.", name="http-")
     drain_seconds: float = setting(
         "how long a stop waits for what was asked",
         SECONDS.within(least=0),

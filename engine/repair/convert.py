@@ -32,6 +32,8 @@ from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
@@ -42,8 +44,6 @@ from waltzctl.engine.storage.availability_marks import (
     encode_marks,
     load_marks,
 )
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     FLAG_ASSIGNED,

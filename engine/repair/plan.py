@@ -21,11 +21,11 @@ from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran, left_by
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import FileState, resolve
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.loss_ledger import ledger_path
-from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
-from waltzctl.engine.storage.view import FileState, resolve
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

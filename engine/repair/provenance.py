@@ -30,6 +30,8 @@ import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
+from waltzctl.engine.log.evidence import MOMENT_MS
+from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.replicas import Agreement, Replica
 from waltzctl.engine.repair.survey import begins_at, open_hint
@@ -37,8 +39,6 @@ from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
 from waltzctl.engine.storage.belonging import beside, named_instead, stranger
-from waltzctl.engine.storage.evidence import MOMENT_MS
-from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,

@@ -11,7 +11,7 @@ What an index holds:
   inside the span and rises; otherwise the entry is the span's last byte.  Whoever reads there finds no record with that id.
 - For ids that are skipped between two intact records: the offset of the record behind them, which has another id.
 
-The index of a partition's last segment may prove that its data file has lost records (`engine.storage.evidence`).  It is the only
+The index of a partition's last segment may prove that its data file has lost records (`engine.log.evidence`).  It is the only
 one that knows, so it is left as it is, for recover.  So is an index whose entry for the first record behind damage lies inside
 the damage: what stands there may be the data of a record that is lost (`engine.repair.embedded`), and only this entry tells.
 """
@@ -27,20 +27,11 @@ import numpy as np
 from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Ran, make_finding
+from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
-from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
-from waltzctl.engine.repair.plan import Draft, Repair
-from waltzctl.engine.repair.provenance import Surroundings, foreign
-from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
-from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
-from waltzctl.engine.scan.columns import Damage, DamageCause
-from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import (
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import (
     FileState,
     SegmentView,
     TargetKind,
@@ -50,6 +41,15 @@ from waltzctl.engine.storage.view import (
     resolve,
     view_storage,
 )
+from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
+from waltzctl.engine.repair.plan import Draft, Repair
+from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
+from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (

@@ -15,16 +15,8 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.repair.arguments import Agreed, Arguments
-from waltzctl.engine.repair.plan import Draft, Repair, plan_roll_back
-from waltzctl.engine.repair.recover_control import plan_control
-from waltzctl.engine.repair.recover_ledger import plan_ledger
-from waltzctl.engine.repair.recover_partition import plan_partition
-from waltzctl.engine.repair.replicas import open_replicas
-from waltzctl.engine.storage.assignment import is_hosted
-from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import (
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import (
     PartitionView,
     StorageView,
     TargetKind,
@@ -33,6 +25,14 @@ from waltzctl.engine.storage.view import (
     resolve,
     view_storage,
 )
+from waltzctl.engine.repair.arguments import Agreed, Arguments
+from waltzctl.engine.repair.plan import Draft, Repair, plan_roll_back
+from waltzctl.engine.repair.recover_control import plan_control
+from waltzctl.engine.repair.recover_ledger import plan_ledger
+from waltzctl.engine.repair.recover_partition import plan_partition
+from waltzctl.engine.repair.replicas import open_replicas
+from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
 from waltzctl.formats.control import ControlFile
 
 COMMAND = "recover"

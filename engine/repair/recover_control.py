@@ -22,8 +22,8 @@ from waltzctl.engine.findings.control_files import (
     control_version,
     pair_findings,
 )
+from waltzctl.engine.log.view import StorageView, partition_directories
 from waltzctl.engine.repair.plan import Draft
-from waltzctl.engine.storage.view import StorageView, partition_directories
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,

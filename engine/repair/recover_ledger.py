@@ -15,13 +15,13 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings.directory_contents import ledger_damaged
-from waltzctl.engine.losses import GivenUp
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import FileState, TargetKind, check_partitions, read_control, resolve
+from waltzctl.engine.losses import GivenUp, Ids, without
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.repair.repaired_segments import RepairContext
-from waltzctl.engine.storage.loss_ledger import Range, ledger_path, read_ledger, still_lost, without
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import FileState, TargetKind, check_partitions, read_control, resolve
+from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME
@@ -70,7 +70,7 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
             draft.settled.append(loss)
 
 
-def _held(context: RepairContext) -> Iterable[Range]:
+def _held(context: RepairContext) -> Iterable[Ids]:
     """The ids of intact records before the repair."""
     for part in context.segments:
         if part.survey is not None:

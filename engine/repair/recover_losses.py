@@ -14,8 +14,10 @@ from itertools import pairwise
 from waltzctl.engine.findings import Code, Severity, Tail
 from waltzctl.engine.log.assess import Stretch, end, held_by
 from waltzctl.engine.log.bad_data import bad_data
+from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.repair.content import Content, Literal, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
@@ -25,8 +27,6 @@ from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_hint
 from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
 from waltzctl.engine.scan.order import ORDER_WINDOW
-from waltzctl.engine.storage.evidence import Evidence
-from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 

@@ -8,7 +8,10 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings.directory_contents import special_finding
+from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import data_gone
+from waltzctl.engine.log.evidence import Evidence, evidence
+from waltzctl.engine.log.view import PartitionView, SegmentView
 from waltzctl.engine.losses import DirectoryGone, NoSegment, ShortHeader
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Draft
@@ -20,11 +23,8 @@ from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlan
 from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
 from waltzctl.engine.repair.replicas import Replica
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.engine.storage.orphans import listed_in
-from waltzctl.engine.storage.view import PartitionView, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import ControlFile, PartitionStruct
 from waltzctl.formats.segment import HEADER_SIZE

@@ -15,11 +15,11 @@ from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.findings.directory_contents import Stray, stray_finding
+from waltzctl.engine.log.view import StraySegment
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
 from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, ids_of, judge_stray
-from waltzctl.engine.storage.view import StraySegment
 from waltzctl.formats.segment import segment_name
 
 

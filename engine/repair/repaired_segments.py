@@ -10,6 +10,7 @@ from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.headers import strange_finding
 from waltzctl.engine.log.header_judgement import Expected, judge_headers
+from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.losses import Loss
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.marks import lower_mark
@@ -19,7 +20,6 @@ from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage.view import FileState, SegmentView, read_segment_header
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
 

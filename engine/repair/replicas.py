@@ -17,12 +17,12 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
 from waltzctl.engine.repair.content import Content, Span
 from waltzctl.engine.repair.survey import open_hint
 from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.engine.storage.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (

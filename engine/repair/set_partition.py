@@ -30,6 +30,8 @@ from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, Setting
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.plan import Draft, Repair
@@ -42,8 +44,6 @@ from waltzctl.engine.storage.availability_marks import (
     load_marks,
 )
 from waltzctl.engine.storage.fences import fence_path
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
     FENCE_HEADER,

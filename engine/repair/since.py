@@ -33,10 +33,10 @@ from waltzctl.engine.durable.manifest import (
 )
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
 from waltzctl.engine.errors import DamageError, StalePlanError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.content import Content, Piece, Span
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 

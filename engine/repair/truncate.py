@@ -16,16 +16,8 @@ from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, Remove
 from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
-from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.marks import lower_mark
-from waltzctl.engine.repair.plan import Draft, Repair
-from waltzctl.engine.repair.provenance import Surroundings, foreign
-from waltzctl.engine.repair.survey import begins_at, open_hint, survey
-from waltzctl.engine.scan.columns import Damage
-from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import (
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import (
     FileState,
     SegmentView,
     TargetKind,
@@ -34,6 +26,14 @@ from waltzctl.engine.storage.view import (
     resolve,
     view_storage,
 )
+from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.marks import lower_mark
+from waltzctl.engine.repair.plan import Draft, Repair
+from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.survey import begins_at, open_hint, survey
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
     FORMAT_VERSION,

@@ -16,8 +16,8 @@ from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, l
 from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.log.places import local
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
-from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
 from waltzctl.engine.spark.splits import pack, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
-from waltzctl.engine.storage import places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

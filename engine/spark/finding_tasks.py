@@ -23,9 +23,9 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import Stretch, end, joints
+from waltzctl.engine.log.view import FileState, read_segment_header
+from waltzctl.engine.losses import Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
-from waltzctl.engine.storage.loss_ledger import Range
-from waltzctl.engine.storage.view import FileState, read_segment_header
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 _OPTIONS = VerifyOptions()
@@ -140,7 +140,7 @@ class ChunkTask:
             also = [check_segment(job, _OPTIONS, limits) for job in able]
         yield from end_findings(context, [*also, *ordered], proven, joined, reports)
 
-    def _before(self, wanted: Sequence[Range], limits: Limits) -> list[SegmentReport]:
+    def _before(self, wanted: Sequence[Ids], limits: Limits) -> list[SegmentReport]:
         """Segments in front of these that may hold ids of a range."""
         firsts = [job.first for job in self.jobs_before]
         stops = [*firsts[1:], self.jobs[0].first]

@@ -10,9 +10,9 @@ from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.log import places
 from waltzctl.engine.spark.data_loss import OPTION, fails_on_loss
 from waltzctl.engine.spark.view_schemas import VIEWS
-from waltzctl.engine.storage import places
 
 SPLIT_SIZE = 128 << 20
 """Bytes of data files that one task reads, about."""

@@ -10,10 +10,10 @@ from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.partition_runs import Span, ledger_findings
 from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.engine.spark.splits import Notice, SegmentPart, Surveyed, node_of, parts_of
-from waltzctl.engine.storage.view import view_partition
 
 
 @dataclass(frozen=True, slots=True)

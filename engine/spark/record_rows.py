@@ -22,6 +22,7 @@ from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun, joint
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
@@ -30,7 +31,6 @@ from waltzctl.engine.spark.record_arrays import Gathering, rows_between
 from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
 from waltzctl.engine.spark.splits import Notice, SegmentPart, total
-from waltzctl.engine.storage.view import FileState
 
 _End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
 """A segment that was read to its end: what the next one must join, and how its files were."""

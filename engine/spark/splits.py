@@ -18,9 +18,9 @@ from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import TargetKind, resolve, view_storage
 from waltzctl.engine.spark.selection import Selection
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.view import TargetKind, resolve, view_storage
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 FLAT = 256 << 10

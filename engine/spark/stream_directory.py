@@ -19,6 +19,8 @@ from waltzctl.engine.errors import NotWaltzError, StalePlanError
 from waltzctl.engine.findings import Finding, Where, loss_finding
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState, PartitionView, read_control, view_partition, view_storage
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.spark.data_loss import Losses
@@ -29,9 +31,7 @@ from waltzctl.engine.spark.stream_losses import LostRange, Promised
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
-from waltzctl.engine.storage import places
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.engine.storage.view import FileState, PartitionView, read_control, view_partition, view_storage
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import HEADER_SIZE
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.findings import Finding, Where, loss_finding
+from waltzctl.engine.log.evidence import Evidence, evidence
+from waltzctl.engine.log.view import PartitionView
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss, count
-from waltzctl.engine.storage.evidence import Evidence, evidence
-from waltzctl.engine.storage.view import PartitionView
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
 from waltzctl.engine.log.parts import cut
+from waltzctl.engine.log.view import FileState, PartitionView, SegmentView
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
-from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 

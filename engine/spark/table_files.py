@@ -19,8 +19,8 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.targets import plan
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log import places
 from waltzctl.engine.spark.spark_executor import SparkExecutor
-from waltzctl.engine.storage import places
 from waltzctl.engine.task_executor import TaskExecutor
 
 if TYPE_CHECKING:

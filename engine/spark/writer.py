@@ -24,10 +24,10 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.log import places
 from waltzctl.engine.spark.run_joining import StagedSegment, join
 from waltzctl.engine.spark.run_writing import SORT_FIRST, RunWriter, SegmentPlan
 from waltzctl.engine.spark.staging import STORAGE, TASKS, clear_left, make_staging, remove
-from waltzctl.engine.storage import places
 from waltzctl.engine.storage.control_file import create_control_file
 from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.engine.storage.storage_options import StorageOptions

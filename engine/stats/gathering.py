@@ -26,12 +26,12 @@ from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
+from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import DamageCause, RecordBatch
 from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
 from waltzctl.engine.stats.axes import Clock, Scale, clock_of
 from waltzctl.engine.stats.counting import Counting
-from waltzctl.engine.storage.view import FileState, read_segment_header
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 

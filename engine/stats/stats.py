@@ -20,6 +20,7 @@ from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
 from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.log.assess import Stretch, joint
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.stats.aggregate import Aggregate, Collector
 from waltzctl.engine.stats.axes import Clock, Interval, Scale
 from waltzctl.engine.stats.gathering import Gathered, StatsTask, gather
@@ -39,7 +40,6 @@ from waltzctl.engine.stats.report import (
     time_buckets_of,
 )
 from waltzctl.engine.stats.stats_options import StatsOptions
-from waltzctl.engine.storage.view import FileState
 from waltzctl.engine.task_executor import TaskExecutor
 
 __all__ = ["StatsOptions", "StatsReport", "stats"]

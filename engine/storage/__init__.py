@@ -1,1 +1,1 @@
-"""File-backed storage: the read-only view for inspection, and the read-write engine of a node."""
+"""File-backed storage: the read-write engine of a node, and the judgements that it shares with those who only look."""

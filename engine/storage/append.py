@@ -17,12 +17,12 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import TargetKind, resolve
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
-from waltzctl.engine.storage.places import local
-from waltzctl.engine.storage.view import TargetKind, resolve
 from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD, Record

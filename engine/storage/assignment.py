@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
 from waltzctl.formats.control import ControlFile
 
 _INITIAL = (-1, -1, -1)

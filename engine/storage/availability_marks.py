@@ -19,7 +19,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
 from waltzctl.formats.control import ControlFile
 
 AVAILABILITY_FILE_NAME = "availability.json"

@@ -22,11 +22,11 @@ from pathlib import PurePath
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import SegmentView, read_segment_header, view_partition
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
-from waltzctl.engine.storage.places import open_source
-from waltzctl.engine.storage.view import SegmentView, read_segment_header, view_partition
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, entry_position
 

@@ -33,7 +33,7 @@ from waltzctl.engine.findings.control_files import (
     control_size,
     info_findings,
 )
-from waltzctl.engine.storage.view import read_control
+from waltzctl.engine.log.view import read_control
 from waltzctl.formats.control import (
     CONTROL_VERSION,
     ControlFile,

@@ -38,6 +38,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.control_files import control_missing
 from waltzctl.engine.findings.directory_contents import not_assigned
+from waltzctl.engine.log.view import view_partition, view_storage
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability, combine, load_marks, save_marks
@@ -63,7 +64,6 @@ from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.engine.storage.segment_recovery import Place
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import roll_back_interrupted
-from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,

@@ -15,15 +15,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
+from waltzctl.engine.losses import Ids, without
 from waltzctl.formats.accepted_losses import LEDGER_FILE_NAME, AcceptedLoss, Ledger, decode_ledger, encode_ledger
 
 LEDGER_NAME = f"{disk.STATE_DIRECTORY}/{LEDGER_FILE_NAME}"
 """Its path below the storage directory, with slashes."""
 _LIMIT = 64 << 20
-
-Range = tuple[int, int]
-"""Ids: the first, and the one behind the last."""
 
 
 def ledger_path(storage: PurePath) -> PurePath:
@@ -44,18 +42,7 @@ def of_partition(losses: Iterable[AcceptedLoss], partition: int | None) -> tuple
     return tuple(loss for loss in losses if loss.partition == partition)
 
 
-def without(wanted: Range, held: Iterable[Range]) -> list[Range]:
-    """The parts of a range of ids that no range of `held` covers, in order."""
-    rest: list[Range] = []
-    first, stop = wanted
-    for low, high in (*sorted(held), (stop, stop)):
-        if first < min(low, stop):
-            rest.append((first, min(low, stop)))
-        first = max(first, high)
-    return rest
-
-
-def still_lost(loss: AcceptedLoss, held: Sequence[Range], local_low_water_mark: int | None) -> list[Range]:
+def still_lost(loss: AcceptedLoss, held: Sequence[Ids], local_low_water_mark: int | None) -> list[Ids]:
     """What of an accepted loss is not here again; nothing when it is over.
 
     `held`: ids that are here, intact.  `local_low_water_mark`: the mark in force, None where nothing tells it.

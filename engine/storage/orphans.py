@@ -14,12 +14,12 @@ from contextlib import ExitStack
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.log.evidence import written_entries
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import SegmentView
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage.evidence import written_entries
-from waltzctl.engine.storage.places import open_source
-from waltzctl.engine.storage.view import SegmentView
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, decode_entries, entry_position
 
 

@@ -31,13 +31,13 @@ from waltzctl.engine.errors import (
     SyncFailedError,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.log.view import FileState, SegmentView
 from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
 from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
 from waltzctl.engine.storage.segment_files import ActiveSegment, SegmentExtent, create_segment, whole_extent
 from waltzctl.engine.storage.storage_options import StorageOptions
-from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name

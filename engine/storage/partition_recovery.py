@@ -4,7 +4,7 @@ What a crash may leave is mended: a torn tail above the local low-water mark, an
 segment, an index that lags behind, is missing or is stale.  Everything else *quarantines* the partition: damage at or below
 the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, another partition's records
 behind one that does not, a missing first segment, records that are gone though the mark, an index or a segment's name proves that
-they were here (`engine.storage.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
+they were here (`engine.log.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
 checksums agree can still be read.
 
 Bytes of data files that are cut off, and indexes that are replaced, are kept in the quarantine of the storage directory
@@ -26,15 +26,15 @@ from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
+from waltzctl.engine.log.evidence import Evidence, evidence
+from waltzctl.engine.log.places import local
+from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, NoSegment, ShortHeader
-from waltzctl.engine.storage.evidence import Evidence, evidence
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.engine.storage.places import local
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
-from waltzctl.engine.storage.view import FileState, PartitionView, SegmentView, view_partition
 from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position
 
 KNOWN_BEFORE_CUT = 1 << 20

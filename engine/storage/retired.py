@@ -13,12 +13,12 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, relocate
 from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import forget_availability
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import forget_fence
 from waltzctl.engine.storage.loss_ledger import forget_partition
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.control import FLAG_AVAILABLE
 
 

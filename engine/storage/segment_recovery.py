@@ -32,12 +32,12 @@ from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.header_judgement import Expected, judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.storage.segment_files import Run, SegmentExtent
-from waltzctl.engine.storage.view import SegmentView, read_segment_header
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,

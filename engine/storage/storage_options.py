@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.setting_kinds import COUNT, SIZE
+from waltzctl.engine.net.settings import Option, check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """How a storage directory is used.
+    """How a storage directory is used: the settings of a node that hold without one, too."""
 
-    `segment_size_threshold`: bytes, header included; a segment that has more is closed by the next record.
-    `max_data_length`: bytes of data of one record, a bound for appends and reads.  `cached_segments`: how many closed
-    segments of a partition stay open for reading, two descriptors each.
-    """
-
-    segment_size_threshold: int = 1_000_000_000
-    max_data_length: int = 256 << 20
-    cached_segments: int = 5
+    segment_size_threshold: int = setting(
+        "size beyond which a segment is closed",
+        SIZE,
+        default=1_000_000_000,
+        key="storage.segment.size.threshold",
+        name="segment-size",
+        option=Option(),
+    )
+    max_data_length: int = setting(
+        "longest data of one record",
+        SIZE.within(least=1, most=2**31 - 1),
+        default=256 << 20,
+        key="waltzctl.maxDataLength",
+    )
+    cached_segments: int = setting(
+        "closed segments of a partition that stay open for reading",
+        COUNT,
+        default=5,
+        key="storage.segment.cache.capacity",
+        name="segment-cache",
+    )
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
-        if self.segment_size_threshold < 0 or self.cached_segments < 1:
-            raise InvalidRequestError("the segment size threshold must not be negative, and one segment must be open")
-        if not 0 <= self.max_data_length < 2**31:
-            raise InvalidRequestError(f"the longest data must be 0 to {2**31 - 1} bytes, not {self.max_data_length}")
+        check_bounds(self)

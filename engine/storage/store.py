@@ -11,9 +11,9 @@ from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionLeft, QuarantineEntry, partitions_of
 from waltzctl.engine.errors import NotWaltzError
+from waltzctl.engine.log.view import PartitionView, read_control, view_partition
 from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
-from waltzctl.engine.storage.view import PartitionView, read_control, view_partition
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
 from waltzctl.formats.fence import FENCE_FILE_NAME
 

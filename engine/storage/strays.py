@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from waltzctl.engine.log.view import StraySegment, read_segment_header
+from waltzctl.engine.losses import without
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import RecordRun
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.storage.loss_ledger import without
-from waltzctl.engine.storage.view import StraySegment, read_segment_header
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader
 
 Ids = tuple[int, int]

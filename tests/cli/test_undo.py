@@ -13,8 +13,8 @@ from tests.cli.running import invoke, on_terminal
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.store import apply_edits
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import Layout
 
 

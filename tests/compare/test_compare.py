@@ -439,7 +439,7 @@ def test_states_are_named_from_the_gravest_on() -> None:
 
 def test_replicas_behind_urls_are_compared_with_files(nodes: list[Path]) -> None:
     fsspec = pytest.importorskip("fsspec")
-    from waltzctl.engine.storage.places import place
+    from waltzctl.engine.log.places import place
 
     rewrite(nodes[1], 70)
     flip(nodes[0], 20)

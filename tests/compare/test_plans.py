@@ -31,13 +31,13 @@ from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.compare.vote import Verdict
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.log.places import place
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.places import place
 from waltzctl.formats.segment import segment_name
 
 LAST = COUNT - 1

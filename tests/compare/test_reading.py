@@ -15,8 +15,8 @@ from waltzctl.engine.compare.directories import segments_of
 from waltzctl.engine.compare.plans import _not_to_be_trusted
 from waltzctl.engine.compare.replica_reading import Broken, Reading, Records, Replica, Torn
 from waltzctl.engine.compare.vote import Decision, Verdict
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 SIZE = 60

@@ -13,6 +13,7 @@ from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from waltzctl.engine.durable.manifest import quarantine_directory
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair
@@ -22,7 +23,6 @@ from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 

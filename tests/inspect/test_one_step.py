@@ -26,8 +26,8 @@ from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import check_rising
+from waltzctl.engine.log.view import FileState, SegmentView
 from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout, decode_control

@@ -28,10 +28,8 @@ def at(number: int) -> int:
     return HEADER_SIZE + SIZE * (number - FIRST)
 
 
-DATA = BytesSource(
-    segment_header(0, FIRST).encode()
-    + b"".join(Record.make(FIRST + n, one.request_id, 0, one.data).encode() for n, one in enumerate(RECORDS))
-)
+_ENCODED = [Record.make(FIRST + n, one.request_id, 0, one.data).encode() for n, one in enumerate(RECORDS)]
+DATA = BytesSource(segment_header(0, FIRST).encode() + b"".join(_ENCODED))
 
 
 def index_of(entries: Sequence[int], odd: int = 0) -> IndexReader:
@@ -80,6 +78,18 @@ def test_only_a_record_with_its_id_and_checksum_in_front_of_the_stop_is_proven()
     assert prove(DATA, index, FIRST + 3, at(FIRST + 4) - 1) is None
     for wrong in (at(FIRST + 4), at(FIRST + 3) + 1, -1, END, 10**9):
         assert prove(DATA, index_of([*right(3), wrong]), FIRST + 3, END) is None
+
+
+def test_in_front_of_the_file_nothing_is_read() -> None:
+    class Strict(BytesSource):
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            assert offset >= 0
+            return super().read_into(offset, buffer)
+
+    data = Strict(bytes(Record.make(FIRST, RECORDS[0].request_id, 0, b"").encode()))
+    assert prove(data, index_of([0]), FIRST, 40) is not None
+    for wrong in (-1, -40, -(2**63)):
+        assert prove(data, index_of([wrong]), FIRST, 40) is None
 
 
 def test_a_record_that_is_too_large_to_be_held_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +188,17 @@ def test_parts_cover_everything_once_and_begin_at_records(wrong: dict[int, int],
     for before, behind in pairwise(found):
         assert before.stop == behind.start == at(behind.first)
         assert before.first < behind.first
+
+
+def test_a_range_is_not_cut_in_front_of_its_beginning_wherever_an_index_leads() -> None:
+    """The same record stands a second time, behind all others."""
+    again = Record.make(FIRST + 5, RECORDS[5].request_id, 0, RECORDS[5].data).encode()
+    data = BytesSource(segment_header(0, FIRST).encode() + b"".join(_ENCODED) + again)
+    index = index_of([*right(5), END])
+    for begins, starts in ((3, [3, 5]), (4, [4, 5]), (5, [5]), (6, [6])):
+        begin = RecordPlace(at(FIRST + begins), FIRST + begins)
+        found = cut(data, index, begin, (FIRST, FIRST + 10), END + SIZE, 2)
+        assert [one.first for one in found] == [FIRST + n for n in starts]
 
 
 def test_a_range_is_cut_behind_its_beginning() -> None:

@@ -65,7 +65,7 @@ _STORAGE = (
         "fewer at once is as good; more than 1024 the system refuses",
     ),
     Equivalent(
-        "engine/storage/evidence.py",
+        "engine/log/evidence.py",
         "evidence",
         "if segment.entries and first + segment.entries > without_data:",
         "if segment.entries and first + segment.entries >= without_data:",
@@ -294,13 +294,112 @@ _REPAIR = (
     ),
 )
 
+_COMPARISON = "engine/log/index_comparison.py"
+_PROVEN_BELOW = "by_index = proven.with_data if too_long and segment == proven.index_with_data else 0"
+_GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
+_FURTHER = (
+    "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
+)
+_NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
+_NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
 _LOG = (
     Equivalent(
         "engine/log/index.py",
-        "last_proven",
-        "number = max(1, count + 1 - back)",
-        "number = max(1, count + 0 - back)",
-        "the entries above the first one that proves its record are searched all the same",
+        "IndexReader.entries",
+        _NO_ENTRY,
+        _NO_ENTRY.replace("count <= 0", "count < 0"),
+        "no entry is read where none is asked for",
+    ),
+    *(
+        Equivalent(
+            "engine/log/index.py",
+            function,
+            old,
+            old.replace(bound, other),
+            "no file has as many entries",
+        )
+        for function, old in (("IndexReader.entries", _NO_ENTRY), ("IndexReader.read_into", _NO_BYTES))
+        for bound, other in (("> _FARTHEST", ">= _FARTHEST"), ("_FARTHEST", "(_FARTHEST) + 1"))
+    ),
+    Equivalent(
+        "engine/log/index.py",
+        "IndexReader.entry",
+        "found = self.entries(transaction_id, 1)",
+        "found = self.entries(transaction_id, 2)",
+        "only the first is looked at",
+    ),
+    Equivalent(
+        "engine/log/parts.py",
+        "cut",
+        _FURTHER,
+        _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
+        "two records do not begin one byte apart",
+    ),
+    *(
+        Equivalent(
+            "engine/log/index.py",
+            "last_proven",
+            "number = max(1, count + 1 - back)",
+            f"number = max(1, count {other} - back)",
+            "the entries above the first one that proves its record are searched all the same",
+        )
+        for other in ("+ 0", "- 1", "+ 2")
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "joints",
+        "if gap and expected is not None:",
+        "if gap and True:",
+        "there is a gap only where an id is expected",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "end",
+        "following = max(last, -1 if mark is None else mark) + 1",
+        "following = max(last, -2 if mark is None else mark) + 1",
+        "the last id is -1 or more",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "end",
+        _PROVEN_BELOW,
+        _PROVEN_BELOW.replace("else 0", "else (-1)"),
+        "it counts only where it is more than what the names prove, which is 0 or more",
+    ),
+    Equivalent(
+        _COMPARISON,
+        "IndexComparison.__init__",
+        "self._buffer: Offsets = np.empty(0, np.int64)",
+        "self._buffer: Offsets = np.empty(1, np.int64)",
+        "it grows to what is asked for",
+    ),
+    Equivalent(
+        _COMPARISON,
+        "IndexComparison._read_into_buffer",
+        "if len(self._buffer) < count:",
+        "if len(self._buffer) <= count:",
+        "a new buffer of the same size",
+    ),
+    Equivalent(
+        _COMPARISON,
+        "IndexComparison._read_into_buffer",
+        'return stored.byteswap(inplace=True) if sys.byteorder == "little" else stored',
+        'return stored.byteswap(inplace=False) if sys.byteorder == "little" else stored',
+        "the same numbers, in a copy",
+    ),
+    Equivalent(
+        _COMPARISON,
+        "IndexComparison.explained_by_tail",
+        _GOOD,
+        _GOOD.replace("tail.offset)", "(tail.offset) - 1)"),
+        "the first entry is the tail's offset, and those behind it rise by more than 1",
+    ),
+    Equivalent(
+        _COMPARISON,
+        "_end_inside",
+        "inside = np.flatnonzero(reader.entries(start, end - start) < size)",
+        "inside = np.flatnonzero(reader.entries(start, end + start) < size)",
+        "what stands behind has been looked at, and none of it leads inside",
     ),
 )
 
@@ -351,10 +450,10 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/storage/availability_marks.py": ("_LIMIT",),
     "engine/storage/append.py": ("DEFAULT_BATCH", "BATCH_BYTES"),
     "engine/storage/loss_ledger.py": ("_LIMIT",),
-    "engine/storage/evidence.py": ("_CHUNK",),
+    "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),
-    "engine/storage/places.py": ("SMALL", "LARGE"),
+    "engine/log/places.py": ("SMALL", "LARGE"),
     "engine/storage/segment_reader.py": ("READ_AHEAD", "LIST_BYTES"),
     "engine/storage/segment_recovery.py": ("CHECKPOINTS_TRIED",),
 }

@@ -11,12 +11,13 @@ _TOLD = "engine/findings/__init__.py"
 _JUDGED = "engine/log/assess.py"
 _OPENING = "engine/storage/partition_recovery.py"
 _CONTROL = "engine/storage/control_file.py"
-_EVIDENCE = "engine/storage/evidence.py"
+_EVIDENCE = "engine/log/evidence.py"
 _LEDGER = "engine/storage/loss_ledger.py"
+_LOSSES = "engine/losses.py"
 _STRAYS = "engine/storage/strays.py"
 _STEP = ("tests/storage/test_one_step.py",)
 _OPENS = ("tests/storage/test_opening_one_step.py",)
-_WITNESS = ("tests/storage/test_evidence.py",)
+_WITNESS = ("tests/log/test_evidence.py",)
 
 STORAGE: tuple[Slip, ...] = (
     Slip(
@@ -267,14 +268,14 @@ STORAGE: tuple[Slip, ...] = (
         "a loss below the mark is forgotten at once",
     ),
     Slip(
-        _LEDGER,
+        _LOSSES,
         "        if first < min(low, stop):",
         "        if first + 1 < min(low, stop):",
         _STEP,
         "one transaction between two ranges is taken for one that came back",
     ),
     Slip(
-        _LEDGER,
+        _LOSSES,
         "        first = max(first, high)\n",
         "        first = high\n",
         _STEP,

@@ -6,24 +6,24 @@ from tests.mutation.trial import Slip
 
 SECOND: tuple[Slip, ...] = (
     Slip(
-        "engine/storage/evidence.py",
+        "engine/log/evidence.py",
         "return max(self.required, self.accepted)",
         "return self.required",
-        ("tests/storage/test_evidence.py",),
+        ("tests/log/test_evidence.py",),
         "ids of transactions whose loss was accepted are given away again",
     ),
     Slip(
-        "engine/storage/evidence.py",
+        "engine/log/evidence.py",
         "wrong = (header.partition != partition) + (header.first_transaction_id != segment.first_transaction_id)",
         "wrong = int(header.first_transaction_id != segment.first_transaction_id)",
-        ("tests/storage/test_evidence.py",),
+        ("tests/log/test_evidence.py",),
         "the index of another partition proves a loss that is none",
     ),
     Slip(
-        "engine/storage/evidence.py",
+        "engine/log/evidence.py",
         "count, chunk = start, _CHUNK",
         "count, chunk = start - 1, _CHUNK",
-        ("tests/storage/test_evidence.py",),
+        ("tests/log/test_evidence.py",),
         "an index with a long hole proves less than it does",
     ),
     Slip(

@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.net.configuration import Configuration, Given, Level, load_configuration
 from waltzctl.engine.net.loopback import is_loopback
-from waltzctl.engine.net.monitoring_options import GraphiteOptions, LogFormat, LogLevel
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogFormat, LogLevel
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import RELOADABLE
-from waltzctl.engine.node.node_settings import SERVE, NodeOptions, Ports, ServeOptions, ServiceOptions, ZooKeeperOptions
+from waltzctl.engine.node.node_settings import (
+    SERVE,
+    HealthOptions,
+    NodeOptions,
+    Ports,
+    ServeOptions,
+    ServiceOptions,
+    ZooKeeperOptions,
+)
 from waltzctl.engine.storage.storage_options import StorageOptions
 
 RELEASED = """
@@ -117,6 +125,30 @@ def test_a_missing_required_key_is_named(tmp_path: Path, missing: str) -> None:
     assert load(tmp_path / "a", text, given=[Given(name, "3")]).effective(name).level is Level.COMMAND_LINE
     variable = SERVE.by_name[name].variable
     assert load(tmp_path / "a", text, environment={variable: "3"}).effective(name).level is Level.ENVIRONMENT
+
+
+def test_health_times_and_the_limits_of_the_http_port_are_settings(tmp_path: Path) -> None:
+    text = REQUIRED + "waltzctl:\n  health: {deadline: 2s, maxAge: 0}\n  http: {maxConnections: 3, answerSeconds: 1m}\n"
+    variables = {"WALTZCTL_SERVE_HEALTH_MAX_STALL": "90s", "WALTZCTL_SERVE_HTTP_MAX_REQUEST_BYTES": "4KiB"}
+    options = load(tmp_path / "a", text, environment=variables).options.node
+    assert options.health == HealthOptions(deadline=2.0, max_stall=90.0, max_age=0.0)
+    assert options.http == HttpLimits(max_connections=3, max_request_bytes=4096, answer_seconds=60.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("waltzctl.health.deadline: 0s", "must be a duration, more than 0s, not 0s"),
+        ("waltzctl.health.maxStall: 0s", "must be a duration, more than 0s, not 0s"),
+        ("waltzctl.http.maxConnections: 0", "must be a whole number, at least 1, not 0"),
+        ("waltzctl.http.maxRequestBytes: 0", "must be a number of bytes, at least 1, not 0"),
+        ("waltzctl.http.connectionSeconds: 0s", "must be a duration, more than 0s, not 0s"),
+        ("waltzctl.http.answerSeconds: 0s", "must be a duration, more than 0s, not 0s"),
+    ],
+)
+def test_health_times_and_limits_have_bounds(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(f"{text.partition(': ')[0]}: {problem}")):
+        load(tmp_path / "a", REQUIRED + text)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +480,10 @@ def test_what_the_settings_call_reloadable_is_what_a_node_puts_into_force() -> N
         (NodeOptions(Path("/d"), port=5, http_port=6), "the admin and the HTTP port are both 6"),
         (NodeOptions(Path("/d"), port=65535), "storage.admin.port must be a port, 0 to 65535, not 65536"),
         (NodeOptions(Path("/d"), drain_seconds=-1.0), "drain"),
-        (NodeOptions(Path("/d"), storage=StorageOptions(cached_segments=0)), "one segment must be open"),
+        (
+            NodeOptions(Path("/d"), storage=StorageOptions(cached_segments=0)),
+            "storage.segment.cache.capacity must be a whole number, at least 1",
+        ),
         (NodeOptions(Path("/d"), limits=PortLimits(reads=0)), "reads must be a whole number, at least 1, not 0"),
         (
             NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions(" ", "/r")),

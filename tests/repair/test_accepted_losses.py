@@ -26,6 +26,7 @@ from tests.repair.scenes import (
 )
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.errors import RefusedError, StalePlanError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Setting
 from waltzctl.engine.repair.planners import load_plan
@@ -37,7 +38,6 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.accepted_losses import encode_ledger
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE

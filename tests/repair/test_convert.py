@@ -15,12 +15,12 @@ from tests.repair.scenes import Scene, flip, make_scene, rewrite_mark, status
 from tests.repair.trees import snapshot
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DirectoryLockedError, NotWaltzError, RefusedError, StalePlanError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import (
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,

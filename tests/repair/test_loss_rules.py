@@ -13,6 +13,7 @@ import pytest
 from tests.builders import make_records, segment_header
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
@@ -23,7 +24,6 @@ from waltzctl.engine.repair.rivals import outvote
 from waltzctl.engine.repair.survey import Loss, Survey, begins_at, by_ids, by_places, check_jump, survey
 from waltzctl.engine.repair.witnesses import record_at
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
-from waltzctl.engine.storage.view import FileState
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, index_name, segment_name
 

@@ -17,6 +17,7 @@ from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, Overwrite, Remove, Replace
 from waltzctl.engine.errors import BelowLowWaterMarkError, RefusedError
+from waltzctl.engine.log.view import read_control, view_partition
 from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content
@@ -27,7 +28,6 @@ from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import apply_edits
-from waltzctl.engine.storage.view import read_control, view_partition
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position
 

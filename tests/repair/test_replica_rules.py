@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.replicas import (
     Agreement,
@@ -23,7 +24,6 @@ from waltzctl.engine.repair.replicas import (
     open_replicas,
     same_record,
 )
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records, segment_name
 

@@ -25,6 +25,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     StalePlanError,
 )
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.arguments import Setting
 from waltzctl.engine.repair.plan import Repair
@@ -36,7 +37,6 @@ from waltzctl.engine.storage.availability_marks import Availability, read_availa
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.store import list_entries
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
 
 SESSION, MARK, LAST = 3, 9, 29

@@ -16,6 +16,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
 from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
 from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
@@ -24,7 +25,6 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.store import STATE_FILES, apply_edits, list_entries
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 LAST = 129

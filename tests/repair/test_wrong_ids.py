@@ -14,13 +14,13 @@ from tests.trust.running import Said, called
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.view import view_storage
 from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.segment_recovery import Place, examine_segment
-from waltzctl.engine.storage.view import view_storage
 from waltzctl.formats.segment import Record, index_name, segment_name
 
 ENDS = (*SEGMENTS[1:], LAST + 1)

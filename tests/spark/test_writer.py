@@ -25,11 +25,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from tests.builders import make_records
 from tests.spark.writing import KEY, SCHEMA, begin, is_clean, nothing_left, records_of, request_parts, rows, write
 from waltzctl.engine.errors import ChecksumMismatchError, InvalidRequestError, RefusedError, WaltzError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.spark import run_writing
 from waltzctl.engine.spark.writer import Staged, storage_writer
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import Layout
 
 # ---- what is written ----------------------------------------------------------------------------------------------------

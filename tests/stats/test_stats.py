@@ -15,11 +15,11 @@ from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age
 from tests.stats.support import SMALL_PART, PicklingCrew, count, dumped, same, set_created, set_times
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.log.places import place
 from waltzctl.engine.stats.axes import Interval
 from waltzctl.engine.stats.report import StatsReport
 from waltzctl.engine.stats.stats import stats
 from waltzctl.engine.stats.stats_options import StatsOptions
-from waltzctl.engine.storage.places import place
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record
 

@@ -14,9 +14,9 @@ from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.assignment import assigned_here, is_hosted
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import (
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,

@@ -9,9 +9,9 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.storage.support import damage, data_path, index_path
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.belonging import beside, named_instead, stranger
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 

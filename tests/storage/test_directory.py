@@ -22,9 +22,9 @@ from waltzctl.engine.errors import (
     PartitionQuarantinedError,
     RefusedError,
 )
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.availability_marks import Availability, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 

@@ -14,12 +14,12 @@ from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import LAYOUTS, built, damage, data_path, index_path, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, PartitionQuarantinedError
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import view_partition, view_storage
 from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.engine.storage import places
 from waltzctl.engine.storage.belonging import _head, _not_indexed
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.strays import judge_stray
-from waltzctl.engine.storage.view import view_partition, view_storage
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, encode_entries
 

@@ -14,7 +14,7 @@ from tests.builders import build_directory, digest
 from tests.storage.support import opened
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.errors import DirectoryLockedError
-from waltzctl.engine.storage.view import view_storage
+from waltzctl.engine.log.view import view_storage
 
 HOLD_AS_WE_DO = """
 import sys

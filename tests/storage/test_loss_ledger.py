@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.repair.trees import recording
+from waltzctl.engine.losses import without
 from waltzctl.engine.storage import loss_ledger
-from waltzctl.engine.storage.loss_ledger import (
-    forget_partition,
-    ledger_path,
-    of_partition,
-    read_ledger,
-    still_lost,
-    without,
-)
+from waltzctl.engine.storage.loss_ledger import forget_partition, ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 
 LOSS = AcceptedLoss(1, 10, 19, 9, "2026-11-22T08:51:18.000Z", "test")

@@ -22,12 +22,13 @@ from waltzctl.engine.errors import (
     RefusedError,
     WaltzError,
 )
+from waltzctl.engine.losses import without
 from waltzctl.engine.storage.append import AppendSession
 from waltzctl.engine.storage.assignment import assigned_here, is_hosted
 from waltzctl.engine.storage.batch import Batch, BatchPart, parts_of
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
-from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost, without
+from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost
 from waltzctl.engine.storage.strays import hidden, joined
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import Layout, decode_control

@@ -30,6 +30,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
 )
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.storage import append, partition_recovery
 from waltzctl.engine.storage.append import AppendSession, PendingRecord, append_lines, grouped
@@ -40,7 +41,6 @@ from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.partition_recovery import renew_last_index
 from waltzctl.engine.storage.segment_files import ActiveSegment, create_segment
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.control import FLAG_AVAILABLE, Layout, decode_control
 from waltzctl.formats.fence import fence_file_size
 from waltzctl.formats.request_id import RequestId
@@ -310,7 +310,7 @@ def test_rolling_over_keeps_no_file_open(tmp_path: Path) -> None:
 def test_a_segment_that_cannot_be_opened_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = built(tmp_path, 10)
     more = make_records(20)[10:]
-    with opened(tmp_path, StorageOptions(segment_size_threshold=0)) as storage:
+    with opened(tmp_path, StorageOptions(segment_size_threshold=1)) as storage:
         partition, before = storage.partition(0), digest(tmp_path)
 
         def refused(extent: object) -> ActiveSegment:
@@ -692,12 +692,12 @@ def test_what_is_not_appended_to(tmp_path: Path) -> None:
     ("options", "fine"),
     [
         (StorageOptions(), True),
-        (StorageOptions(segment_size_threshold=0), True),
-        (StorageOptions(segment_size_threshold=-1), False),
+        (StorageOptions(segment_size_threshold=1), True),
+        (StorageOptions(segment_size_threshold=0), False),
         (StorageOptions(cached_segments=1), True),
         (StorageOptions(cached_segments=0), False),
-        (StorageOptions(max_data_length=0), True),
-        (StorageOptions(max_data_length=-1), False),
+        (StorageOptions(max_data_length=1), True),
+        (StorageOptions(max_data_length=0), False),
         (StorageOptions(max_data_length=2**31 - 1), True),
         (StorageOptions(max_data_length=2**31), False),
     ],

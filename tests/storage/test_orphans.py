@@ -10,9 +10,9 @@ import pytest
 
 from tests.builders import make_records, segment_header, write_segment
 from tests.storage.support import damage
+from waltzctl.engine.log.view import SegmentView, view_partition
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.storage.orphans import listed_in, stand_elsewhere
-from waltzctl.engine.storage.view import SegmentView, view_partition
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, index_name
 
 

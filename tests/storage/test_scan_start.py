@@ -12,8 +12,8 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import damage, data_path, index_path, write_at
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment
-from waltzctl.engine.storage.view import view_partition
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     encode_entries,

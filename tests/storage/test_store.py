@@ -10,8 +10,8 @@ import pytest
 from tests.builders import build_directory
 from tests.storage.support import LAYOUTS, data_path
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, PartitionLeft, QuarantineEntry, State
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.store import STATE_FILES, concerned, file_sizes, marks_of, partition_states, view_or_empty
-from waltzctl.engine.storage.view import read_control
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import index_name, segment_name
 

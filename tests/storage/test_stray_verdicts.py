@@ -13,8 +13,8 @@ import pytest
 
 from tests.builders import KEY, make_records, segment_header, write_segment
 from tests.storage.support import damage
+from waltzctl.engine.log.view import StraySegment, view_partition
 from waltzctl.engine.storage.strays import StrayVerdict, hidden, ids_of, joined, judge_stray
-from waltzctl.engine.storage.view import StraySegment, view_partition
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 OTHER = uuid.UUID(int=KEY.int ^ 1)

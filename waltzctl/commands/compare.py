@@ -251,7 +251,7 @@ class _Report:
         from waltzctl.engine.columns.plan_columns import PLAN
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
-        from waltzctl.engine.storage.places import absolute
+        from waltzctl.engine.log.places import absolute
         from waltzctl.objects.compare import PlanFile
         from waltzctl.output_file import replacing_text
         from waltzctl.render.json import JsonWriter

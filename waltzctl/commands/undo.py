@@ -115,9 +115,9 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from waltzctl.engine.storage.places import local
+    from waltzctl.engine.log.places import local
+    from waltzctl.engine.log.view import TargetKind, resolve
     from waltzctl.engine.storage.store import concerned, list_entries
-    from waltzctl.engine.storage.view import TargetKind, resolve
 
     target = resolve(named)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):

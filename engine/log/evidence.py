@@ -23,12 +23,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.log import places
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import PartitionView, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import read_bytes
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.places import open_source
-from waltzctl.engine.storage.view import PartitionView, SegmentView, read_segment_header
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,

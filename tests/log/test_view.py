@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.storage.view import (
+from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,

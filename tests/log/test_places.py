@@ -16,8 +16,8 @@ from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, Unavailab
 from waltzctl.engine.inspect.dump import dump_records, dump_segments
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.places import (
+from waltzctl.engine.log import places
+from waltzctl.engine.log.places import (
     LARGE,
     Kind,
     UrlPath,

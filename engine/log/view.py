@@ -22,7 +22,7 @@ from pathlib import PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
-from waltzctl.engine.storage import places
+from waltzctl.engine.log import places
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,

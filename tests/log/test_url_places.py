@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.storage import places
-from waltzctl.engine.storage.places import LARGE, SMALL, Kind, UrlPath, UrlSource, access, is_url, place
+from waltzctl.engine.log import places
+from waltzctl.engine.log.places import LARGE, SMALL, Kind, UrlPath, UrlSource, access, is_url, place
 
 URL = UrlPath("fake://bucket/name")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.builders import segment_header
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings.indexes import WrongEntries
+from waltzctl.engine.findings.indexes import IndexLong, IndexShort, WrongEntries
 from waltzctl.engine.log import index_comparison
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison, check_rising
@@ -204,6 +204,9 @@ def test_no_more_records_were_lost_than_fit() -> None:
     assert told(comparison.wrong) is None
     comparison.compare_span(damage(200, 40, 7, 11))
     assert told(comparison.wrong) == (1, 8, 8, 7)
+    last = IndexComparison(reader([128, 150, 200, 240, 280, 320, 7, 7, 7, 7]))
+    last.compare_span(damage(200, 160, 7, 11))
+    assert told(last.wrong) is None
     for nothing in (damage(200, 0, 7, 9), damage(200, 200, 7, None), damage(200, 200, 7, 7)):
         comparison = IndexComparison(reader([1] * 9))
         comparison.compare_span(nothing)
@@ -252,6 +255,27 @@ def test_what_cannot_be_read_is_kept_for_the_end() -> None:
     assert other.unreadable is not None
 
 
+@pytest.mark.parametrize(
+    ("entries", "odd", "short", "long"),
+    [
+        (0, 0, IndexShort(BEGINS, 0, 2), None),
+        (1, 0, IndexShort(BEGINS, 1, 2), None),
+        (1, 7, IndexShort(BEGINS, 1, 2), IndexLong(BEGINS, 1, 2, 7)),
+        (2, 0, None, None),
+        (2, 1, None, IndexLong(BEGINS, 2, 2, 1)),
+        (3, 0, None, IndexLong(BEGINS, 3, 2)),
+        (4, 0, None, IndexLong(BEGINS, 4, 2)),
+    ],
+)
+def test_an_index_of_two_records(entries: int, odd: int, short: IndexShort | None, long: IndexLong | None) -> None:
+    comparison = IndexComparison(reader([128 + 60 * n for n in range(entries)], odd=odd))
+    assert comparison.short(BEGINS + 1) == short
+    assert comparison.short(None) is None
+    assert comparison.long(BEGINS + 2) == long
+    more = comparison.short(BEGINS + 1, at_least=True)
+    assert (more is not None and more.at_least) == (short is not None)
+
+
 # --- by itself ----------------------------------------------------------------------------------------------------------------
 
 
@@ -278,3 +302,11 @@ def test_an_index_that_cannot_be_right_whatever_the_data_says(steps: list[int], 
     assert told(wrong) == plainly_wrong(entries, size)
     assert wrong.actual is None
     assert told(check_rising(reader([]), size)) is None
+
+
+@pytest.mark.parametrize(
+    "entries", [[0, 127, 400], [0, 128, 400], [128, 301, 200], [128, 300, 200], [128, 302, 200], [128, 270, 299]]
+)
+def test_an_entry_in_front_of_the_records_or_behind_the_file_is_wrong(entries: list[int]) -> None:
+    for size in (300, 500):
+        assert told(check_rising(reader(entries), size)) == plainly_wrong(entries, size)

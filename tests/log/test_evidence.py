@@ -11,11 +11,12 @@ import pytest
 from tests.builders import CREATED, build_directory, digest, make_records, segment_header
 from tests.storage.support import assert_quarantined_and_kept, codes, data_path, entries, index_path, opened
 from waltzctl.engine.errors import PartitionQuarantinedError, RefusedError
-from waltzctl.engine.storage import evidence as evidence_module
+from waltzctl.engine.log import evidence as evidence_module
+from waltzctl.engine.log.evidence import Evidence, checkpointed, evidence, written_entries
+from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.losses import without
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
-from waltzctl.engine.storage.evidence import Evidence, checkpointed, evidence, written_entries
-from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost, without
-from waltzctl.engine.storage.view import view_partition
+from waltzctl.engine.storage.loss_ledger import ledger_path, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, encode_entries, entry_position
