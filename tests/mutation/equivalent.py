@@ -25,7 +25,58 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_STATES, _VOTE = "engine/compare/states.py", "engine/compare/vote.py"
+_FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
+_WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
+_POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
+    Equivalent(
+        _STATES,
+        "_Replica.state",
+        "beyond = [one for one in self.held if one.first >= kept]",
+        "beyond = [one for one in self.held if one.first >= (kept) - 1]",
+        "the last run that is kept is not undecided",
+    ),
+    *(
+        Equivalent(
+            _STATES,
+            "_Replica.mended",
+            _FORK,
+            new,
+            "a run that is agreed on ends in front of what is outvoted, or begins behind it",
+        )
+        for new in (_FORK.replace("<", "<="), _FORK.replace("[0]", "[1]"), _FORK.replace("[0]", "[(-1)]"))
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("< run", "<= run"),
+        "behind the last run it is only asked for what ends with that one and is damaged here",
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("<= number", "<= (number) + 1"),
+        "in front of all runs the last one is compared, and it is at the beginning only where it is alone, and damaged here",
+    ),
+    Equivalent(
+        _VOTE,
+        "_Vote.judge",
+        _POSSIBLE,
+        _POSSIBLE.replace("[0]", "[(-1)]"),
+        "there is one",
+    ),
+    Equivalent(_VOTE, "", "DAMAGED = -2", "DAMAGED = -3", "any number below that of ABSENT"),
+    Equivalent(
+        _VOTE,
+        "voters_of",
+        _LEAST,
+        _LEAST.replace(">=", ">"),
+        "of just a quorum none has an older session than the last of them",
+    ),
     Equivalent(
         "engine/compare/directories.py",
         "Directories._member",
