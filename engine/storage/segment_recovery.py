@@ -88,7 +88,7 @@ class SegmentState:
 
 
 def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None = -1
+    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -13,6 +14,7 @@ from tests.compare.columns import runs_of
 from tests.compare.test_states import compared
 from waltzctl.engine.compare import compare as compare_room
 from waltzctl.engine.compare import comparison as comparison_room
+from waltzctl.engine.compare import differences as differences_room
 from waltzctl.engine.compare.compare import _Gathered, compare
 from waltzctl.engine.compare.comparison import (
     CompareOptions,
@@ -21,7 +23,7 @@ from waltzctl.engine.compare.comparison import (
     ReplicaComparison,
     Source,
 )
-from waltzctl.engine.compare.differences import rows
+from waltzctl.engine.compare.differences import rows, write_table
 from waltzctl.engine.compare.directories import Member
 from waltzctl.engine.compare.replica_reading import Replica
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, Side
@@ -313,6 +315,21 @@ def test_the_table_has_a_row_for_each_replica_where_not_all_are_equal() -> None:
     assert [row.get("data") for row in found] == [b"data", b"data", b"data", *[None] * 6]
     assert [len(row) > 7 for row in found] == [True] * 3 + [False] * 6
     assert {row["segment"] for row in found[:3]} == {0}
+
+
+def test_the_table_is_written_in_parts_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    runs, ballots = runs_of("aba", "aca", "ada"), [Ballot()] * 3
+    decision = decide(runs, ballots, 3)
+    one = PartitionComparison(
+        3, decision, None, replicas_of(runs, decision, ballots, [PurePath("/n")] * 3), tuple(runs), (), True
+    )
+    for batch in (1, 2, 3, 4):
+        monkeypatch.setattr(differences_room, "_BATCH", batch)
+        target = io.BytesIO()
+        assert write_table([one, one], target) == 6
+        assert parquet.read_table(target).column("state").to_pylist() == ["open"] * 6
+    assert write_table([], io.BytesIO()) == 0
 
 
 def test_of_what_cannot_be_told_the_table_says_that_it_is_open_or_lost() -> None:
