@@ -102,6 +102,13 @@ _COMPARE = (
 
 _STORAGE = (
     Equivalent(
+        "engine/durable/directory_lock.py",
+        "DirectoryLock.acquire",
+        "os.ftruncate(descriptors[0], 0)",
+        "os.ftruncate(descriptors[0], 1)",
+        "the process id is written over that byte",
+    ),
+    Equivalent(
         "engine/durable/disk.py",
         "",
         "_MOST_PIECES = 1024",
@@ -465,6 +472,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
+    "engine/durable/disk.py": ("_CHUNK",),
+    "engine/durable/manifest.py": ("_LIMIT",),
     "engine/durable/restore.py": ("CHUNK",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
@@ -489,7 +498,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),
+    "engine/storage/availability_marks.py": ("_LIMIT",),
     "engine/storage/append.py": ("DEFAULT_BATCH", "BATCH_BYTES"),
+    "engine/storage/loss_ledger.py": ("_LIMIT",),
     "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),
