@@ -40,7 +40,7 @@ def _bounds(reference: Replica, replicas: Sequence[Replica | None], size: int) -
         parts = segment.size // size
         if parts > 1 and segment.entries > parts and all(_indexed(one) for one in replicas):
             found += [segment.first + segment.entries * number // parts for number in range(1, parts)]
-            gathered = segment.size // parts
+            gathered = size  # in the last of them
         else:
             gathered += segment.size
     return found

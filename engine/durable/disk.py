@@ -36,6 +36,8 @@ TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 _MOST_PIECES = 1024
 """Buffers that one call of the system takes."""
+_CHUNK = 1 << 20
+"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def _read_fully(descriptor: int, path: PurePath | str, offset: int, length: int)
     parts: list[bytes] = []
     while length > 0:
         try:
-            part = os.pread(descriptor, min(length, 1 << 20), offset)
+            part = os.pread(descriptor, min(length, _CHUNK), offset)
         except OSError as error:
             raise DiskReadError(path, offset, error) from error
         if not part:
@@ -342,7 +344,7 @@ def copy_durably(source: PurePath, target: PurePath) -> None:
     try:
         with WritableFile.create(target) as file:
             offset = 0
-            while part := _read_fully(descriptor, source, offset, 1 << 20):
+            while part := _read_fully(descriptor, source, offset, _CHUNK):
                 file.write_at(offset, part)
                 offset += len(part)
             file.sync()

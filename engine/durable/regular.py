@@ -85,8 +85,6 @@ def open_regular(path: PurePath | str, flags: int, mode: int = 0o644, *, devices
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):
             raise NotRegularError.of(os.lstat(path).st_mode) from None  # a link that leads nowhere
-        if not flags & os.O_CREAT:
-            raise
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
         check(os.fstat(descriptor))

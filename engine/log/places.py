@@ -4,6 +4,12 @@ fsspec.
 A place is named by a pure path: one of this machine, or a `UrlPath`.  What can be asked of it, `Access` says; that has one
 implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks nothing else.
 Nothing is ever written behind a URL, and nothing locks it: an object store knows no owner.  Who writes asks for `local`.
+
+Reading ahead in an object is our own (`UrlSource`): a log is read at single places as well as on and on, and each of fsspec's
+caches fits one of the two.  Measured with S3 on the loopback (docs/scale.md): ``readahead`` with blocks of 64 KiB asks 2.6 times
+as often for a verify, with 1 MiB it reads 4.7 times as much for a few records and a fifth more for a verify; ``adaptive`` reads
+half as much for a few records, and asks 2.9 times as often for a verify; ``blockcache``, ``bytes`` and ``background`` are behind
+in both.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def mend(examination: Examination) -> Mended:
     undo_id = _apply_kept_edits(examination)
     for state in examination.states:
         extent = _sound(state)
-        if state.rebuild_index and state.view.index is None:
+        if state.view.index is None:
             disk.write_whole(extent.index_path, _index_parts(extent))
         elif state.index_from is not None:
             _mend_index_tail(state, extent)

@@ -88,7 +88,7 @@ class SegmentState:
 
 
 def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None = -1
+    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
@@ -319,7 +319,8 @@ class _Examination:
         assert self.comparison is not None
         comparison = self.comparison
         listed = explained or comparison.explained_by_tail(self.order_end, self.size, following)
-        short, too_long = comparison.short(following - 1), comparison.long(following + listed)
+        short = comparison.short(following - 1)
+        too_long = comparison.long(following + listed) if short is None else None
         if short is not None:
             self.findings.append(short.finding(self.files))
         if comparison.wrong.count:

@@ -15,10 +15,10 @@ from waltzctl.engine.compare.side_by_side import RangeResult, RangeTask, Side, c
 from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.log.view import FileState, SegmentView
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
-from waltzctl.engine.storage.view import FileState, SegmentView
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import Record
 
@@ -94,7 +94,14 @@ def replica(number: int) -> Replica:
     directory = PurePath(f"/{number}/3")
     files = [SegmentView(3, first, FileState(directory / f"{first}.seg", 100 + first, 0, 0), None) for first in (0, 5)]
     return Replica(
-        number, PurePath(f"/{number}"), 3, KEY, None, (Segment(files[0], 5, 5), Segment(files[1], None, None))
+        number,
+        PurePath(f"/{number}"),
+        3,
+        KEY,
+        None,
+        (Segment(files[0], 5, 5), Segment(files[1], None, None)),
+        False,
+        -1,
     )
 
 

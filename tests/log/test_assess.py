@@ -21,8 +21,8 @@ from waltzctl.engine.log.assess import (
     joints,
     losses,
 )
+from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
-from waltzctl.engine.storage.evidence import Evidence
 
 WHOLE = Stretch(0, 0, 10, 9)
 """Transactions 0 to 9."""

@@ -250,3 +250,9 @@ def test_a_file_system_is_opened_once_for_its_options(opened: list[tuple[str, di
         UnavailableError, match="unknown://bucket/a: nothing that is installed reads unknown URLs: Protocol"
     ):
         places.file_system(unknown)
+
+
+def test_where_nothing_is_listed_there_is_nothing(files: FakeFiles) -> None:
+    files.listed = []
+    assert access(URL).names(URL) == []
+    assert access(URL).listing(URL) == {}

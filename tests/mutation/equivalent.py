@@ -25,7 +25,58 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_STATES, _VOTE = "engine/compare/states.py", "engine/compare/vote.py"
+_FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
+_WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
+_POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
+    Equivalent(
+        _STATES,
+        "_Replica.state",
+        "beyond = [one for one in self.held if one.first >= kept]",
+        "beyond = [one for one in self.held if one.first >= (kept) - 1]",
+        "the last run that is kept is not undecided",
+    ),
+    *(
+        Equivalent(
+            _STATES,
+            "_Replica.mended",
+            _FORK,
+            new,
+            "a run that is agreed on ends in front of what is outvoted, or begins behind it",
+        )
+        for new in (_FORK.replace("<", "<="), _FORK.replace("[0]", "[1]"), _FORK.replace("[0]", "[(-1)]"))
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("< run", "<= run"),
+        "behind the last run it is only asked for what ends with that one and is damaged here",
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("<= number", "<= (number) + 1"),
+        "in front of all runs the last one is compared, and it is at the beginning only where it is alone, and damaged here",
+    ),
+    Equivalent(
+        _VOTE,
+        "_Vote.judge",
+        _POSSIBLE,
+        _POSSIBLE.replace("[0]", "[(-1)]"),
+        "there is one",
+    ),
+    Equivalent(_VOTE, "", "DAMAGED = -2", "DAMAGED = -3", "any number below that of ABSENT"),
+    Equivalent(
+        _VOTE,
+        "voters_of",
+        _LEAST,
+        _LEAST.replace(">=", ">"),
+        "of just a quorum none has an older session than the last of them",
+    ),
     Equivalent(
         "engine/compare/directories.py",
         "Directories._member",
@@ -50,6 +101,13 @@ _COMPARE = (
 )
 
 _STORAGE = (
+    Equivalent(
+        "engine/durable/directory_lock.py",
+        "DirectoryLock.acquire",
+        "os.ftruncate(descriptors[0], 0)",
+        "os.ftruncate(descriptors[0], 1)",
+        "the process id is written over that byte",
+    ),
     Equivalent(
         "engine/durable/disk.py",
         "",
@@ -328,12 +386,15 @@ _LOG = (
         _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
         "two records do not begin one byte apart",
     ),
-    Equivalent(
-        "engine/log/index.py",
-        "last_proven",
-        "number = max(1, count + 1 - back)",
-        "number = max(1, count + 0 - back)",
-        "the entries above the first one that proves its record are searched all the same",
+    *(
+        Equivalent(
+            "engine/log/index.py",
+            "last_proven",
+            "number = max(1, count + 1 - back)",
+            f"number = max(1, count {other} - back)",
+            "the entries above the first one that proves its record are searched all the same",
+        )
+        for other in ("+ 0", "- 1", "+ 2")
     ),
     Equivalent(
         "engine/log/assess.py",
@@ -411,6 +472,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
+    "engine/durable/disk.py": ("_CHUNK",),
+    "engine/durable/manifest.py": ("_LIMIT",),
     "engine/durable/restore.py": ("CHUNK",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
@@ -435,7 +498,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),
+    "engine/storage/availability_marks.py": ("_LIMIT",),
     "engine/storage/append.py": ("DEFAULT_BATCH", "BATCH_BYTES"),
+    "engine/storage/loss_ledger.py": ("_LIMIT",),
     "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),

@@ -1,0 +1,132 @@
+"""Bounds and figures of the storage engine, each one step to each side, asked of the functions that judge."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory, make_records, segment_header
+from tests.repair.trees import recording
+from tests.storage.support import LAYOUTS, SMALL, built, data_path, index_path, opened
+from waltzctl.engine.errors import NotAssignedError, PartitionQuarantinedError
+from waltzctl.engine.storage import segment_reader
+from waltzctl.engine.storage.creation import create_cluster
+from waltzctl.engine.storage.partition_log import PartitionLog
+from waltzctl.engine.storage.segment_files import whole_extent
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, Record
+
+# --- a record in a buffer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 30])
+@pytest.mark.parametrize("begins", [0, 7])
+def test_a_record_is_taken_only_as_a_whole(size: int, begins: int) -> None:
+    (record,) = make_records(1, first=5, size=size)
+    raw = bytes(begins) + record.encode()
+    assert segment_reader._parse(memoryview(raw), begins, 5) == (record, record.size)
+    assert segment_reader._parse(memoryview(raw + b"more"), begins, 5) == (record, record.size)
+    for end in range(begins, len(raw)):
+        assert segment_reader._parse(memoryview(raw[:end]), begins, 5) == (None, 0)
+    for other in (4, 6):
+        assert segment_reader._parse(memoryview(raw), begins, other) == (None, 0)
+    for place in range(begins, len(raw)):
+        flipped = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+        assert segment_reader._parse(memoryview(flipped), begins, 5) == (None, 0)
+
+
+@pytest.mark.parametrize("length", [-1, -4, -44, -(2**31)])
+def test_a_negative_length_is_none(length: int) -> None:
+    raw = bytearray(make_records(1, first=5, size=30)[0].encode())
+    raw[32:36] = length.to_bytes(4, "big", signed=True)
+    assert segment_reader._parse(memoryview(bytes(raw)), 0, 5) == (None, 0)
+
+
+# --- opening ------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_assigned_in_order(tmp_path: Path) -> None:
+    """Also where a set has another one."""
+    found = create_cluster([tmp_path / "a"], num_partitions=9, assign=[8, 1, 8])
+    assert found.directories[0].assigned == (1, 8)
+
+
+@LAYOUTS
+def test_what_is_not_assigned_is_not_taken_away_again(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 5, 1: 5}, layout=layout)
+    with opened(tmp_path) as storage:
+        storage.unassign(1, delete_files=False)
+        with recording() as changes, pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=False)
+        assert changes == []
+        storage.unassign(1, delete_files=True)
+        with recording() as changes, pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=True)
+        assert changes == []
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_an_index_is_made_once(tmp_path: Path, stale: bool) -> None:
+    """One that is stale in its place, in the quarantine; one that is missing beside its data file."""
+    built(tmp_path, 10)
+    index = index_path(tmp_path)
+    if stale:
+        index.write_bytes(segment_header(1, 0).encode() + index.read_bytes()[HEADER_SIZE:])
+    else:
+        index.unlink()
+    with recording() as changes, opened(tmp_path):
+        pass
+    made = [one for one in changes if one.kind == "rename" and one.target == index]
+    assert len(made) == 1
+    assert index.read_bytes()[:HEADER_SIZE] == data_path(tmp_path).read_bytes()[:HEADER_SIZE]
+
+
+def test_why_a_partition_is_quarantined(tmp_path: Path) -> None:
+    built(tmp_path, 20)
+    os.unlink(data_path(tmp_path))
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        (why, *_) = [one.message for one in partition.findings if one.severity == "damage"]
+        with pytest.raises(PartitionQuarantinedError) as caught:
+            partition.check_writable()
+        assert str(caught.value).startswith(f"{tmp_path / '0'}: partition 0 is quarantined: {why}")
+        partition._findings.clear()
+        with pytest.raises(PartitionQuarantinedError, match="partition 0 is quarantined: damage was found"):
+            partition.check_writable()
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("less", "count"), [(0, 2), (1, 1), (-1, 2)])
+def test_a_list_that_fits_to_the_byte_goes_on_in_the_next_segment(tmp_path: Path, less: int, count: int) -> None:
+    records = make_records(2, size=30)
+    build_directory(tmp_path, {0: [records[:1], records[1:]]})
+    room = sum(one.size for one in records) - less
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).read_wire(0, 5, room).count == count
+        assert len(storage.partition(0).read_range(0, 5, room)) == count
+
+
+def test_a_log_that_was_cut_meanwhile_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither way to read finds a record, so there is none."""
+    built(tmp_path, 10)
+    records = make_records(10)
+    end = HEADER_SIZE + sum(record.size for record in records)
+    log = PartitionLog(tmp_path / "0", tmp_path, SMALL, [whole_extent(0, tmp_path / "0", 0, 10, end)], 10)
+    monkeypatch.setattr(segment_reader.SegmentReader, "read_list", lambda *_, **__: None)
+    monkeypatch.setattr(log, "read_range", lambda *_: [])
+    assert log._list_part(3, 5, None, headers=False) is None
+    found = log.read_wire(3, 5, None)
+    assert (found.count, found.data) == (0, b"")
+    log.close()
+
+
+def test_a_record_whose_data_has_another_checksum_than_its_own_is_none() -> None:
+    (record,) = make_records(1, first=5, size=30)
+    other = Record(5, record.request_id, record.header, record.data, record.data_checksum ^ 1, 0).encode()
+    raw = other[:-4] + crc32(other[:-4]).to_bytes(4, "big")
+    assert segment_reader._parse(memoryview(raw), 0, 5) == (None, 0)
