@@ -319,7 +319,8 @@ class _Examination:
         assert self.comparison is not None
         comparison = self.comparison
         listed = explained or comparison.explained_by_tail(self.order_end, self.size, following)
-        short, too_long = comparison.short(following - 1), comparison.long(following + listed)
+        short = comparison.short(following - 1)
+        too_long = comparison.long(following + listed) if short is None else None
         if short is not None:
             self.findings.append(short.finding(self.files))
         if comparison.wrong.count:

@@ -343,6 +343,13 @@ _BOUNDS = st.sampled_from(
         (5, MAX_ID, False),
         (256, 2**32, False),
         (5, 9, False),
+        (-(2**63), MAX_ID, True),
+        (-(2**63), MAX_ID - 1, True),
+        (-(2**70), 2**70, True),
+        (-(2**70), 2**70, False),
+        (MAX_ID + 1, 2**70, True),
+        (-(2**70), -(2**63) - 1, False),
+        (9, 5, False),
     ]
 )
 _HEADS = st.tuples(
