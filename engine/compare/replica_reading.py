@@ -80,8 +80,8 @@ class Replica:
     cluster_key: uuid.UUID
     mark: int | None
     segments: tuple[Segment, ...]
-    held: bool = False
-    durable_to: int = -1
+    held: bool
+    durable_to: int
 
     def job(self, segment: Segment) -> SegmentJob:
         """What the checks of the inspection call a segment."""
@@ -167,7 +167,7 @@ class Reading:
                 if piece.stop > expected:
                     expected = piece.stop
                     yield piece
-            if segment.stop is not None and segment.stop > expected and (self.high is None or expected < self.high):
+            if segment.stop is not None and segment.stop > expected:
                 yield from self.broken(expected, segment.stop)
                 expected = segment.stop
 

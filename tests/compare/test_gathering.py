@@ -39,7 +39,7 @@ WHERE = Where(PurePath("/s"), 0, PurePath("/s/0"))
 
 def member(number: int, held_to: int | None = None, mark: int | None = None, *, there: bool = True) -> Member:
     path = PurePath(f"/{number}")
-    replica = Replica(number, path, 0, KEY, None, ()) if there else None
+    replica = Replica(number, path, 0, KEY, None, (), False, -1) if there else None
     return Member(path, Ballot(there, 5, mark), replica, held_to)
 
 

@@ -39,7 +39,7 @@ def member(number: int, sizes: Sizes | None) -> Member:
     ]
     stops = [*(first for first, _, _ in sizes), None][1:] if sizes else []
     segments = tuple(Segment(view, stop, stop) for view, stop in zip(views, stops, strict=True))
-    return Member(path, Ballot(), Replica(number, path, 0, KEY, None, segments))
+    return Member(path, Ballot(), Replica(number, path, 0, KEY, None, segments, False, -1))
 
 
 def lows(*members: Sizes | None) -> list[int]:

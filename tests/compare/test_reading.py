@@ -41,7 +41,7 @@ def idx(storage: Path, first: int) -> Path:
 
 def replica(storage: Path) -> Replica:
     view = view_partition(storage / "0", 0)
-    return Replica(0, storage, 0, KEY, -1, segments_of(view))
+    return Replica(0, storage, 0, KEY, -1, segments_of(view), False, -1)
 
 
 def read(storage: Path, low: int, high: int | None) -> tuple[list[Told], Reading]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
+from tests.inspect.helpers import age
 from tests.memory import in_memory
 from tests.spark.reading import read
 from tests.spark.streaming import Query, ids
@@ -78,7 +79,7 @@ def copy(request: pytest.FixtureRequest) -> Copy:
 @pytest.fixture(params=Layout)
 def storage(request: pytest.FixtureRequest, copy: Copy, tmp_path: Path) -> Iterator[Path]:
     with in_memory(tmp_path) as path:
-        yield copy.make(path / "storage", request.param)
+        yield age(copy.make(path / "storage", request.param))  # of what was just written, one waits for more
 
 
 def damage(items: Iterable[object]) -> list[Finding]:
