@@ -44,7 +44,7 @@ def kind_of(mode: int) -> str:
     return next((name for test, name in names if test(mode)), "no file")
 
 
-def file_numbers(path: PurePath) -> FileNumbers | None:
+def file_numbers(path: PurePath | str) -> FileNumbers | None:
     """Of a regular file; None when there is none, or no access."""
     try:
         status = os.stat(path)

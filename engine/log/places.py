@@ -279,7 +279,8 @@ class LocalAccess:
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
         """Raises OSError."""
-        return {name: regular.file_numbers(path / name) for name in self.names(path)}
+        above = os.fspath(path)
+        return {name: regular.file_numbers(os.path.join(above, name)) for name in self.names(path)}
 
     def modified_ns(self, path: PurePath) -> int | None:
         """The directory's own time."""

@@ -101,6 +101,26 @@ _COMPARE = (
 )
 
 _STORAGE = (
+    *(
+        Equivalent(
+            "engine/storage/partition_log.py",
+            "PartitionLog.read_wire_cached",
+            "if reader is None or stop > extent.next_transaction_id:",
+            new,
+            "what lies in two segments is found in neither as a whole, which is asked again below",
+        )
+        for new in (
+            "if reader is None or stop > (extent.next_transaction_id) + 1:",
+            "if reader is None or False:",
+        )
+    ),
+    Equivalent(
+        "engine/storage/loss_ledger.py",
+        "still_lost",
+        "mark = -1 if local_low_water_mark is None else local_low_water_mark",
+        "mark = -2 if local_low_water_mark is None else local_low_water_mark",
+        "no loss ends below transaction 0",
+    ),
     Equivalent(
         "engine/durable/directory_lock.py",
         "DirectoryLock.acquire",

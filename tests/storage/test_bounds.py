@@ -11,10 +11,11 @@ from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
 from tests.storage.support import LAYOUTS, SMALL, built, data_path, index_path, opened
 from waltzctl.engine.errors import NotAssignedError, PartitionQuarantinedError
-from waltzctl.engine.storage import segment_reader
+from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.segment_files import whole_extent
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, Record
@@ -130,3 +131,47 @@ def test_a_record_whose_data_has_another_checksum_than_its_own_is_none() -> None
     other = Record(5, record.request_id, record.header, record.data, record.data_checksum ^ 1, 0).encode()
     raw = other[:-4] + crc32(other[:-4]).to_bytes(4, "big")
     assert segment_reader._parse(memoryview(raw), 0, 5) == (None, 0)
+
+
+@pytest.mark.parametrize("first", [5, 10, 15, 20, 25])
+def test_a_segment_that_is_not_listed_any_more_is_not_opened(tmp_path: Path, first: int) -> None:
+    built(tmp_path, 30)
+    place = tmp_path / "0"
+    log = PartitionLog(place, tmp_path, SMALL, [whole_extent(0, place, n, n + 10, 1000) for n in (0, 10, 20)][::2], 30)
+    wanted = whole_extent(0, place, first, first + 1, 1000)
+    if first == 20:
+        with log._reader(wanted):
+            assert log.open_segments == 1
+    else:
+        with pytest.raises(partition_log._OvertakenError), log._reader(wanted):
+            pass
+    log.close()
+
+
+@pytest.mark.parametrize("known", [1 << 20, 100, 0])
+def test_what_the_checksums_of_a_torn_tail_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int) -> None:
+    built(tmp_path, 10)
+    path = data_path(tmp_path)
+    end = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"torn")
+    monkeypatch.setattr(partition_recovery, "KNOWN_BEFORE_CUT", known)
+    with opened(tmp_path):
+        pass
+    ((file,),) = [one.files for one in list_entries(tmp_path)]
+    assert file.before is not None
+    assert file.before.start == (end - known if known < end else 0)
+    assert path.stat().st_size == end
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_longest_record_that_is_allowed_is_read_with_a_list(tmp_path: Path, count: int) -> None:
+    """One that is longer is left to the careful way, before any memory is taken for it."""
+    records = make_records(count, size=2000)
+    build_directory(tmp_path, {0: [records]})
+    extent = whole_extent(0, tmp_path / "0", 0, count, HEADER_SIZE + sum(one.size for one in records))
+    for longest, there in ((2000, True), (1999, count > 1)):
+        reader = segment_reader.SegmentReader(extent, max_data_length=longest, storage=tmp_path)
+        found = reader.read_list(extent, 0, count, None, headers=False)
+        assert (found is not None) == there
+        assert found is None or found.records == (count if longest == 2000 else 0)
+        reader.close()
