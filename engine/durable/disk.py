@@ -338,20 +338,6 @@ def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:
             position += len(part)
 
 
-def copy_durably(source: PurePath, target: PurePath) -> None:
-    """Copy a file's bytes to a new file and sync it; the directory is the caller's.  Raises DiskReadError, DiskWriteError."""
-    descriptor = open_for_reading(source)
-    try:
-        with WritableFile.create(target) as file:
-            offset = 0
-            while part := _read_fully(descriptor, source, offset, _CHUNK):
-                file.write_at(offset, part)
-                offset += len(part)
-            file.sync()
-    finally:
-        os.close(descriptor)
-
-
 def free_bytes(path: PurePath) -> int:
     """Bytes that an ordinary user may still write on the file system of `path`."""
     status = os.statvfs(path)

@@ -199,7 +199,7 @@ class OpenSource(ByteSource, Protocol):
         """Close."""
 
 
-class Kind(enum.Enum):
+class PlaceKind(enum.Enum):
     """What stands under a name.  SPECIAL: neither of the others, for instance a FIFO."""
 
     FILE = "file"
@@ -210,7 +210,7 @@ class Kind(enum.Enum):
 class Access(Protocol):
     """How places of one sort are looked at and read.  All that the read-only corridor does to a disk goes through here."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """What stands there, links followed; None for nothing.  Raises DiskReadError for a URL."""
 
     def named(self, path: PurePath) -> bool:
@@ -256,14 +256,14 @@ class Access(Protocol):
 class LocalAccess:
     """Files of this machine; see `Access`."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """Links followed."""
         here = Path(path)
         if here.is_dir():
-            return Kind.DIRECTORY
+            return PlaceKind.DIRECTORY
         if here.is_file():
-            return Kind.FILE
-        return Kind.SPECIAL if here.exists() else None
+            return PlaceKind.FILE
+        return PlaceKind.SPECIAL if here.exists() else None
 
     def named(self, path: PurePath) -> bool:
         """A link that leads nowhere as well."""
@@ -321,10 +321,10 @@ class LocalAccess:
 class UrlAccess:
     """Objects behind URLs; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """A directory is where anything lies under the name."""
         found = _info(_url(path))
-        return None if found is None else Kind(found["type"])
+        return None if found is None else PlaceKind(found["type"])
 
     def named(self, path: PurePath) -> bool:
         """Whether there is anything."""
@@ -411,7 +411,7 @@ def local(path: PurePath) -> Path:
 
 def is_directory(path: PurePath) -> bool:
     """Whether it is a directory, or anything lies under it.  Raises DiskReadError for a URL."""
-    return access(path).kind(path) is Kind.DIRECTORY
+    return access(path).kind(path) is PlaceKind.DIRECTORY
 
 
 def exists(path: PurePath) -> bool:

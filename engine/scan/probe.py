@@ -151,11 +151,6 @@ class Probe:
         self.budget.spend(rest + FLAT_CHARGE)
         return crc32(self.read(end - rest, rest), self._checkpoints[whole])
 
-    def record_crc(self, header: bytes, offset: int, end: int) -> int:
-        """What the record checksum of ``[offset, end)`` should be if its header were `header`."""
-        length = end - offset - OVERHEAD
-        return multiply(_shift(length), crc32(header)) ^ self.crc(offset + HEADER, end - CHECKSUM.size)
-
     def check(self, offset: int, stop: int | None = None) -> Found | None:
         """The record at `offset` if its checksum is right and it ends at or before `stop`."""
         place = offset - self._cache_at

@@ -10,7 +10,7 @@ import pytest
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.places import LARGE, SMALL, Kind, UrlPath, UrlSource, access, is_url, place
+from waltzctl.engine.log.places import LARGE, SMALL, PlaceKind, UrlPath, UrlSource, access, is_url, place
 
 URL = UrlPath("fake://bucket/name")
 
@@ -136,9 +136,9 @@ def test_what_an_entry_says(files: FakeFiles, entry: dict[str, Any], numbers: tu
     assert places.file_numbers(URL) == (9, *numbers)
     files.entry["size"] = None
     assert places.file_numbers(URL) == (0, *numbers)
-    assert access(URL).kind(URL) is Kind.FILE
+    assert access(URL).kind(URL) is PlaceKind.FILE
     files.entry["type"] = "directory"
-    assert access(URL).kind(URL) is Kind.DIRECTORY
+    assert access(URL).kind(URL) is PlaceKind.DIRECTORY
     assert places.file_numbers(URL) is None
     with pytest.raises(FileNotFoundError):
         UrlSource(URL)

@@ -100,7 +100,24 @@ _COMPARE = (
     ),
 )
 
+_COUNTED = "two numbers of truncations are only ever compared for being the same"
 _STORAGE = (
+    *(
+        Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
+        for function, old, new in (
+            ("PartitionLog.__init__", "self._truncations = 0", "self._truncations = 1"),
+            ("PartitionLog.__init__", "self._truncations = 0", "self._truncations = (-1)"),
+            ("PartitionLog.end_with", "self._truncations += 1", "self._truncations -= 1"),
+            ("PartitionLog.end_with", "self._truncations += 1", "self._truncations += 2"),
+        )
+    ),
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog.read",
+        "found = self.read_range(transaction_id, 1)",
+        "found = self.read_range(transaction_id, 2)",
+        "the second one is not handed out, and if it is damaged the list ends in front of it",
+    ),
     *(
         Equivalent(
             "engine/storage/partition_log.py",

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
 from tests.storage.support import LAYOUTS, SMALL, built, data_path, index_path, opened
-from waltzctl.engine.errors import NotAssignedError, PartitionQuarantinedError
+from waltzctl.engine.errors import CorruptRecordError, NotAssignedError, PartitionQuarantinedError
 from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.partition_log import PartitionLog
@@ -175,3 +175,72 @@ def test_the_longest_record_that_is_allowed_is_read_with_a_list(tmp_path: Path, 
         assert (found is not None) == there
         assert found is None or found.records == (count if longest == 2000 else 0)
         reader.close()
+
+
+@pytest.mark.parametrize(("lost_below", "lost"), [(0, ()), (1, (0,)), (3, (0, 1, 2))])
+def test_what_was_lost_where_nothing_is_left(tmp_path: Path, lost_below: int, lost: tuple[int, ...]) -> None:
+    log = PartitionLog(tmp_path / "0", tmp_path, SMALL, [], 0, lost_below=lost_below)
+    for number in range(-1, 5):
+        if number in lost:
+            with pytest.raises(CorruptRecordError, match="it is missing"):
+                log.read(number)
+        else:
+            assert log.read(number) is None
+        assert log.read_wire_cached(number, 1, 100, headers=False) is None
+    log.close()
+
+
+def of_segments(path: Path) -> PartitionLog:
+    """Transactions 0 to 9, 10 to 19 and none behind; there are no files."""
+    place = path / "0"
+    extents = [whole_extent(0, place, first, stop, 1000) for first, stop in ((0, 10), (10, 20), (20, 20))]
+    return PartitionLog(place, path, SMALL, extents, 20)
+
+
+@pytest.mark.parametrize(
+    ("after", "first", "end"),
+    [(25, 20, HEADER_SIZE), (19, 20, HEADER_SIZE), (9, 10, HEADER_SIZE), (-1, 0, HEADER_SIZE)],
+)
+def test_where_a_log_is_cut_without_a_look_at_a_record(tmp_path: Path, after: int, first: int, end: int) -> None:
+    log = of_segments(tmp_path)
+    if after == 25:
+        log.end_with(log.segments[1])
+        found, size = log.end_after(19)
+        assert (found.first_transaction_id, size) == (10, 1000)
+        return
+    found, size = log.end_after(after)
+    assert (found.first_transaction_id, size) == (first, end)
+    for inside in (0, 8, 10, 18):
+        with pytest.raises(FileNotFoundError):
+            log.end_after(inside)
+
+
+@pytest.mark.parametrize(("left", "told"), [(10, True), (4, True), (3, False), (0, False)])
+def test_what_a_truncation_took_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, told: bool
+) -> None:
+    log = of_segments(tmp_path)
+
+    def overtaken(*_: object, **__: object) -> None:
+        log._next = left
+        raise CorruptRecordError("made up", [])
+
+    monkeypatch.setattr(log, "_list_part", overtaken)
+    if told:
+        with pytest.raises(CorruptRecordError):
+            log.read_wire(3, 5, None)
+    else:
+        assert log.read_wire(3, 5, None).count == 0
+
+
+@pytest.mark.parametrize("room", [0, 1, 69, 70, 71, 139, 140, 141, 10_000])
+def test_room_for_whole_records_only(tmp_path: Path, room: int) -> None:
+    """In the same segment and in the next one; one record there always is."""
+    records = make_records(4, size=30)
+    build_directory(tmp_path, {0: [records[:1], records[1:2], records[2:]]})
+    with opened(tmp_path) as storage:
+        for first in (0, 1, 2):
+            wanted = min(max(1, room // records[0].size), 4 - first)
+            assert storage.partition(0).read_wire(first, 9, room).count == wanted
+            assert len(storage.partition(0).read_range(first, 9, room)) == wanted
+        assert storage.partition(0).read_wire_cached(-1, 1, 100, headers=False) is None
