@@ -167,9 +167,9 @@ class Reading:
                 if piece.stop > expected:
                     expected = piece.stop
                     yield piece
-            if segment.stop is not None and segment.stop > expected:
+            if segment.stop is not None:
                 yield from self.broken(expected, segment.stop)
-                expected = segment.stop
+                expected = max(expected, segment.stop)
 
     def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
         """The part of a range that is asked for."""

@@ -237,7 +237,8 @@ def _rows(one: Records, first: int, stop: int) -> slice:
 def _bytes(one: Records, first: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     rows, batch = _rows(one, first, stop), one.batch
     assert batch.data is not None
-    end = int(batch.offset[rows.stop]) if rows.stop < len(batch) else batch.end
+    last = rows.stop - 1
+    end = int(batch.offset[last]) + RECORD_OVERHEAD + int(batch.data_length[last])
     return np.frombuffer(batch.data[int(batch.offset[rows.start]) - batch.data_base : end - batch.data_base], np.uint8)
 
 

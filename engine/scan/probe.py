@@ -251,7 +251,7 @@ class Candidates:
         places, ids = places[keep], ids[keep]
         if self._origin is not None:
             rise = (at + places - self._origin) // OVERHEAD
-            keep = ids <= self._highest + np.minimum(rise, MAX_ID - self._highest)
+            keep = ids <= self._highest + np.minimum(rise, min(MAX_ID - self._highest, MAX_ID))
             places, ids = places[keep], ids[keep]
         lengths = _at_every_byte(window, RECORD_HEADER.dtype["data_length"], LENGTH_AT)[places].astype(np.int64)
         keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)

@@ -228,6 +228,12 @@ def test_the_gravest_verdict_is_that_of_all(
     assert 0 <= summary.elapsed_seconds < 600
 
 
+def test_partitions_are_compared_in_their_order(pair: list[Path]) -> None:
+    for wanted, told_of in (((1, 0), [0, 1]), ((1,), [1]), ((0,), [0])):
+        seen = list(compare(pair, CompareOptions(wanted), Given(lambda task: result())))  # type: ignore[arg-type]
+        assert [one.partition for one in seen if isinstance(one, PartitionComparison)] == told_of
+
+
 def test_a_range_that_was_not_told_apart_makes_the_whole_incomplete(pair: list[Path]) -> None:
     for coarse in ((True, False), (False, True)):
         answers = {number: result(coarse=one) for number, one in enumerate(coarse)}
