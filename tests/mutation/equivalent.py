@@ -167,18 +167,32 @@ _STORAGE = (
         "no transaction has a negative id",
     ),
     Equivalent(
-        "engine/storage/segment_reader.py",
-        "SegmentReader._walk_to",
-        "distance *= 2",
-        "distance *= 3",
-        "which earlier entries are tried is a matter of speed; in the end it is the beginning of the run",
-    ),
-    Equivalent(
         "engine/storage/batch.py",
         "parts_of",
         "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "if 0 < count < left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "the quick way and the long one make the same single part of a batch that ends with the checkpoint",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/batch.py",
+            "parts_of",
+            "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            new,
+            "where the quick way is not taken the long one makes the same single part",
+        )
+        for new in (
+            "if False:  # as nearly every batch",
+            "if 1 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            "if 0 < count <= left and size + int(offsets[-1]) < threshold:  # as nearly every batch",
+        )
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._walk_to",
+        "if start <= run.first_transaction_id:",
+        "if start < run.first_transaction_id:",
+        "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
