@@ -267,7 +267,31 @@ _NOTHING_HELD = (
     "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
 )
 _HELD = "if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):"
+_ORDER = "engine/scan/order.py"
+_HEAD = "if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):"
+_RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
 _SCAN = (
+    Equivalent(
+        _ORDER,
+        "OrderJudge._as_indexed",
+        "entries = self._search.indexed(expected, count + 1)",
+        "entries = self._search.indexed(expected, count + 2)",
+        "one entry more says as much as two",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge.judge",
+        _HEAD,
+        _HEAD.replace("> expected", ">= expected"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._rising",
+        _RISEN,
+        _RISEN.replace("<=", "<"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
     Equivalent(
         _PROBE, "Probe.__init__", 'self._checkpoints = array("I", [0])', 'self._checkpoints = array("I", [1])', _SEED
     ),
