@@ -40,8 +40,9 @@ The numbers of the exit statuses stand in ``waltzctl/exit_status.py`` and nowher
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,6 +78,16 @@ def _restored(kind: type[WaltzError], arguments: tuple[object, ...], state: dict
     error.args = arguments
     error.__dict__.update(state)
     return error
+
+
+@contextlib.contextmanager
+def told_with(taken_back: Iterable[str]) -> Iterator[None]:
+    """What fails in here names the interrupted repairs that were taken back before: nobody else would say that they were."""
+    try:
+        yield
+    except WaltzError as error:
+        error.taken_back = tuple(taken_back)
+        raise
 
 
 class InvalidRequestError(WaltzError):

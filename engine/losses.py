@@ -178,14 +178,8 @@ def without(wanted: Ids, held: Iterable[Ids]) -> list[Ids]:
     """The parts of a range of ids that no range of `held` covers, in order."""
     rest: list[Ids] = []
     first, stop = wanted
-    for low, high in sorted(held):
-        if high <= first:
-            continue
-        if low >= stop:
-            break
-        if low > first:
-            rest.append((first, low))
+    for low, high in (*sorted(held), (stop, stop)):
+        if first < min(low, stop):
+            rest.append((first, min(low, stop)))
         first = max(first, high)
-    if first < stop:
-        rest.append((first, stop))
     return rest

@@ -1,14 +1,15 @@
 """The description of an object: its name, its columns, and what follows from them.
 
 An `ObjectType` is one table of columns in the order of the contract.  Each `Column` says once what it is called, what its values
-are (`Kind`: form, type, unit), what it means, and how it is read from the value that the engine hands out.  From that follow
+are (`ColumnKind`: form, type, unit), what it means, and how it is read from the value that the engine hands out.  From that
+follow
 
 ====================  =================================================================================================
 JSON, ndjson          `ObjectType.shown`: a key for each column, `schema` and `type` in front
 plain                 the same keys as columns (waltzctl/render/plain.py)
 JSON Schema           `ObjectType.schema` (docs/schemas/generate.py writes the files)
 table on a terminal   `ObjectType.headed`: the columns with a `title` (waltzctl/render/table.py lays them out)
-Spark and Arrow       the columns that stand in a view, their types by `Kind.spark` (engine/spark/view_schemas.py)
+Spark and Arrow       the columns that stand in a view, their types by `ColumnKind.spark` (engine/spark/view_schemas.py)
 the page of columns   docs/schemas/columns.md (docs/schemas/generate.py)
 ====================  =================================================================================================
 
@@ -37,7 +38,7 @@ ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ColumnKind:
     """What values are.
 
     `schema`: their form in JSON.  `spark`: their type in Spark's DDL, empty where no view has them.  `shown`: makes the value of
@@ -53,7 +54,7 @@ class Kind:
     right: bool = True
     inner: Columns | None = None
 
-    def told(self, description: str) -> Kind:
+    def told(self, description: str) -> ColumnKind:
         """The same with a sentence in its JSON Schema."""
         return replace(self, schema={**self.schema, "description": description})
 
@@ -98,7 +99,7 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str = ""
     read: Read | None = None
     given: bool = False
@@ -222,19 +223,19 @@ class ObjectType(Columns):
         }
 
 
-def or_null(kind: Kind) -> Kind:
+def or_null(kind: ColumnKind) -> ColumnKind:
     """The value may be missing, which is null."""
     return replace(kind, schema={"anyOf": [kind.schema, {"type": "null"}]}, word=f"{kind.word} or null")
 
 
-def struct(columns: Columns) -> Kind:
+def struct(columns: Columns) -> ColumnKind:
     """An object inside another."""
     fields = ",".join(f"{one.name}:{one.kind.spark}" for one in columns.printed)
     word = columns.name if isinstance(columns, ObjectType) else "object"
-    return Kind(word, columns.strict, f"struct<{fields}>", columns.keys, inner=columns)
+    return ColumnKind(word, columns.strict, f"struct<{fields}>", columns.keys, inner=columns)
 
 
-def listed(kind: Kind, *, exactly: int | None = None) -> Kind:
+def listed(kind: ColumnKind, *, exactly: int | None = None) -> ColumnKind:
     """Several values, or several objects; always so many of them where `exactly` says it."""
     shown, gather = kind.shown, tuple if kind.inner is None else list
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from waltzctl.engine.columns.column import Column, Columns, Kind, struct
+from waltzctl.engine.columns.column import Column, ColumnKind, Columns, struct
 
 
 def hex32(checksum: int) -> str:
@@ -28,51 +28,53 @@ def base64_text(data: bytes) -> str:
 _INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
 _COUNT = {"type": "integer", "minimum": 0}
 
-INTEGER = Kind("integer", {"type": "integer"}, "bigint")
-COUNT = Kind("count", _COUNT, "bigint")
+INTEGER = ColumnKind("integer", {"type": "integer"}, "bigint")
+COUNT = ColumnKind("count", _COUNT, "bigint")
 SIZE = replace(COUNT, unit="bytes")
 OFFSET = SIZE
-LENGTH32 = Kind("count", _COUNT, "int", unit="bytes")
-COUNT32 = Kind("count", _COUNT, "int")
-INT32 = Kind("32-bit integer", {"type": "integer", **_INT32}, "int")
-INT64 = Kind("64-bit integer", {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "bigint")
-PARTITION = Kind("integer", {"type": "integer"}, "int")
-BOOLEAN = Kind("boolean", {"type": "boolean"}, "boolean", right=False)
-TEXT = Kind("text", {"type": "string"}, "string", right=False)
+LENGTH32 = ColumnKind("count", _COUNT, "int", unit="bytes")
+COUNT32 = ColumnKind("count", _COUNT, "int")
+INT32 = ColumnKind("32-bit integer", {"type": "integer", **_INT32}, "int")
+INT64 = ColumnKind("64-bit integer", {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "bigint")
+PARTITION = ColumnKind("integer", {"type": "integer"}, "int")
+BOOLEAN = ColumnKind("boolean", {"type": "boolean"}, "boolean", right=False)
+TEXT = ColumnKind("text", {"type": "string"}, "string", right=False)
 WORD = replace(TEXT, word="word", shown=str)
 """A member of an enumeration whose words are not listed."""
-PATH = Kind(
+PATH = ColumnKind(
     "path",
     {"type": "string", "description": "As it was given; bytes that are no UTF-8 are lone surrogates."},
     "string",
     os.fspath,
     right=False,
 )
-CHECKSUM = Kind("checksum", {"type": "string", "pattern": "^[0-9a-f]{8}$"}, "string", hex32)
-KEY = Kind(
+CHECKSUM = ColumnKind("checksum", {"type": "string", "pattern": "^[0-9a-f]{8}$"}, "string", hex32)
+KEY = ColumnKind(
     "UUID",
     {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
     "string",
     str,
     right=False,
 )
-TIME = Kind("time", {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}, "string", right=False)
-BASE64 = Kind(
+TIME = ColumnKind(
+    "time", {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}, "string", right=False
+)
+BASE64 = ColumnKind(
     "base64",
     {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"},
     shown=base64_text,
     right=False,
 )
-HEX = Kind("hex", {"type": "string", "pattern": "^([0-9a-f]{2})*$"}, right=False)
-ANYTHING = Kind("any JSON", {}, right=False)
-BINARY = Kind("bytes", {}, "binary", right=False)
+HEX = ColumnKind("hex", {"type": "string", "pattern": "^([0-9a-f]{2})*$"}, right=False)
+ANYTHING = ColumnKind("any JSON", {}, right=False)
+BINARY = ColumnKind("bytes", {}, "binary", right=False)
 """Of views only: JSON has text in its place."""
 
 
-def one_of(*values: object, spark: str = "string") -> Kind:
+def one_of(*values: object, spark: str = "string") -> ColumnKind:
     """One of some words or numbers; members of an enumeration are shown by their value."""
     word = "one of " + ", ".join("null" if one is None else str(one) for one in values)
-    return Kind(word, {"enum": list(values)}, spark, _plain, right=False)
+    return ColumnKind(word, {"enum": list(values)}, spark, _plain, right=False)
 
 
 def _plain(value: Any) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from waltzctl.engine.columns.column import Column, Kind, ObjectType, or_null
+from waltzctl.engine.columns.column import Column, ColumnKind, ObjectType, or_null
 from waltzctl.engine.columns.column_kinds import COUNT, INT64, OFFSET, PARTITION, PATH, SEVERITY, SIZE, TEXT
 
-_CODE = Kind(
+_CODE = ColumnKind(
     "code",
     {"type": "string", "pattern": "^[a-z-]+$", "description": "See waltzctl-findings(7)."},
     "string",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from waltzctl.engine.columns.column import Column, Columns, Kind, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column import Column, ColumnKind, Columns, ObjectType, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import COUNT, COUNT32, HEX, INT32, INT64, KEY, LAYOUT, SIZE, TEXT, TIME
 
-_SHA256 = Kind("SHA-256", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, right=False)
+_SHA256 = ColumnKind("SHA-256", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, right=False)
 
 
 def _control_header(manifest: Any) -> Any:
@@ -34,7 +34,7 @@ _FILE = Columns(
 )
 SIGNATURE = Columns(
     (
-        Column("algorithm", Kind("word", {"const": "ed25519"}), "how it is signed", given=True),
+        Column("algorithm", ColumnKind("word", {"const": "ed25519"}), "how it is signed", given=True),
         Column("public_key", _SHA256, "the raw public key"),
         Column("signature", HEX, "the raw signature"),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltzctl.engine.columns.column import ABSENT, Column, Columns, Kind, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column import ABSENT, Column, ColumnKind, Columns, ObjectType, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import (
     BOOLEAN,
     COUNT,
@@ -54,7 +54,7 @@ CHOSEN = Columns(
             one_of("session_id", "low_water_mark", "local_low_water_mark", "assigned", "available"),
             "what is set",
         ),
-        Column("value", Kind("integer or boolean", {"type": ["integer", "boolean"]}), "to what"),
+        Column("value", ColumnKind("integer or boolean", {"type": ["integer", "boolean"]}), "to what"),
     )
 )
 

@@ -34,7 +34,7 @@ def _bounds(reference: Replica, replicas: Sequence[Replica | None], size: int) -
     found: list[int] = []
     gathered = 0
     for segment in reference.segments:
-        if gathered >= size and segment.first > 0:
+        if gathered >= size:
             found.append(segment.first)
             gathered = 0
         parts = segment.size // size

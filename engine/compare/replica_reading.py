@@ -34,13 +34,10 @@ from waltzctl.engine.scan.scanner import scan_records, summarise_records
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     MAX_DATA_LENGTH,
-    RECORD_OVERHEAD,
     SegmentHeader,
 )
 
 _ENDS = VerifyOptions(quick=True, ends_only=True)
-_SKIPPED = 1_000_000
-"""Ids that may be missing in one place beyond those that fit into the file; more than these a forged record claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +80,8 @@ class Replica:
     cluster_key: uuid.UUID
     mark: int | None
     segments: tuple[Segment, ...]
-    held: bool = False
-    durable_to: int = -1
+    held: bool
+    durable_to: int
 
     def job(self, segment: Segment) -> SegmentJob:
         """What the checks of the inspection call a segment."""
@@ -170,9 +167,9 @@ class Reading:
                 if piece.stop > expected:
                     expected = piece.stop
                     yield piece
-            if segment.stop is not None and segment.stop > expected and (self.high is None or expected < self.high):
+            if segment.stop is not None:
                 yield from self.broken(expected, segment.stop)
-                expected = segment.stop
+                expected = max(expected, segment.stop)
 
     def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
         """The part of a range that is asked for."""
@@ -272,8 +269,7 @@ class Reading:
         following = damage.next_transaction_id
         if damage.cause is DamageCause.TORN_TAIL:
             return (yield from self.torn(scanned, damage, low))
-        jump = damage.transaction_id + scanned.size // RECORD_OVERHEAD + _SKIPPED
-        if following is None or following > jump:
+        if following is None:
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.unreadable(scanned.segment, max(low, damage.transaction_id))
             return scanned.size, 0

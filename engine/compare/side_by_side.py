@@ -172,11 +172,9 @@ class _SideBySide:
 
     @staticmethod
     def alike(first: int, stop: int, intact: dict[int, Records]) -> bool:
-        """Whether all hold the same bytes, and nothing of it is doubtful."""
+        """Whether all hold the same bytes; data that differs from its own checksum then does so everywhere."""
         reference = None
         for one in intact.values():
-            if not one.batch.data_ok[_rows(one, first, stop)].all():
-                return False
             data = _bytes(one, first, stop)
             if reference is None:
                 reference = data
@@ -239,7 +237,8 @@ def _rows(one: Records, first: int, stop: int) -> slice:
 def _bytes(one: Records, first: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     rows, batch = _rows(one, first, stop), one.batch
     assert batch.data is not None
-    end = int(batch.offset[rows.stop]) if rows.stop < len(batch) else batch.end
+    last = rows.stop - 1
+    end = int(batch.offset[last]) + RECORD_OVERHEAD + int(batch.data_length[last])
     return np.frombuffer(batch.data[int(batch.offset[rows.start]) - batch.data_base : end - batch.data_base], np.uint8)
 
 

@@ -68,7 +68,7 @@ class _Replica:
 
     def last(self) -> int | None:
         """The last transaction that it holds intact."""
-        intact = [run.stop for run in self.held if run.versions[self.number] >= 0]
+        intact = [run.stop for run in self.held if run.versions[self.number] != DAMAGED]
         return intact[-1] - 1 if intact else None
 
     def state(self, ballot: Ballot) -> State:
@@ -96,8 +96,6 @@ class _Replica:
         decision = self.decision
         if decision.undecided:
             return (), None
-        if any(one.version is None and self.differs(one) for one in decision.kept):
-            return (), None  # which version is right cannot be told
         kept = decision.clean_to + 1
         beyond = decision.clean_to if self.end > kept else None
         if not self.outvoted:

@@ -53,7 +53,7 @@ def _recorded_pid(storage_directory: PurePath) -> int | None:
     """The process that is written down as the holder, if there is one of that id."""
     try:
         text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
-        pid = int(text.strip() or 0)
+        pid = int(text)
         if pid <= 0:  # the system takes these for groups of processes
             return None
         os.kill(pid, 0)

@@ -36,6 +36,8 @@ TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 _MOST_PIECES = 1024
 """Buffers that one call of the system takes."""
+_CHUNK = 1 << 20
+"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def _read_fully(descriptor: int, path: PurePath | str, offset: int, length: int)
     parts: list[bytes] = []
     while length > 0:
         try:
-            part = os.pread(descriptor, min(length, 1 << 20), offset)
+            part = os.pread(descriptor, min(length, _CHUNK), offset)
         except OSError as error:
             raise DiskReadError(path, offset, error) from error
         if not part:
@@ -334,20 +336,6 @@ def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:
         for part in [parts] if isinstance(parts, bytes) else parts:
             file.write_at(position, part)
             position += len(part)
-
-
-def copy_durably(source: PurePath, target: PurePath) -> None:
-    """Copy a file's bytes to a new file and sync it; the directory is the caller's.  Raises DiskReadError, DiskWriteError."""
-    descriptor = open_for_reading(source)
-    try:
-        with WritableFile.create(target) as file:
-            offset = 0
-            while part := _read_fully(descriptor, source, offset, 1 << 20):
-                file.write_at(offset, part)
-                offset += len(part)
-            file.sync()
-    finally:
-        os.close(descriptor)
 
 
 def free_bytes(path: PurePath) -> int:

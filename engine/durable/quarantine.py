@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import time
@@ -149,7 +150,8 @@ def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[s
     now = disk.now_ms()
     stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now // 1000))}-{command}"
     taken = {path.name for path in _entry_directories(storage)}
-    name = next(n for n in (stem, *(f"{stem}-{k}" for k in range(2, len(taken) + 3))) if n not in taken)
+    further = (f"{stem}-{number}" for number in itertools.count(2))
+    name = next(name for name in itertools.chain([stem], further) if name not in taken)
     number = 1 + max((entry.number for entry in _all_entries(storage, store)), default=0)
     path = directory / name
     disk.make_directory(path)

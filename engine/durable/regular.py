@@ -44,7 +44,7 @@ def kind_of(mode: int) -> str:
     return next((name for test, name in names if test(mode)), "no file")
 
 
-def file_numbers(path: PurePath) -> FileNumbers | None:
+def file_numbers(path: PurePath | str) -> FileNumbers | None:
     """Of a regular file; None when there is none, or no access."""
     try:
         status = os.stat(path)
@@ -85,8 +85,6 @@ def open_regular(path: PurePath | str, flags: int, mode: int = 0o644, *, devices
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):
             raise NotRegularError.of(os.lstat(path).st_mode) from None  # a link that leads nowhere
-        if not flags & os.O_CREAT:
-            raise
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
         check(os.fstat(descriptor))

@@ -13,6 +13,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
+import numpy as np
+
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
 from waltzctl.engine.durable.regular import file_numbers
@@ -144,21 +146,16 @@ def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, sh
     """Whether every byte of a range is the old one, the new one, or a zero where the file's end was being moved."""
     stop = min(size, one.offset + max(one.length, one.written))
     for start in range(one.offset, stop, CHUNK):
-        end = min(stop, start + CHUNK)
-        now = disk.read_range(path, start, end - start)
-        old = _piece(entry, one.kept, start - one.offset, end - one.offset)
-        new = _piece(entry, one.built, start - one.offset, end - one.offset)
-        if now in (old, new) or (start >= shortest and not any(now)):
-            continue
-        for place, byte in enumerate(now):
-            allowed = [copy[place] for copy in (old, new) if place < len(copy)]
-            if byte not in allowed and not (byte == 0 and start + place >= shortest):
-                return False
+        now = np.frombuffer(disk.read_range(path, start, min(CHUNK, stop - start)), np.uint8)
+        right = (now == 0) & (np.arange(start, start + len(now)) >= shortest)
+        for name in (one.kept, one.built):
+            if name is not None:
+                raw = disk.read_range(entry.path / name, start - one.offset, len(now))
+                copy = np.frombuffer(raw, np.uint8)
+                right[: len(copy)] |= now[: len(copy)] == copy
+        if not right.all():
+            return False
     return True
-
-
-def _piece(entry: QuarantineEntry, name: str | None, start: int, stop: int) -> bytes:
-    return b"" if name is None else disk.read_range(entry.path / name, start, stop - start)
 
 
 def moved_back(entry: QuarantineEntry, move: KeptMove) -> bool:
@@ -243,7 +240,8 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
 
 def _put_time_back(path: Path, before: Stamp) -> None:
     state = file_numbers(path)
-    if state is not None and before.modified_ns is not None and state.modified_ns != before.modified_ns:
+    assert state is not None  # it was open a moment ago
+    if before.modified_ns is not None and state.modified_ns != before.modified_ns:
         disk.set_times(path, before.modified_ns)
 
 

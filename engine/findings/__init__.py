@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Protocol
 
-from waltzctl.engine.catalogue import CATALOGUE, Code, Kind, Severity
+from waltzctl.engine.catalogue import CATALOGUE, Code, FindingKind, Severity
 from waltzctl.engine.losses import (
     BelowMark,
     BelowProof,
@@ -34,7 +34,7 @@ __all__ = [
     "BadData",
     "Code",
     "Finding",
-    "Kind",
+    "FindingKind",
     "Ran",
     "SegmentFiles",
     "Severity",

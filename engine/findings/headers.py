@@ -103,6 +103,11 @@ def strange_finding(why: str, files: SegmentFiles) -> Finding:
     return files.finding(Code.SEGMENT_PARTITION, f"the header is right, but {why}", offset=HEADER_SIZE)
 
 
+def not_surely_own(why: str, code: Code, files: SegmentFiles) -> Finding:
+    """A data file may be another partition's; `code` of what stands against its place, `why` by `engine.repair.provenance`."""
+    return files.finding(code, f"not surely the partition's own: {why}")
+
+
 def index_missing(files: SegmentFiles) -> Finding:
     """There is no index file."""
     return files.finding(Code.INDEX_MISSING, "the segment has no index file", index=True)

@@ -132,11 +132,6 @@ def _counted(ids: Sequence[Ids], elsewhere: Sequence[Ids]) -> int:
     return count(tuple(ids)) - count(tuple(left))
 
 
-def other_files(context: PartitionContext, view: PartitionView) -> Iterator[Finding]:
-    """Names in a partition directory that belong to nothing, and half-built files."""
-    yield from stray_files(context, view.temporary, view.unknown)
-
-
 def stray_files(
     context: PartitionContext, temporary: Sequence[PurePath], unknown: Sequence[PurePath]
 ) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
@@ -132,7 +132,7 @@ class PartitionRun:
             or not all(one.finished for one in self._reports)
         ):
             return
-        yield from self.orphans(held_ids(self._reports))
+        yield from self.orphans(held_ids(self._reports), self.told_by(self._reports))
         if not self._partition.whole:
             return
         reports = self._reports
@@ -156,7 +156,7 @@ class PartitionRun:
             context, proven = self.promised()
             found = list(join_findings(context, reports, proven))
         yield from found
-        yield from self.losses(held_ids(reports))
+        yield from self.losses(held_ids(reports), [*self.told_by(reports), *self.listed_alone()])
         yield from self.stray_segments(check_again)
         yield from self.strays()
 
@@ -186,6 +186,22 @@ class PartitionRun:
         """
         if self._context.assigned is not False or self.present:
             yield from loss_findings(self._context, held, elsewhere)
+
+    def told_by(self, reports: Sequence[SegmentReport]) -> list[Ids]:
+        """Ids that count, if they are missing, with the segment behind them or the end; `reports` are of the last segments."""
+        if not self._partition.whole:
+            return []
+        return self._told(tuple(self._ends(reports, self._context, self.proven())))
+
+    def _told(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
+        in_front = [(0, self.jobs[-1].first)] if self.jobs else []
+        return [*in_front, *(ids for one in missing for ids in one.ids)]
+
+    def listed_alone(self) -> list[Ids]:
+        """The ids that indexes without a data file list."""
+        view = self._partition.view
+        orphans = [] if view is None else [one for one in view.segments if one.data is None]
+        return [(one.first_transaction_id, one.first_transaction_id + one.entries) for one in orphans if one.entries]
 
     def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked, and every file that proves something is still there.
@@ -296,13 +312,8 @@ class PartitionRun:
         if self._partition.whole:
             missing = tuple(one for one in self._at_the_end(span) if _meets(span, *one.ids))
             yield from (loss_finding(one, self._context.where) for one in missing)
-        view = self._partition.view
-        assert view is not None
-        told = [(0, self.jobs[-1].first)] if self.jobs else []  # what is missing in front of a segment is told there
-        told += [ids for one in missing for ids in one.ids]
-        orphans = [one for one in view.segments if one.data is None and one.entries]
-        listed = {one.first_transaction_id: one.first_transaction_id + one.entries for one in orphans}
-        ranges = list(listed.items())
+        told, ranges = self._told(missing), self.listed_alone()
+        listed = dict(ranges)
         if _meets(span, *ranges):
             for finding in self.orphans(self._held(ranges), told):
                 first = finding.segment or 0

@@ -345,7 +345,7 @@ class SegmentCheck:
             if not scan.unread_tail:
                 explained = comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
                 listed = explained or comparison.explained_by_tail(scan.order_end, self.size, scan.next_id)
-                if (too_long := comparison.long(scan.next_id + listed)) is not None:
+                if short is None and (too_long := comparison.long(scan.next_id + listed)) is not None:
                     excess = too_long.finding(job.files)
                 index_end = comparison.reader.end()
             if comparison.wrong.count:

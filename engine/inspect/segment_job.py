@@ -48,15 +48,15 @@ class SegmentJob:
     durable_to: int = -1
     """The last transaction that the partition's marks and files prove to have been durable (`engine.log.evidence`)."""
 
-    @property
-    def data_path(self) -> PurePath:
-        """The data file."""
-        return self.directory / (self.name or segment_name(self.first))
+    data_path: PurePath = field(init=False, repr=False, compare=False)
+    """The data file.  Made once: a check of a small segment asks for it nine times."""
+    index_path: PurePath = field(init=False, repr=False, compare=False)
+    """The index file."""
 
-    @property
-    def index_path(self) -> PurePath:
-        """The index file."""
-        return index_path_of(self.data_path)
+    def __post_init__(self) -> None:
+        data_path = self.directory / (self.name or segment_name(self.first))
+        object.__setattr__(self, "data_path", data_path)
+        object.__setattr__(self, "index_path", index_path_of(data_path))
 
     @property
     def where(self) -> Where:

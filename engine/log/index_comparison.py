@@ -79,7 +79,11 @@ class IndexComparison:
         return IndexShort(begins, entries, records, at_least) if entries < records else None
 
     def long(self, next_id: int) -> IndexLong | None:
-        """Whether there are entries, or parts of one, from that of `next_id` on.  Raises DiskReadError."""
+        """Whether there are entries, or parts of one, from that of `next_id` on.
+
+        Part of an entry is too long only where none is missing: otherwise the index was cut inside it, and is `short`.  Raises
+        DiskReadError.
+        """
         begins, entries, odd = self.reader.begins, self.reader.count(), self.reader.excess()
         too_long = entries > next_id - begins or odd > 0
         return IndexLong(begins, entries, next_id - begins, odd) if too_long else None

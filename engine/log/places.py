@@ -4,6 +4,12 @@ fsspec.
 A place is named by a pure path: one of this machine, or a `UrlPath`.  What can be asked of it, `Access` says; that has one
 implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks nothing else.
 Nothing is ever written behind a URL, and nothing locks it: an object store knows no owner.  Who writes asks for `local`.
+
+Reading ahead in an object is our own (`UrlSource`): a log is read at single places as well as on and on, and each of fsspec's
+caches fits one of the two.  Measured with S3 on the loopback (docs/scale.md): ``readahead`` with blocks of 64 KiB asks 2.6 times
+as often for a verify, with 1 MiB it reads 4.7 times as much for a few records and a fifth more for a verify; ``adaptive`` reads
+half as much for a few records, and asks 2.9 times as often for a verify; ``blockcache``, ``bytes`` and ``background`` are behind
+in both.
 """
 
 from __future__ import annotations
@@ -193,7 +199,7 @@ class OpenSource(ByteSource, Protocol):
         """Close."""
 
 
-class Kind(enum.Enum):
+class PlaceKind(enum.Enum):
     """What stands under a name.  SPECIAL: neither of the others, for instance a FIFO."""
 
     FILE = "file"
@@ -204,7 +210,7 @@ class Kind(enum.Enum):
 class Access(Protocol):
     """How places of one sort are looked at and read.  All that the read-only corridor does to a disk goes through here."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """What stands there, links followed; None for nothing.  Raises DiskReadError for a URL."""
 
     def named(self, path: PurePath) -> bool:
@@ -250,14 +256,14 @@ class Access(Protocol):
 class LocalAccess:
     """Files of this machine; see `Access`."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """Links followed."""
         here = Path(path)
         if here.is_dir():
-            return Kind.DIRECTORY
+            return PlaceKind.DIRECTORY
         if here.is_file():
-            return Kind.FILE
-        return Kind.SPECIAL if here.exists() else None
+            return PlaceKind.FILE
+        return PlaceKind.SPECIAL if here.exists() else None
 
     def named(self, path: PurePath) -> bool:
         """A link that leads nowhere as well."""
@@ -273,7 +279,8 @@ class LocalAccess:
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
         """Raises OSError."""
-        return {name: regular.file_numbers(path / name) for name in self.names(path)}
+        above = os.fspath(path)
+        return {name: regular.file_numbers(os.path.join(above, name)) for name in self.names(path)}
 
     def modified_ns(self, path: PurePath) -> int | None:
         """The directory's own time."""
@@ -314,10 +321,10 @@ class LocalAccess:
 class UrlAccess:
     """Objects behind URLs; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
 
-    def kind(self, path: PurePath) -> Kind | None:
+    def kind(self, path: PurePath) -> PlaceKind | None:
         """A directory is where anything lies under the name."""
         found = _info(_url(path))
-        return None if found is None else Kind(found["type"])
+        return None if found is None else PlaceKind(found["type"])
 
     def named(self, path: PurePath) -> bool:
         """Whether there is anything."""
@@ -404,7 +411,7 @@ def local(path: PurePath) -> Path:
 
 def is_directory(path: PurePath) -> bool:
     """Whether it is a directory, or anything lies under it.  Raises DiskReadError for a URL."""
-    return access(path).kind(path) is Kind.DIRECTORY
+    return access(path).kind(path) is PlaceKind.DIRECTORY
 
 
 def exists(path: PurePath) -> bool:

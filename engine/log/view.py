@@ -314,7 +314,7 @@ def resolve(path: PurePath) -> Target:
     """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
     absolute = places.absolute(path)
     kind = places.access(absolute).kind(absolute)
-    if kind is places.Kind.DIRECTORY:
+    if kind is places.PlaceKind.DIRECTORY:
         names = set(_names(absolute))
         if CONTROL_FILE_NAME in names:
             return Target(TargetKind.STORAGE, path, path, None)
@@ -326,7 +326,7 @@ def resolve(path: PurePath) -> Target:
         return Target(TargetKind.STORAGE, path, path, None)
     if kind is None:
         raise NotWaltzError(f"{path}: no such file or directory")
-    if kind is not places.Kind.FILE:
+    if kind is not places.PlaceKind.FILE:
         raise NotWaltzError(f"{path}: it is {places.special(absolute)}, neither a file nor a directory")
     if absolute.suffix == ".ctl":
         storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None

@@ -9,6 +9,7 @@ refuses to read is a DiskReadError.  No message holds a password.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,6 @@ _JCEKS_MAGIC = bytes.fromhex("cececece")
 _DER_SEQUENCE = b"\x30"
 _PEM_BEGIN = b"-----BEGIN "
 _PEM_END = b"-----END "
-_CONVERT = "convert it with keytool -importkeystore -deststoretype PKCS12"
 MAX_STORE_SIZE = 16 << 20
 """Bytes; a file beyond that is no key store."""
 
@@ -108,7 +108,13 @@ def _read(path: Path) -> bytes:
 def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
     """What the bytes are.  Raises InvalidRequestError where that is not what was asked for, or nothing known."""
     if data.startswith(_JCEKS_MAGIC):
-        raise InvalidRequestError(f"{path}: a store of type JCEKS, which is not read", advice=_CONVERT)
+        new = path.with_name(f"{path.name}.p12")
+        store, converted = shlex.quote(str(path)), shlex.quote(str(new))
+        line = f"keytool -importkeystore -srckeystore {store} -srcstoretype JCEKS -destkeystore {converted} -deststoretype PKCS12"
+        raise InvalidRequestError(
+            f"{path}: a key store of type JCEKS, whose keys are encrypted in a way of Java's own; it is not read here",
+            advice=f"convert it with: {line}; then name {new}, of type PKCS12",
+        )
     text = _PEM_BEGIN in data
     if wanted is StoreType.PEM:
         if not text:

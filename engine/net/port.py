@@ -43,7 +43,6 @@ _SMALLEST_CHUNK = 4 << 10
 _SMALLEST_OUTPUT = 32 << 10
 _SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
 _SOFT_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
-_PASSING_ERRORS = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH)
 
 
 @dataclass(frozen=True, slots=True)

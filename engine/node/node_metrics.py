@@ -101,7 +101,6 @@ class NodeMetrics:
         self._lock = threading.Lock()
         self._clock = clock
         self._partitions: dict[int, PartitionMetrics] = {}
-        self.started = clock()
 
     def partition(self, partition: int) -> PartitionMetrics:
         """The metrics of a partition; they begin with the first call."""
@@ -120,8 +119,3 @@ class NodeMetrics:
         """All partitions with metrics, in ascending order; a copy."""
         with self._lock:
             return dict(sorted(self._partitions.items()))
-
-    @property
-    def uptime(self) -> float:
-        """Seconds since the metrics began."""
-        return self._clock() - self.started

@@ -188,7 +188,7 @@ class _Vote:
             kept.append(one)
         else:
             rest = []
-        equal = self.gone == 0 and all(len({*one.run.versions}) == 1 and one.run.versions[0] >= 0 for one in judged)
+        equal = self.gone == 0 and all(min(one.run.versions) == max(one.run.versions) >= 0 for one in judged)
         return self.conclude(kept, rest, equal=equal)
 
     def pieces(self, runs: Iterable[Run]) -> Iterator[Run]:
@@ -263,8 +263,7 @@ class _Vote:
     def conclude(self, kept: list[_Judged], rest: list[_Judged], *, equal: bool) -> Decision:
         both = [*kept, *rest]
         lost = joined(one.run for one in both if one.outcome is _Outcome.LOST)
-        waiting = {id(one) for one in rest if one.outcome is not _Outcome.LOST}
-        undecided = joined(one.run for one in both if one.outcome is _Outcome.OPEN or id(one) in waiting)
+        undecided = joined(one.run for one in both if one.outcome is _Outcome.OPEN)
         clean_to = kept[-1].run.stop - 1 if kept else -1
         chosen = tuple(Kept(one.run, one.version) for one in kept)
         caught_up = any(one.outcome is _Outcome.POSSIBLE for one in kept)
@@ -320,5 +319,5 @@ def in_words(ranges: Sequence[tuple[int, int]], most: int = 3) -> str:
     parts = [str(first) if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in ranges[:most]]
     if len(ranges) > most:
         parts.append(f"{len(ranges) - most} more places")
-    one = len(ranges) == 1 and ranges[0][1] == ranges[0][0] + 1
+    one = [stop - first for first, stop in ranges] == [1]
     return f"transaction{'' if one else 's'} {', '.join(parts)}"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.undoing import UndoResult, undo_locked
@@ -67,7 +68,8 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-            status, findings = _verified(repair, exclusive=True)
+            with told_with(taken_back):
+                status, findings = _verified(repair, exclusive=True)
     else:
         status, findings = _verified(repair)
     name = status if status == "clean" or not applied else "damage-remains"
@@ -105,7 +107,9 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         )
         done = undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
         partitions = {number for entry in (*done.entries, *done.taken_back) for number in concerned(entry)}
-        status, findings = verify_again(storage, partitions, exclusive=True)
+        back = (*done.taken_back, *(one for one in done.entries if one.state is State.ROLLED_BACK))
+        with told_with(one.id for one in back):
+            status, findings = verify_again(storage, partitions, exclusive=True)
     return UndoneRepair(done, status, findings, falls)
 
 

@@ -35,14 +35,14 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One thing that is to be set, by the name of its field in `Setting`, as it stands in a plan's arguments."""
+    """One thing that is to be set, by the name of its field in `PartitionSetting`, as it stands in a plan's arguments."""
 
     name: str
     value: int | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PartitionSetting:
     """What is to hold from now on; None leaves a thing as it is.  -1 is the format's own "none"."""
 
     session_id: int | None = None
@@ -52,7 +52,7 @@ class Setting:
     available: bool | None = None
 
     @classmethod
-    def of(cls, chosen: Iterable[Chosen]) -> Setting:
+    def of(cls, chosen: Iterable[Chosen]) -> PartitionSetting:
         """From a plan's arguments.  Raises TypeError for a name that there is not or comes twice, or another kind of value."""
         values: dict[str, int | bool] = {}
         for one in chosen:
@@ -141,7 +141,7 @@ def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
     """What a plan file says that is to be set.  Raises TypeError."""
     if not value:
         return ()
-    return Setting.of([Chosen(**one) for one in value]).chosen()
+    return PartitionSetting.of([Chosen(**one) for one in value]).chosen()
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:

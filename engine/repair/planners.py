@@ -10,7 +10,7 @@ from typing import Any
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
-from waltzctl.engine.repair.arguments import Arguments, Setting, arguments_of
+from waltzctl.engine.repair.arguments import Arguments, PartitionSetting, arguments_of
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair, plan_roll_back
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
@@ -55,7 +55,7 @@ def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
     if arguments.partitions is None or not arguments.settings:
         return None
     (partition,) = arguments.partitions
-    setting = Setting.of(arguments.settings)
+    setting = PartitionSetting.of(arguments.settings)
     return plan_set_partition(path, partition=partition, setting=setting, allow_data_loss=arguments.allow_data_loss)
 
 

@@ -26,7 +26,10 @@ import numpy as np
 
 from waltzctl.engine.durable.edits import Replace
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
-from waltzctl.engine.findings import Code, Finding, Ran, make_finding
+from waltzctl.engine.findings import Code, Finding, SegmentFiles, Where, loss_finding
+from waltzctl.engine.findings.directory_contents import special_finding
+from waltzctl.engine.findings.headers import not_surely_own
+from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
@@ -41,6 +44,7 @@ from waltzctl.engine.log.view import (
     resolve,
     view_storage,
 )
+from waltzctl.engine.losses import BelowProof, ShortHeader
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
@@ -235,6 +239,13 @@ class _SegmentTask:
     segments: tuple[SegmentView, ...]
     proven: Evidence
 
+    @property
+    def files(self) -> SegmentFiles:
+        """The segment's files, for what is told of them."""
+        view = self.segment
+        where = Where(self.storage, self.partition, view.data_path.parent)
+        return SegmentFiles(where, view.first_transaction_id, view.data_path, view.index_path)
+
     def around(self, control: ControlFile) -> Surroundings:
         """What the segment is judged by."""
         return Surroundings(control, self.partition, self.segments)
@@ -242,7 +253,7 @@ class _SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentPlan:
-    """What became of it: an index to write and why, or what a person has to decide, or neither."""
+    """What became of it: an index to write and why, or what is left to a person and why, or neither."""
 
     partition: int
     wanted: IndexPlan | None = None
@@ -289,15 +300,15 @@ def plan_rebuild_index(
             for segment in partition.data_segments
             if (only is None or segment.data_path.stem == only) and segment.index_path not in partition.special
         ]
+        where = Where(target.storage, number, partition.path)
         for path in partition.special:
-            said = "nothing is written there while no regular file stands there"
-            draft.undecided.append(
-                make_finding(Code.SPECIAL_FILE, path, said, storage_directory=target.storage, partition=number)
-            )
+            kind = places.special(path)
+            if kind is not None:
+                draft.leave(special_finding(path, kind, where), "nothing is written there")
     weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
     for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:
-            draft.undecided.append(found.undecided)
+            draft.leave(found.undecided, found.why)
         elif found.wanted is not None and found.why is not None:
             draft.step("rebuild-index", found.wanted.path, found.partition, found.why)
             draft.edits.append(found.wanted.replacement())
@@ -305,20 +316,20 @@ def plan_rebuild_index(
 
 
 def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
-    partition, segment, control = task.partition, task.segment, task.control
+    partition, segment, control, files = task.partition, task.segment, task.control, task.files
     name = segment.first_transaction_id
     try:
         header = read_segment_header(segment.data)
         if header is None or segment.data is None:
-            said = "the data file is shorter than its header: nothing tells what its index should be"
-            return _SegmentPlan(partition, undecided=_finding(task, Code.SEGMENT_HEADER_SHORT, said))
+            size = 0 if segment.data is None else segment.data.size
+            last = all(one.first_transaction_id <= name for one in task.segments if one.data is not None)
+            loss = loss_finding(ShortHeader(name, size, segment.entries, last), files.where)
+            return _SegmentPlan(partition, None, "nothing tells what its index should be", loss)
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, name, header.first_transaction_id)
         if (why := _foreign(task, header, begins)) is not None:
-            said = f"not surely the partition's own ({why}): the index may be what tells whose it is, and stays"
-            return _SegmentPlan(
-                partition, undecided=_finding(task, _placed(task.control, partition, name, header), said)
-            )
+            found = not_surely_own(why, _placed(task.control, partition, name, header), files)
+            return _SegmentPlan(partition, None, "the index may be what tells whose it is, and stays", found)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
         behind = (one.first_transaction_id for one in task.segments if one.data is not None)
         following = min((one for one in behind if one > name), default=None)
@@ -326,17 +337,14 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True, doubts=True)
         why = wanted.differs(segment.index)
         if why is not None and task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
-            said = (
-                f"the index proves that transactions {wanted.stop()} to {task.proven.with_data - 1} were durable here, and the"
-                " data file ends in front of them: built from it, the index would forget them"
-            )
-            return _SegmentPlan(partition, undecided=_finding(task, Code.DURABLE_MISSING, said))
+            loss = loss_finding(BelowProof(wanted.stop(), task.proven.with_data, name, True), files.where)
+            return _SegmentPlan(partition, None, "built from the data, the index would forget them", loss)
     except DiskReadError as error:
-        return _SegmentPlan(partition, undecided=_finding(task, Code.READ_ERROR, str(error)))
+        return _SegmentPlan(partition, undecided=files.finding(Code.READ_ERROR, str(error)))
     except EmbeddedRecordError as error:
-        return _SegmentPlan(partition, undecided=_finding(task, error.code, str(error)))
+        return _SegmentPlan(partition, undecided=files.finding(error.code, str(error)))
     except DamageError as error:
-        return _SegmentPlan(partition, undecided=_finding(task, Code.RECORD_ORDER, str(error)))
+        return _SegmentPlan(partition, undecided=files.finding(Code.RECORD_ORDER, str(error)))
     if why is None and task.everything:
         why = "it is as it should be; rebuilt because all are"
     return _SegmentPlan(partition, wanted, why)
@@ -357,15 +365,3 @@ def _placed(control: ControlFile | None, partition: int, name: int, header: Segm
         return Code.SEGMENT_KEY
     renamed = header.partition == partition and header.first_transaction_id != name
     return Code.SEGMENT_NAME if renamed else Code.SEGMENT_PARTITION
-
-
-def _finding(task: _SegmentTask, code: Code, message: str) -> Finding:
-    return make_finding(
-        code,
-        task.segment.data_path,
-        message,
-        storage_directory=task.storage,
-        partition=task.segment.partition,
-        segment=task.segment.first_transaction_id,
-        ran=Ran(COMMAND),
-    )

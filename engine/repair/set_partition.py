@@ -32,7 +32,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view_partition, view_storage
-from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, Setting
+from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
 from waltzctl.engine.repair.content import Content, Literal
 from waltzctl.engine.repair.plan import Draft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
@@ -63,7 +63,9 @@ COMMAND = "set-partition"
 _ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
-def plan_set_partition(path: PurePath, *, partition: int, setting: Setting, allow_data_loss: bool = False) -> Repair:
+def plan_set_partition(
+    path: PurePath, *, partition: int, setting: PartitionSetting, allow_data_loss: bool = False
+) -> Repair:
     """Plan to set what is named of a partition; no steps where it is so already.  Read-only.
 
     Raises InvalidRequestError for values that cannot be meant, RefusedError for a damaged control file, for an interrupted
@@ -94,7 +96,13 @@ class _Planner:
     """Adds the steps and edits for one partition to a draft."""
 
     def __init__(
-        self, draft: Draft, path: PurePath, control: ControlFile, number: int, setting: Setting, allow_data_loss: bool
+        self,
+        draft: Draft,
+        path: PurePath,
+        control: ControlFile,
+        number: int,
+        setting: PartitionSetting,
+        allow_data_loss: bool,
     ) -> None:
         self._draft = draft
         self._path = path

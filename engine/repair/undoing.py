@@ -15,7 +15,7 @@ from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
-from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, told_with
 from waltzctl.engine.log.places import local
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
 from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
@@ -57,15 +57,17 @@ def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: 
     had left it.
 
     The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
-    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError.
+    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError; with the
+    ids of what was taken back first.
     """
     taken = roll_back_interrupted(storage)
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
         return UndoResult(taken, _paths(taken))
-    entry = _choose(storage, list_entries(storage), entry_id)
-    aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
-    ways = check_ways_back(entry, list_entries(storage))
-    done = take_back(entry, ways)
+    with told_with(one.id for one in taken):
+        entry = _choose(storage, list_entries(storage), entry_id)
+        aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
+        ways = check_ways_back(entry, list_entries(storage))
+        done = take_back(entry, ways)
     return UndoResult((done,), _paths([done]), taken, aside)
 
 

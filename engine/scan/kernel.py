@@ -293,11 +293,17 @@ class _Rows:
     verdicts: list[bool]
 
 
+_SMALL = 128 << 10
+"""Bytes of a buffer that comes from the heap."""
+
+
 class InterpretedLane:
     """A lane of the interpreted loop."""
 
     def __init__(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> None:
-        self.memory = memoryview(mmap.mmap(-1, buffer_size + MARGIN))
+        # A mapping costs calls of the system, and a page fault for each page, which is more than a small file costs to walk.
+        size = buffer_size + MARGIN
+        self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))
         self.state: list[Any] = [0] * SLOTS
         self.state[Slot.CAPACITY] = rows
         self.state[Slot.WIDE] = int(wide)

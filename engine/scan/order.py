@@ -105,7 +105,7 @@ class OrderJudge:
         if proven is not None:
             return Judgement(proven.offset, proven.transaction_id, "index")
         end = run.end
-        if end < stop and (resumption := search.find(end, expected + run.passed)) is not None:
+        if (resumption := search.find(end, expected + run.passed)) is not None:
             end = resumption.offset
             if resumption.expected >= expected:
                 return Judgement(end, resumption.expected, "chain")
@@ -152,13 +152,13 @@ class OrderJudge:
     def _as_indexed(self, found: Found, expected: int, count: int) -> bool:
         """Whether the index, to its very end, has the `count` records from `found` on in the places of ids from `expected` on."""
         entries = self._search.indexed(expected, count + 1)
-        if len(entries) != count or entries[0] != found.offset:
+        if len(entries) != count:
             return False
         here: Found | None = found
         for entry in entries:
             if here is None or here.offset != entry:
                 return False
-            here = self._search.probe.check(here.end) if here.end < self._stop else None
+            here = self._search.probe.check(here.end)
         return True
 
     def _pass_over(self, found: Found, expected: int) -> _Passed:
@@ -177,14 +177,14 @@ class OrderJudge:
             passed += count
             if passed == count and here.transaction_id < expected:
                 lower = end, count
-            behind = probe.check(end) if end < stop else None
+            behind = probe.check(end)
             if behind is None:
                 break
             if behind.transaction_id == expected + passed:
                 return _Passed(end, passed, [], behind.transaction_id, behind)
             if behind.transaction_id == expected and strangers is None:
                 strangers = _Passed(end, passed, [], expected, behind)
-                after = probe.check(behind.end) if behind.end < stop else None
+                after = probe.check(behind.end)
                 if after is None or after.transaction_id == following(expected):
                     return strangers
             here = behind
@@ -192,13 +192,13 @@ class OrderJudge:
             return strangers
         if lower is not None:  # only these are surely not in their place
             end, passed = lower
-            return _Passed(end, passed, [], None, probe.check(end) if end < stop else None, tuple(ones))
+            return _Passed(end, passed, [], None, probe.check(end), tuple(ones))
         offsets = [one.offset for one in ones] if end == stop else []
         return _Passed(end, passed, offsets, None, None, tuple(ones))
 
     def _crowded(self, run: _Passed, expected: int) -> bool:
         """Whether larger ids would leave none for the damaged place behind them, while the places of their records do."""
-        if run.behind is not None or run.end >= self._stop or not run.ones or run.ones[-1].transaction_id < expected:
+        if run.behind is not None or run.ones[-1].transaction_id <= expected:
             return False
         behind = self._search.find(run.end, expected + run.passed)
         if behind is None:

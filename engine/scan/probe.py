@@ -35,6 +35,7 @@ _shift = lru_cache(maxsize=256)(shift_operator)
 
 
 MAX_ID = 2**63 - 1
+_MIN_ID = -(2**63)
 
 
 class BudgetExhaustedError(Exception):
@@ -150,11 +151,6 @@ class Probe:
         self.budget.spend(rest + FLAT_CHARGE)
         return crc32(self.read(end - rest, rest), self._checkpoints[whole])
 
-    def record_crc(self, header: bytes, offset: int, end: int) -> int:
-        """What the record checksum of ``[offset, end)`` should be if its header were `header`."""
-        length = end - offset - OVERHEAD
-        return multiply(_shift(length), crc32(header)) ^ self.crc(offset + HEADER, end - CHECKSUM.size)
-
     def check(self, offset: int, stop: int | None = None) -> Found | None:
         """The record at `offset` if its checksum is right and it ends at or before `stop`."""
         place = offset - self._cache_at
@@ -206,13 +202,13 @@ class Candidates:
     """Places where a record might begin, by id and length alone, in rising order.
 
     `lowest` and `highest` bound the id; `origin`, when given, makes the upper bound rise by one for every shortest record
-    that fits between it and the place.
+    that fits between it and the place.  Any numbers may bound it: an id has 64 bits.
     """
 
     def __init__(self, probe: Probe, begin: int, stop: int, lowest: int, highest: int, origin: int | None) -> None:
         self._probe = probe
         self._stop = stop
-        self._lowest, self._highest, self._origin = lowest, highest, origin
+        self._lowest, self._highest, self._origin = max(lowest, _MIN_ID), min(highest, MAX_ID), origin
         self._places: list[int] = []
         self._searched = begin
 
@@ -239,6 +235,8 @@ class Candidates:
             return []
         risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0
         highest = min(self._highest + risen, MAX_ID)
+        if highest < self._lowest:
+            return []
         if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero
             return []
         mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24
@@ -252,7 +250,8 @@ class Candidates:
         keep = (ids >= self._lowest) & (ids <= highest)
         places, ids = places[keep], ids[keep]
         if self._origin is not None:
-            keep = ids - self._lowest <= self._highest - self._lowest + (at + places - self._origin) // OVERHEAD
+            rise = (at + places - self._origin) // OVERHEAD
+            keep = ids <= self._highest + np.minimum(rise, min(MAX_ID - self._highest, MAX_ID))
             places, ids = places[keep], ids[keep]
         lengths = _at_every_byte(window, RECORD_HEADER.dtype["data_length"], LENGTH_AT)[places].astype(np.int64)
         keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)

@@ -110,11 +110,10 @@ class ChunkTask:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)
-            orphans = [] if run.view is None else [one for one in run.view.segments if one.data is None]
-            wanted = [(one.first_transaction_id, one.first_transaction_id + one.entries) for one in orphans]
-            yield from run.orphans(held_ids([*self._before(wanted, limits), *reports]))
+            told_there, listed = run.told_by(reports), run.listed_alone()
+            yield from run.orphans(held_ids([*self._before(listed, limits), *reports]), told_there)
             lost = [(loss.first, loss.last + 1) for loss in self.context.accepted]
-            yield from run.losses(held_ids([*self._before(lost, limits), *reports]))
+            yield from run.losses(held_ids([*self._before(lost, limits), *reports]), [*told_there, *listed])
             yield from run.told_strays()
             yield from run.strays()
 

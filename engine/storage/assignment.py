@@ -23,7 +23,7 @@ Place = TypeVar("Place", bound=PurePath)
 
 def retired_place(storage: Place, kind: str, number: int) -> Place:
     """Where a partition is, or would be, that was taken away; `kind` is UNASSIGNED or DELETING."""
-    return storage / disk.STATE_DIRECTORY / kind / str(number)
+    return storage / f"{disk.STATE_DIRECTORY}/{kind}/{number}"  # one path, not three: every look at a partition asks
 
 
 def put_aside_path(storage: Place, number: int) -> Place:

@@ -24,6 +24,7 @@ from waltzctl.formats.control import ControlFile
 
 AVAILABILITY_FILE_NAME = "availability.json"
 _VERSION = 1
+_LIMIT = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def load_marks(storage: PurePath) -> dict[int, Availability]:
     """The marks that stand in the file; empty when there is no file.  Raises DamageError, DiskReadError."""
     path = availability_path(storage)
     try:
-        raw = places.read_range(path, 0, 1 << 28)
+        raw = places.read_range(path, 0, _LIMIT)
     except FileNotFoundError:
         return {}
     try:

@@ -33,7 +33,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
-    WaltzError,
+    told_with,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.control_files import control_missing
@@ -141,24 +141,22 @@ class StorageDirectory:
         if not control_path.is_file():
             raise _no_control_file(path, control_path)
         lock = DirectoryLock.acquire(path, control_path)
-        taken_back: tuple[str, ...] = ()
         try:
             with disk.WritableFile.open(control_path) as file:
                 file.sync()  # a process that died may have left in the system's memory what is about to be read
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
-            control = OpenControlFile.open(
-                control_path, expected_key=expected_key, expected_partitions=expected_partitions
-            )
-            opened = cls(path, lock, control, options)
-            opened._taken_back = taken_back
-            try:
-                opened._open_partitions(partitions)
-            except BaseException:
-                opened.close()
-                raise
-        except BaseException as error:
-            if isinstance(error, WaltzError):
-                error.taken_back = taken_back
+            with told_with(taken_back):
+                control = OpenControlFile.open(
+                    control_path, expected_key=expected_key, expected_partitions=expected_partitions
+                )
+                opened = cls(path, lock, control, options)
+                opened._taken_back = taken_back
+                try:
+                    opened._open_partitions(partitions)
+                except BaseException:
+                    opened.close()
+                    raise
+        except BaseException:
             lock.release()
             raise
         return opened

@@ -113,7 +113,7 @@ class PartitionLog:
         Raises CorruptRecordError when the record to end with cannot be verified, DiskReadError.
         """
         segments = list(self.segments)
-        while len(segments) > 1 and segments[-1].first_transaction_id > after + 1:
+        while segments[-1].first_transaction_id > after + 1:  # a sound log begins with transaction 0
             segments.pop()
         last = segments[-1]
         if after < last.first_transaction_id:
@@ -186,7 +186,7 @@ class PartitionLog:
         following, stop, left = first, first + count, max_bytes
         if not self._gaps:
             stop = min(stop, self._next)  # a batch may be on its way into the files
-        while following < stop and (left is None or left > 0 or not pieces):
+        while following < stop:
             try:
                 found = self._list_part(following, stop - following, left, headers=headers)
             except CorruptRecordError:
@@ -199,7 +199,7 @@ class PartitionLog:
                 left -= found.size
             pieces.append(found.data)
             following += found.records
-        return WireRecords(following - first if pieces else 0, b"".join(pieces))
+        return WireRecords(following - first, b"".join(pieces))
 
     def read_wire_cached(self, first: int, count: int, max_bytes: int, *, headers: bool) -> WireRecords | None:
         """As `read_wire`, without ever waiting for the disk; None when that cannot be, or when it is not so simple.
@@ -211,7 +211,7 @@ class PartitionLog:
         try:  # nothing in here waits, so the lock is kept to the end: nobody closes the reader meanwhile
             stop = min(first + count, self._next)
             place = bisect_right(self._segments, first, key=lambda s: s.first_transaction_id) - 1
-            if self._closed or first < 0 or first >= stop or place < 0:
+            if self._closed or first < 0 or first >= stop:
                 return None
             extent = self._segments[place]
             reader = self._readers.opened(extent)

@@ -86,7 +86,7 @@ class Examination:
 
 
 def examine_partition(
-    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int = -1
+    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int
 ) -> Examination:
     """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
 
@@ -226,7 +226,7 @@ def mend(examination: Examination) -> Mended:
     undo_id = _apply_kept_edits(examination)
     for state in examination.states:
         extent = _sound(state)
-        if state.rebuild_index and state.view.index is None:
+        if state.view.index is None:
             disk.write_whole(extent.index_path, _index_parts(extent))
         elif state.index_from is not None:
             _mend_index_tail(state, extent)

@@ -88,7 +88,7 @@ class SegmentState:
 
 
 def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None = -1
+    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
@@ -189,7 +189,7 @@ class _Examination:
     def _last_checkpoint(self) -> tuple[int, int]:
         """Id and offset from which the last segment has to be scanned."""
         entries = max(0, (self.index_size - HEADER_SIZE) // ENTRY_SIZE)
-        low = self.first // CHECKPOINT_INTERVAL + 1  # k of the first checkpoint inside: k * 1000 - 1 >= first
+        low = outside = self.first // CHECKPOINT_INTERVAL  # the last one in front of the segment
         high = (self.first + entries) // CHECKPOINT_INTERVAL
         while low < high:  # entries behind the end of the data say nothing; below it they rise
             middle = (low + high + 1) // 2
@@ -197,7 +197,7 @@ class _Examination:
                 high = middle - 1
             else:
                 low = middle
-        for k in range(high, max(high - CHECKPOINTS_TRIED, self.first // CHECKPOINT_INTERVAL), -1):
+        for k in range(high, max(high - CHECKPOINTS_TRIED, outside), -1):
             checkpoint = k * CHECKPOINT_INTERVAL - 1
             record = self._record(checkpoint)
             if record is None:
@@ -319,7 +319,8 @@ class _Examination:
         assert self.comparison is not None
         comparison = self.comparison
         listed = explained or comparison.explained_by_tail(self.order_end, self.size, following)
-        short, too_long = comparison.short(following - 1), comparison.long(following + listed)
+        short = comparison.short(following - 1)
+        too_long = comparison.long(following + listed) if short is None else None
         if short is not None:
             self.findings.append(short.finding(self.files))
         if comparison.wrong.count:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waltzctl.engine.log.view import StraySegment, read_segment_header
+from waltzctl.engine.losses import without
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import RecordRun
 from waltzctl.engine.scan.scanner import summarise_records
@@ -104,17 +105,5 @@ def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
 
 def hidden(ids: Iterable[Ids], known: Iterable[Ids]) -> tuple[Ids, ...]:
     """What of `ids` does not stand among `known` too."""
-    known = joined(known)
-    found: list[Ids] = []
-    for first, last in joined(ids):
-        for low, high in known:
-            if high < first:
-                continue
-            if low > last:
-                break
-            if low > first:
-                found.append((first, low - 1))
-            first = high + 1
-        if first <= last:
-            found.append((first, last))
-    return tuple(found)
+    held = [(low, high + 1) for low, high in known]
+    return tuple((low, stop - 1) for first, last in joined(ids) for low, stop in without((first, last + 1), held))

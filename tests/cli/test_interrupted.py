@@ -10,9 +10,11 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import records_of, segment_of
 from tests.cli.running import Answer, invoke, on_terminal
 from tests.repair.trees import Crash, contents, crashing_at, recording
+from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
@@ -141,3 +143,33 @@ def test_the_way_back_can_be_kept_as_a_plan(storage: Path) -> None:
     assert answer.status == 0
     assert TAKEN_BACK in answer.err
     assert contents(storage) == before, "the plan was to take it back, and no more"
+
+
+def test_recover_says_so_also_where_it_then_fails(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(storage)
+    monkeypatch.setattr("waltzctl.engine.repair.apply.verify_again", refused)
+    answer = invoke("recover", storage, "--yes")
+    assert (answer.status, TAKEN_BACK in answer.err) == (13, True)
+    assert answer.err.index(TAKEN_BACK) < answer.err.index("no more")
+
+
+def test_undo_says_so_also_where_it_then_fails(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(storage)
+    (entry,) = interrupted(storage)
+    monkeypatch.setattr("waltzctl.engine.repair.apply.verify_again", refused)
+    answer = invoke("undo", storage, "--yes")
+    assert (answer.status, TAKEN_BACK in answer.err, entry.id in answer.err) == (13, True, True)
+
+
+def test_an_undo_that_is_refused_names_what_it_took_back_before(storage: Path) -> None:
+    applied = apply(plan_truncate(storage, partition=0, after=50), arguments=[])
+    segment_of(storage, 0).write_bytes(b"written anew")
+    interrupt(storage)
+    (left,) = interrupted(storage)
+    with pytest.raises(StalePlanError) as raised:
+        undo(storage, applied.undo_id)
+    assert raised.value.taken_back == (left.id,)
+
+
+def refused(*_: object, **__: object) -> None:
+    raise RefusedError("no more")

@@ -15,6 +15,7 @@ from tests.builders import CREATED, build_directory
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
 from tests.cli.running import ROOT, Answer, invoke
 from tests.golden import golden_directories, needs_golden
+from tests.inspect.helpers import age
 from waltzctl.app import COMMANDS, manual_of
 from waltzctl.formats.control import Layout
 
@@ -99,7 +100,7 @@ def damaged(path: Path, layout: Layout = Layout.RELEASED) -> Path:
     control = bytearray((storage / "waltz-storage.ctl").read_bytes())
     control[layout.info_offset(2) + 5] ^= 1
     (storage / "waltz-storage.ctl").write_bytes(control)
-    return storage
+    return age(storage)  # of what was just written, one waits for more
 
 
 def clocked(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -13,6 +14,7 @@ from tests.compare.columns import runs_of
 from tests.compare.test_states import compared
 from waltzctl.engine.compare import compare as compare_room
 from waltzctl.engine.compare import comparison as comparison_room
+from waltzctl.engine.compare import differences as differences_room
 from waltzctl.engine.compare.compare import _Gathered, compare
 from waltzctl.engine.compare.comparison import (
     CompareOptions,
@@ -21,7 +23,7 @@ from waltzctl.engine.compare.comparison import (
     ReplicaComparison,
     Source,
 )
-from waltzctl.engine.compare.differences import rows
+from waltzctl.engine.compare.differences import rows, write_table
 from waltzctl.engine.compare.directories import Member
 from waltzctl.engine.compare.replica_reading import Replica
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, Side
@@ -37,7 +39,7 @@ WHERE = Where(PurePath("/s"), 0, PurePath("/s/0"))
 
 def member(number: int, held_to: int | None = None, mark: int | None = None, *, there: bool = True) -> Member:
     path = PurePath(f"/{number}")
-    replica = Replica(number, path, 0, KEY, None, ()) if there else None
+    replica = Replica(number, path, 0, KEY, None, (), False, -1) if there else None
     return Member(path, Ballot(there, 5, mark), replica, held_to)
 
 
@@ -226,6 +228,12 @@ def test_the_gravest_verdict_is_that_of_all(
     assert 0 <= summary.elapsed_seconds < 600
 
 
+def test_partitions_are_compared_in_their_order(pair: list[Path]) -> None:
+    for wanted, told_of in (((1, 0), [0, 1]), ((1,), [1]), ((0,), [0])):
+        seen = list(compare(pair, CompareOptions(wanted), Given(lambda task: result())))  # type: ignore[arg-type]
+        assert [one.partition for one in seen if isinstance(one, PartitionComparison)] == told_of
+
+
 def test_a_range_that_was_not_told_apart_makes_the_whole_incomplete(pair: list[Path]) -> None:
     for coarse in ((True, False), (False, True)):
         answers = {number: result(coarse=one) for number, one in enumerate(coarse)}
@@ -313,6 +321,21 @@ def test_the_table_has_a_row_for_each_replica_where_not_all_are_equal() -> None:
     assert [row.get("data") for row in found] == [b"data", b"data", b"data", *[None] * 6]
     assert [len(row) > 7 for row in found] == [True] * 3 + [False] * 6
     assert {row["segment"] for row in found[:3]} == {0}
+
+
+def test_the_table_is_written_in_parts_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    runs, ballots = runs_of("aba", "aca", "ada"), [Ballot()] * 3
+    decision = decide(runs, ballots, 3)
+    one = PartitionComparison(
+        3, decision, None, replicas_of(runs, decision, ballots, [PurePath("/n")] * 3), tuple(runs), (), True
+    )
+    for batch in (1, 2, 3, 4):
+        monkeypatch.setattr(differences_room, "_BATCH", batch)
+        target = io.BytesIO()
+        assert write_table([one, one], target) == 6
+        assert parquet.read_table(target).column("state").to_pylist() == ["open"] * 6
+    assert write_table([], io.BytesIO()) == 0
 
 
 def test_of_what_cannot_be_told_the_table_says_that_it_is_open_or_lost() -> None:

@@ -39,7 +39,7 @@ def member(number: int, sizes: Sizes | None) -> Member:
     ]
     stops = [*(first for first, _, _ in sizes), None][1:] if sizes else []
     segments = tuple(Segment(view, stop, stop) for view, stop in zip(views, stops, strict=True))
-    return Member(path, Ballot(), Replica(number, path, 0, KEY, None, segments))
+    return Member(path, Ballot(), Replica(number, path, 0, KEY, None, segments, False, -1))
 
 
 def lows(*members: Sizes | None) -> list[int]:
@@ -119,6 +119,7 @@ def test_of_each_segment_the_one_behind_it_is_known() -> None:
         SegmentView(0, 30, None, state("i", 1)),
     ]
     found = segments_of(PartitionView(PurePath("/0"), 0, tuple(views)))
+    assert [one.size for one in found] == [1, 0, 1, 0]
     assert [(one.first, one.stop, one.following) for one in found] == [
         (0, 10, 20), (10, 20, 20), (20, 30, None), (30, None, None),
     ]  # fmt: skip

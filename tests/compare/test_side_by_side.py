@@ -94,7 +94,14 @@ def replica(number: int) -> Replica:
     directory = PurePath(f"/{number}/3")
     files = [SegmentView(3, first, FileState(directory / f"{first}.seg", 100 + first, 0, 0), None) for first in (0, 5)]
     return Replica(
-        number, PurePath(f"/{number}"), 3, KEY, None, (Segment(files[0], 5, 5), Segment(files[1], None, None))
+        number,
+        PurePath(f"/{number}"),
+        3,
+        KEY,
+        None,
+        (Segment(files[0], 5, 5), Segment(files[1], None, None)),
+        False,
+        -1,
     )
 
 

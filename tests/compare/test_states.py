@@ -92,6 +92,7 @@ def test_what_a_replica_lost_and_from_whom_it_comes_back(
     ("columns", "sources"),
     [
         (("a!aaaa", "aaaaba", "aaaaaa", "aaaaaa"), [(1, 2, 2)]),  # rather from one that agrees everywhere
+        (("a!aaa", "aaa", "aaaaa", "aaaaa"), [(1, 2, 1)]),  # who is behind agrees
         (("a!aa", "aaab", "a!aa"), [(1, 2, 1)]),
         (("a!aa", "a!aa", "aaab", "aaaa", "aaaa"), [(1, 2, 3)]),
         (("a!aa", "a!aa", "aaaa"), [(1, 2, 2)]),
@@ -105,6 +106,15 @@ def test_what_a_replica_lost_and_from_whom_it_comes_back(
 )
 def test_who_restores_a_record_holds_its_neighbours_too(columns: tuple[str, ...], sources: list[Restored]) -> None:
     assert restored(compared(*columns)[0]) == sources
+
+
+def test_the_first_replica_is_as_good_a_source_as_any() -> None:
+    assert restored(compared("aaaa", "a!aa", "aaaa", "aaaa")[1]) == [(1, 2, 0)]
+    assert restored(compared("aaba", "a!aa", "aaaa", "aaaa")[1]) == [(1, 2, 2)]
+
+
+def test_where_nothing_is_kept_nobody_is_behind() -> None:
+    assert [(one.state, one.cut_after) for one in compared("", "", "")] == [(State.EQUAL, None)] * 3
 
 
 def test_versions_of_which_none_can_be_chosen_are_neither_replaced_nor_cut() -> None:

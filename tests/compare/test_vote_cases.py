@@ -68,7 +68,14 @@ def test_one_transaction(columns: str, replicas: int, versions: list[int | None]
 
 @pytest.mark.parametrize(
     ("columns", "replicas", "caught_up"),
-    [("a a -", 3, False), ("a a -", 4, True), ("a - -", 3, None), ("a a b ! -", 5, True), ("a a ! - -", 5, False)],
+    [
+        ("a a -", 3, False),
+        ("a a -", 4, True),
+        ("a - -", 3, None),
+        ("a a b ! -", 5, True),
+        ("a a ! - -", 5, False),
+        ("a a b", 3, False),
+    ],
 )
 def test_what_no_quorum_is_seen_to_hold_is_caught_up_with(columns: str, replicas: int, caught_up: bool | None) -> None:
     decision = vote(columns, replicas)
@@ -136,6 +143,8 @@ def test_who_missed_the_last_session_counts_for_what_voters_hold(
         ("aa a a", [Ballot(), Ballot(), Ballot()], 0, RECOVERABLE),
         ("aa a -", [Ballot(), Ballot(), GONE], 1, RECOVERABLE),
         ("aa a a", [OPEN_END, Ballot(), Ballot()], 0, RECOVERABLE),
+        ("aa a a a a", [Ballot(), OPEN_END, Ballot(), Ballot(), Ballot()], 0, RECOVERABLE),
+        ("aa a a a a", [Ballot(), OPEN_END, OPEN_END, Ballot(), Ballot()], 1, RECOVERABLE),
         ("a! a a", [Ballot(), OPEN_END, Ballot()], 0, LOST),
         ("a! a a", [Ballot(), Ballot(), Ballot()], 0, RECOVERABLE),
         ("a! a a", [OPEN_END, Ballot(), Ballot()], 0, RECOVERABLE),
@@ -162,6 +171,16 @@ def test_only_who_holds_what_is_kept_in_front_can_be_caught_up_with(own: str, cl
     assert decision.clean_to == clean_to
     assert decision.verdict is (RECOVERABLE if clean_to else UNDECIDABLE)
     assert decision.undecided == (() if clean_to else ((1, 2),))
+
+
+def test_who_holds_the_last_that_is_kept_may_differ_in_front_of_it() -> None:
+    decision = vote("bax aa aa aa", 4, ballots=[Ballot(), OPEN_END, OPEN_END, OPEN_END])
+    assert (decision.clean_to, kept(decision)) == (2, [1, 0, 0])
+
+
+def test_what_voters_may_have_held_is_not_what_others_hold() -> None:
+    ballots = [Ballot(session_id=5, open_end=True), Ballot(session_id=5, open_end=True), Ballot(session_id=4)]
+    assert (vote("- - b", ballots=ballots).clean_to, vote("- - b", ballots=ballots).undecided) == (-1, ())
 
 
 @pytest.mark.parametrize(
@@ -234,6 +253,16 @@ def test_who_is_gone_cannot_be_seen_either() -> None:
 )
 def test_ranges_in_words(ranges: list[tuple[int, int]], words: str) -> None:
     assert in_words(ranges) == words
+
+
+def test_a_run_is_as_long_as_its_ids() -> None:
+    assert len(Run(3, 7, (0,))) == 4
+
+
+def test_replicas_of_which_one_is_gone_are_not_called_equal() -> None:
+    for ballots, verdict in (([Ballot(), Ballot()], EQUAL), ([Ballot(), GONE], RECOVERABLE)):
+        decision = decide([], ballots, 2)
+        assert (decision.verdict, decision.clean_to, decision.kept) == (verdict, -1, ())
 
 
 def test_neighbours_are_joined() -> None:

@@ -22,7 +22,6 @@ ENGINE = Path(waltzctl.engine.__file__).parent
 COMPOSED: dict[str, tuple[str, ...]] = {
     "write_whole": ("/file", "/directory"),
     "replacing": ("/file", "/directory"),
-    "copy_durably": ("/file",),
     "move_directory": ("/made", "/target", "/source"),
 }
 """Functions of `engine.durable.disk` that sync, and how many times."""

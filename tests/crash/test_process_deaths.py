@@ -17,7 +17,7 @@ from tests.crash.harness import DEATHS
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.undoing import undo
@@ -65,6 +65,6 @@ def test_a_repair_that_moves_a_partition_dies(assigned: bool, tmp_path: Path, su
     if assigned:
         with StorageDirectory.open(storage) as opened:
             opened.unassign(0, delete_files=False)
-    repair = plan_set_partition(storage, partition=0, setting=Setting(assigned=assigned), allow_data_loss=True)
+    repair = plan_set_partition(storage, partition=0, setting=PartitionSetting(assigned=assigned), allow_data_loss=True)
     recording = record_repair(storage, lambda: apply(repair, arguments=["set-partition"]))
     survive(f"process deaths, moved {assigned}", recording, RepairChecker(), DEATHS)

@@ -12,7 +12,7 @@ from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -46,16 +46,21 @@ class Scene:
 
     name: str
     before: Callable[[Path], None]
-    setting: Setting
+    setting: PartitionSetting
     layouts: tuple[Layout, ...] = tuple(Layout)
 
 
 SCENES = [
-    Scene("marks fall", as_built, Setting(session_id=2, low_water_mark=4, local_low_water_mark=3)),
-    Scene("a fence falls", fenced, Setting(session_id=7), (Layout.RELEASED,)),
-    Scene("taken away, switched off", as_built, Setting(session_id=9, assigned=False, available=False)),
-    Scene("switched on again", switched_off, Setting(available=True), (Layout.DOCUMENTED,)),
-    Scene("given back", taken_away, Setting(low_water_mark=30, assigned=True, available=False), (Layout.DOCUMENTED,)),
+    Scene("marks fall", as_built, PartitionSetting(session_id=2, low_water_mark=4, local_low_water_mark=3)),
+    Scene("a fence falls", fenced, PartitionSetting(session_id=7), (Layout.RELEASED,)),
+    Scene("taken away, switched off", as_built, PartitionSetting(session_id=9, assigned=False, available=False)),
+    Scene("switched on again", switched_off, PartitionSetting(available=True), (Layout.DOCUMENTED,)),
+    Scene(
+        "given back",
+        taken_away,
+        PartitionSetting(low_water_mark=30, assigned=True, available=False),
+        (Layout.DOCUMENTED,),
+    ),
 ]
 EACH = pytest.mark.parametrize(
     ("scene", "layout"),

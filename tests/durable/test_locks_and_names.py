@@ -438,10 +438,7 @@ def test_steps_of_a_durable_move_and_copy(tmp_path: Path, monkeypatch: pytest.Mo
         ("rename", "a"), ("sync-directory", "q/r"), ("sync-directory", "."),
     ]  # fmt: skip
     seen.clear()
-    disk.copy_durably(tmp_path / "q" / "r" / "a" / "file", tmp_path / "copy")
-    assert [kind for kind, _ in seen] == ["create", "write", "sync"]
-    assert (tmp_path / "copy").read_bytes() == b"x" * 5
-    seen.clear()
+    (tmp_path / "copy").write_bytes(b"x" * 5)
     disk.sync_file(tmp_path / "copy")
     disk.set_times(tmp_path / "copy", 5)
     assert (tmp_path / "copy").stat().st_mtime_ns == 5

@@ -13,7 +13,7 @@ from tests.interop.replicas import expect_clean
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.set_partition import plan_set_partition
 
 pytestmark = needs_released
@@ -43,9 +43,9 @@ def test_marks_and_flags_set_offline_hold_in_a_released_node(
     assert compared(node.directory, manifest) == ("written", set())
 
     for partition, setting in (
-        (0, Setting(session_id=9, low_water_mark=199, local_low_water_mark=199)),
-        (1, Setting(available=False)),
-        (2, Setting(assigned=False)),
+        (0, PartitionSetting(session_id=9, low_water_mark=199, local_low_water_mark=199)),
+        (1, PartitionSetting(available=False)),
+        (2, PartitionSetting(assigned=False)),
     ):
         assert apply(plan_set_partition(node.directory, partition=partition, setting=setting), arguments=[]).applied
 

@@ -19,7 +19,7 @@ from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.log import places
 from waltzctl.engine.log.places import (
     LARGE,
-    Kind,
+    PlaceKind,
     UrlPath,
     UrlSource,
     access,
@@ -140,7 +140,11 @@ def test_names_sizes_and_kinds(bucket: Bucket) -> None:
     assert numbers[0] == here.stat().st_size
     assert numbers == listing(url)["waltz-storage.ctl"]
     assert read_range(control, 3, 9) == here.read_bytes()[3:12]
-    assert [access(one).kind(one) for one in (url, control, url / "none")] == [Kind.DIRECTORY, Kind.FILE, None]
+    assert [access(one).kind(one) for one in (url, control, url / "none")] == [
+        PlaceKind.DIRECTORY,
+        PlaceKind.FILE,
+        None,
+    ]
     assert (is_directory(url), is_directory(control), exists(control), exists(url / "none")) == (
         True,
         False,
@@ -181,7 +185,8 @@ def test_kinds_of_what_stands_under_a_local_name(tmp_path: Path) -> None:
     here = access(tmp_path)
     kinds = {name: here.kind(tmp_path / name) for name in ("file", "pipe", "link", "loop", "dangling", "free")}
     assert kinds == {
-        "file": Kind.FILE, "pipe": Kind.SPECIAL, "link": Kind.FILE, "loop": Kind.DIRECTORY, "dangling": None, "free": None
+        "file": PlaceKind.FILE, "pipe": PlaceKind.SPECIAL, "link": PlaceKind.FILE, "loop": PlaceKind.DIRECTORY,
+        "dangling": None, "free": None
     }  # fmt: skip
     assert [name for name in kinds if here.named(tmp_path / name)] == ["file", "pipe", "link", "loop", "dangling"]
     assert [name for name in kinds if here.link(tmp_path / name)] == ["link", "loop", "dangling"]

@@ -10,7 +10,7 @@ import pytest
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.places import LARGE, SMALL, Kind, UrlPath, UrlSource, access, is_url, place
+from waltzctl.engine.log.places import LARGE, SMALL, PlaceKind, UrlPath, UrlSource, access, is_url, place
 
 URL = UrlPath("fake://bucket/name")
 
@@ -136,9 +136,9 @@ def test_what_an_entry_says(files: FakeFiles, entry: dict[str, Any], numbers: tu
     assert places.file_numbers(URL) == (9, *numbers)
     files.entry["size"] = None
     assert places.file_numbers(URL) == (0, *numbers)
-    assert access(URL).kind(URL) is Kind.FILE
+    assert access(URL).kind(URL) is PlaceKind.FILE
     files.entry["type"] = "directory"
-    assert access(URL).kind(URL) is Kind.DIRECTORY
+    assert access(URL).kind(URL) is PlaceKind.DIRECTORY
     assert places.file_numbers(URL) is None
     with pytest.raises(FileNotFoundError):
         UrlSource(URL)
@@ -250,3 +250,9 @@ def test_a_file_system_is_opened_once_for_its_options(opened: list[tuple[str, di
         UnavailableError, match="unknown://bucket/a: nothing that is installed reads unknown URLs: Protocol"
     ):
         places.file_system(unknown)
+
+
+def test_where_nothing_is_listed_there_is_nothing(files: FakeFiles) -> None:
+    files.listed = []
+    assert access(URL).names(URL) == []
+    assert access(URL).listing(URL) == {}

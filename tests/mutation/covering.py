@@ -52,8 +52,12 @@ class Reach:
         lines that run as machine code, where nothing is recorded.
         """
         found = self.at(file, line, text)
-        if not found:  # a default is a part of its function, and of no line that runs
-            found = sorted({test for each in _body_behind(text, line) for test in self.at(file, each, text)})
+        if body := _body_behind(text, line):  # a default is a part of its function, whoever imports it
+            found = sorted({test for each in body for test in self.at(file, each, text)})
+        if _IMPORT in found and not _inside(
+            text, line
+        ):  # some tests may import it once more, in a process of their own
+            found = [_IMPORT]
         if found != [_IMPORT] and (found or file not in COMPILED):
             return sorted((test for test in found if test), key=self._took)
         near = {test for tests in self.lines[file].values() for test in tests if test}
@@ -112,6 +116,11 @@ def _functions(text: str) -> list[tuple[int, int, int]]:
 def _body_behind(text: str, line: int) -> range:
     """The lines of the function in whose signature a line stands; none for any other line."""
     return next((range(body, end + 1) for start, body, end in _functions(text) if start <= line < body), range(0))
+
+
+def _inside(text: str, line: int) -> bool:
+    """Whether a line stands in a function."""
+    return any(start <= line <= end for start, _, end in _functions(text))
 
 
 @lru_cache(maxsize=4)

@@ -25,7 +25,58 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_STATES, _VOTE = "engine/compare/states.py", "engine/compare/vote.py"
+_FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
+_WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
+_POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
+    Equivalent(
+        _STATES,
+        "_Replica.state",
+        "beyond = [one for one in self.held if one.first >= kept]",
+        "beyond = [one for one in self.held if one.first >= (kept) - 1]",
+        "the last run that is kept is not undecided",
+    ),
+    *(
+        Equivalent(
+            _STATES,
+            "_Replica.mended",
+            _FORK,
+            new,
+            "a run that is agreed on ends in front of what is outvoted, or begins behind it",
+        )
+        for new in (_FORK.replace("<", "<="), _FORK.replace("[0]", "[1]"), _FORK.replace("[0]", "[(-1)]"))
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("< run", "<= run"),
+        "behind the last run it is only asked for what ends with that one and is damaged here",
+    ),
+    Equivalent(
+        _STATES,
+        "_Replica.same",
+        _WITHIN,
+        _WITHIN.replace("<= number", "<= (number) + 1"),
+        "in front of all runs the last one is compared, and it is at the beginning only where it is alone, and damaged here",
+    ),
+    Equivalent(
+        _VOTE,
+        "_Vote.judge",
+        _POSSIBLE,
+        _POSSIBLE.replace("[0]", "[(-1)]"),
+        "there is one",
+    ),
+    Equivalent(_VOTE, "", "DAMAGED = -2", "DAMAGED = -3", "any number below that of ABSENT"),
+    Equivalent(
+        _VOTE,
+        "voters_of",
+        _LEAST,
+        _LEAST.replace(">=", ">"),
+        "of just a quorum none has an older session than the last of them",
+    ),
     Equivalent(
         "engine/compare/directories.py",
         "Directories._member",
@@ -49,7 +100,51 @@ _COMPARE = (
     ),
 )
 
+_COUNTED = "two numbers of truncations are only ever compared for being the same"
 _STORAGE = (
+    *(
+        Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
+        for function, old, new in (
+            ("PartitionLog.__init__", "self._truncations = 0", "self._truncations = 1"),
+            ("PartitionLog.__init__", "self._truncations = 0", "self._truncations = (-1)"),
+            ("PartitionLog.end_with", "self._truncations += 1", "self._truncations -= 1"),
+            ("PartitionLog.end_with", "self._truncations += 1", "self._truncations += 2"),
+        )
+    ),
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog.read",
+        "found = self.read_range(transaction_id, 1)",
+        "found = self.read_range(transaction_id, 2)",
+        "the second one is not handed out, and if it is damaged the list ends in front of it",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/partition_log.py",
+            "PartitionLog.read_wire_cached",
+            "if reader is None or stop > extent.next_transaction_id:",
+            new,
+            "what lies in two segments is found in neither as a whole, which is asked again below",
+        )
+        for new in (
+            "if reader is None or stop > (extent.next_transaction_id) + 1:",
+            "if reader is None or False:",
+        )
+    ),
+    Equivalent(
+        "engine/storage/loss_ledger.py",
+        "still_lost",
+        "mark = -1 if local_low_water_mark is None else local_low_water_mark",
+        "mark = -2 if local_low_water_mark is None else local_low_water_mark",
+        "no loss ends below transaction 0",
+    ),
+    Equivalent(
+        "engine/durable/directory_lock.py",
+        "DirectoryLock.acquire",
+        "os.ftruncate(descriptors[0], 0)",
+        "os.ftruncate(descriptors[0], 1)",
+        "the process id is written over that byte",
+    ),
     Equivalent(
         "engine/durable/disk.py",
         "",
@@ -72,18 +167,32 @@ _STORAGE = (
         "no transaction has a negative id",
     ),
     Equivalent(
-        "engine/storage/segment_reader.py",
-        "SegmentReader._walk_to",
-        "distance *= 2",
-        "distance *= 3",
-        "which earlier entries are tried is a matter of speed; in the end it is the beginning of the run",
-    ),
-    Equivalent(
         "engine/storage/batch.py",
         "parts_of",
         "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "if 0 < count < left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "the quick way and the long one make the same single part of a batch that ends with the checkpoint",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/batch.py",
+            "parts_of",
+            "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            new,
+            "where the quick way is not taken the long one makes the same single part",
+        )
+        for new in (
+            "if False:  # as nearly every batch",
+            "if 1 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            "if 0 < count <= left and size + int(offsets[-1]) < threshold:  # as nearly every batch",
+        )
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._walk_to",
+        "if start <= run.first_transaction_id:",
+        "if start < run.first_transaction_id:",
+        "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
@@ -158,7 +267,31 @@ _NOTHING_HELD = (
     "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
 )
 _HELD = "if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):"
+_ORDER = "engine/scan/order.py"
+_HEAD = "if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):"
+_RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
 _SCAN = (
+    Equivalent(
+        _ORDER,
+        "OrderJudge._as_indexed",
+        "entries = self._search.indexed(expected, count + 1)",
+        "entries = self._search.indexed(expected, count + 2)",
+        "one entry more says as much as two",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge.judge",
+        _HEAD,
+        _HEAD.replace("> expected", ">= expected"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._rising",
+        _RISEN,
+        _RISEN.replace("<=", "<"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
     Equivalent(
         _PROBE, "Probe.__init__", 'self._checkpoints = array("I", [0])', 'self._checkpoints = array("I", [1])', _SEED
     ),
@@ -414,6 +547,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
+    "engine/durable/disk.py": ("_CHUNK",),
+    "engine/durable/manifest.py": ("_LIMIT",),
     "engine/durable/restore.py": ("CHUNK",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
@@ -438,7 +573,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),
+    "engine/storage/availability_marks.py": ("_LIMIT",),
     "engine/storage/append.py": ("DEFAULT_BATCH", "BATCH_BYTES"),
+    "engine/storage/loss_ledger.py": ("_LIMIT",),
     "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),

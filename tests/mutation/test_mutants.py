@@ -81,15 +81,21 @@ def test_a_default_is_reached_by_the_tests_of_its_function() -> None:
     assert reach.tests("a.py", 3, text) == ["t::one", "t::other"]
     assert reach.tests("a.py", 4, text) == ["t::one", "t::other"]
     assert reach.tests("a.py", 7, text) == ["t::far"]
+    reach.lines["a.py"][3] = ["", "t::imports"]
+    assert reach.tests("a.py", 3, text) == ["t::one", "t::other"], "importing it is not calling it"
 
 
 def test_what_runs_at_import_or_compiled_is_reached_by_all_and_first_by_those_that_reach_the_file() -> None:
-    lines = {"a.py": {1: [""], 2: ["t::near"], 3: ["", "t::near"]}, "engine/scan/native.py": {1: ["t::far"]}}
-    reach = Reach(lines, {"t::far": 1.0, "t::near": 2.0}, {})
-    assert reach.tests("a.py", 1, "") == ["t::near", "t::far"]
-    assert reach.tests("a.py", 3, "") == ["t::near"]
-    assert reach.tests("a.py", 9, "") == []
-    assert reach.tests("engine/scan/native.py", 9, "") == ["t::far", "t::near"]
+    text = "x = 1\ndef f():\n    y\n    z\n"
+    lines = {
+        "a.py": {1: ["", "t::imports"], 3: ["t::near"], 4: ["", "t::near"]},
+        "engine/scan/native.py": {1: ["t::far"]},
+    }
+    reach = Reach(lines, {"t::far": 1.0, "t::near": 2.0, "t::imports": 3.0}, {})
+    assert reach.tests("a.py", 1, text) == ["t::near", "t::imports", "t::far"], "also what imports it once more"
+    assert reach.tests("a.py", 4, text) == ["t::near"]
+    assert reach.tests("a.py", 9, text) == []
+    assert reach.tests("engine/scan/native.py", 9, "") == ["t::far", "t::near", "t::imports"]
 
 
 def test_every_room_has_sources_and_tests() -> None:

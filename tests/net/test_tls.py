@@ -286,7 +286,6 @@ def test_a_truncated_store_is_told(tmp_path: Path, kind: str, share: float) -> N
 @pytest.mark.parametrize(
     ("contents", "kind", "message"),
     [
-        (b"\xce\xce\xce\xce\0\0\0\2", "JKS", "JCEKS, which is not read; convert it"),
         (b"nonsense", "JKS", "neither JKS nor PKCS12; it begins with 6e6f6e73"),
         (b"nonsense", "PEM", "not PEM"),
         (b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "PKCS12", "PEM, not PKCS12"),
@@ -300,6 +299,20 @@ def test_what_is_no_store_is_told(tmp_path: Path, contents: bytes, kind: str, me
     path.write_bytes(contents)
     with pytest.raises(InvalidRequestError, match=message):
         read_trust_store(path, PASSWORD, kind)
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12", "PEM"])
+def test_a_store_that_only_java_reads_is_told_with_the_line_that_converts_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a store"
+    path.write_bytes(b"\xce\xce\xce\xce\0\0\0\2")
+    with pytest.raises(
+        InvalidRequestError, match="of type JCEKS, whose keys are encrypted in a way of Java's own"
+    ) as raised:
+        read_key_store(path, PASSWORD, kind)
+    assert raised.value.advice == (
+        f"convert it with: keytool -importkeystore -srckeystore '{path}' -srcstoretype JCEKS"
+        f" -destkeystore '{path}.p12' -deststoretype PKCS12; then name {path}.p12, of type PKCS12"
+    )
 
 
 def test_stores_without_what_is_looked_for_are_told(tmp_path: Path) -> None:

@@ -440,11 +440,3 @@ def test_a_counter_counts() -> None:
     counter.increment()
     counter.increment(41)
     assert counter.count == 42
-
-
-def test_a_node_is_up_since_its_metrics_began() -> None:
-    now = 100.0
-    metrics = NodeMetrics(lambda: now)
-    assert metrics.uptime == 0
-    now += 7
-    assert metrics.uptime == 7

@@ -28,7 +28,7 @@ from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
@@ -352,10 +352,16 @@ def test_a_loss_stays_named_when_its_partition_is_taken_away_and_comes_back(scen
     lose_data_file(scene)
     recover(scene, loss=True)
     before = accepted(scene.root)
-    apply(plan_set_partition(scene.root, partition=0, setting=Setting(assigned=False)), arguments=["set-partition"])
+    apply(
+        plan_set_partition(scene.root, partition=0, setting=PartitionSetting(assigned=False)),
+        arguments=["set-partition"],
+    )
     assert accepted(scene.root) == before
     kept_here = (scene.root / "0").is_dir()
     assert ("loss-accepted" in codes(scene.root)) == kept_here
     assert ("loss-accepted" in undecided(plan_recover(scene.root))) == kept_here
-    apply(plan_set_partition(scene.root, partition=0, setting=Setting(assigned=True)), arguments=["set-partition"])
+    apply(
+        plan_set_partition(scene.root, partition=0, setting=PartitionSetting(assigned=True)),
+        arguments=["set-partition"],
+    )
     assert "loss-accepted" in codes(scene.root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.golden import golden_directories, needs_golden
 from tests.repair.scenes import Scene, actions, codes, flip, recover, undecided
 from tests.repair.trees import contents, snapshot
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
@@ -213,7 +216,10 @@ def test_a_segment_that_cannot_be_scanned_does_not_keep_the_others_from_it(scene
     scene.idx(0).unlink()
     repair = plan_rebuild_index(scene.root)
     assert actions(repair) == ["rebuild-index"]
-    assert [one.code.value for one in repair.plan.undecided] == ["segment-header-short"]
+    (left,) = repair.plan.undecided
+    (known,) = (one for one in verify([scene.root]) if isinstance(one, Finding) and one.code == "segment-header-short")
+    assert left.message == f"{known.message}; nothing tells what its index should be"
+    assert replace(left, message=known.message, remedy=known.remedy) == known
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -27,7 +27,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import RepairResult, apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.set_partition import plan_set_partition
@@ -74,7 +74,7 @@ def everything(storage: Path) -> dict[str, str]:
 
 
 def plan(storage: Path, partition: int = 0, *, loss: bool = False, **values: int | bool) -> Repair:
-    return plan_set_partition(storage, partition=partition, setting=Setting(**values), allow_data_loss=loss)  # type: ignore[arg-type]
+    return plan_set_partition(storage, partition=partition, setting=PartitionSetting(**values), allow_data_loss=loss)  # type: ignore[arg-type]
 
 
 def settled(storage: Path, partition: int = 0, *, loss: bool = False, **values: int | bool) -> RepairResult:

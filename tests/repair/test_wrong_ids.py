@@ -268,7 +268,7 @@ def test_every_room_judges_alike(tmp_path: Path, shape: str) -> None:
     told = {
         "verify": placed(look(storage)[0]),
         "recover": placed(plan_recover(storage).plan.undecided),
-        "opening": placed(examine_segment(segment, place, next_first=SEGMENTS[1], durable_to=LAST).findings),
+        "opening": placed(examine_segment(segment, place, next_first=SEGMENTS[1], durable_to=LAST, mark=-1).findings),
         "dump": found_by(called("dump", storage, "--data", "none", "--format", "ndjson")),
         "compare": found_by(called("compare", storage, replica, "--format", "ndjson")),
     }

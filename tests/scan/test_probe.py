@@ -246,15 +246,6 @@ def test_records_are_found_as_the_oracle_finds_them(
         assert near.check(place, stop) == bounded.check(place) == short
 
 
-@pytest.mark.parametrize("size", [0, 1, 60, 127, 128, 129, 300])
-def test_the_checksum_that_a_record_should_have(size: int) -> None:
-    raw = made_up_record(3, size)
-    other = raw[:28] + (size + 1).to_bytes(4) + raw[32:36]
-    probe = probe_of(b"--" + raw)
-    assert probe.record_crc(raw[:36], 2, 2 + len(raw)) == zlib.crc32(raw[:-4])
-    assert probe.record_crc(other, 2, 2 + len(raw)) == zlib.crc32(other + raw[36:-4])
-
-
 def _damaged(raw: bytes, **changed: bytes) -> bytes:
     places = {"id": (0, 8), "length": (28, 32), "data_sum": (32, 36), "data": (36, 37), "sum": (len(raw) - 4, len(raw))}
     found = bytearray(raw)
@@ -343,6 +334,13 @@ _BOUNDS = st.sampled_from(
         (5, MAX_ID, False),
         (256, 2**32, False),
         (5, 9, False),
+        (-(2**63), MAX_ID, True),
+        (-(2**63), MAX_ID - 1, True),
+        (-(2**70), 2**70, True),
+        (-(2**70), 2**70, False),
+        (MAX_ID + 1, 2**70, True),
+        (-(2**70), -(2**63) - 1, False),
+        (9, 5, False),
     ]
 )
 _HEADS = st.tuples(

@@ -16,7 +16,7 @@ from tests.spark.streaming import Query, ids
 from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.findings import Code, Severity, make_finding
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Setting
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.spark.data_loss import MOST_NAMED, Losses, fails_on_loss, is_loss
 from waltzctl.engine.spark.stream_reader import stream_options
@@ -88,7 +88,9 @@ def test_what_a_node_lost_at_its_end_is_told_and_ends_a_query_that_is_to_fail(tm
     for name in (segment_name(30), index_name(30)):
         (storage / "0" / name).unlink()
     apply(
-        plan_set_partition(storage, partition=0, setting=Setting(local_low_water_mark=39), allow_data_loss=True),
+        plan_set_partition(
+            storage, partition=0, setting=PartitionSetting(local_low_water_mark=39), allow_data_loss=True
+        ),
         arguments=(),
     )
     with served(storage) as node:

@@ -122,3 +122,18 @@ def test_zeros_behind_the_entries_are_none(tmp_path: Path, records: list[Record]
     (orphan,) = [one for one in view_partition(tmp_path, 0).segments if one.first_transaction_id == 10]
     assert orphan.entries == 14
     assert stand_elsewhere(orphan, view_partition(tmp_path, 0).data_segments)
+
+
+@pytest.mark.parametrize(("begins", "found"), [(12, False), (13, True), (14, True)])
+def test_a_holder_behind_what_is_told_is_not_even_opened(
+    tmp_path: Path, records: list[Record], begins: int, found: bool
+) -> None:
+    """Nor the index itself, nor a data file without a record."""
+    write_segment(tmp_path, records[:begins])
+    write_segment(tmp_path, records[begins:20])
+    write_segment(tmp_path, [], first=9)
+    orphan = orphan_of(tmp_path, records, 10, 4)
+    views = view_partition(tmp_path, 0).segments
+    for gone in (begins, 9):
+        (tmp_path / f"{gone:019d}.seg").unlink()
+    assert stand_elsewhere(orphan, views) == found

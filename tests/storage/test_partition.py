@@ -98,7 +98,7 @@ def test_15_an_append_that_is_not_the_next_is_refused(tmp_path: Path, layout: La
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=60),
-    threshold=st.sampled_from([0, 128, 178, 400, 1000, 5000]),
+    threshold=st.sampled_from([1, 128, 178, 400, 1000, 5000]),
     cuts=st.randoms(use_true_random=False),
 )
 def test_16_24_segments_are_divided_as_the_release_divides_them(

@@ -53,7 +53,7 @@ def encoded() -> bytes:
 def examined(path: Path, first: int = 0, *, sealed: int | None = None, durable_to: int = -1) -> SegmentState:
     (view,) = [one for one in view_partition(path / "0", 0).segments if one.first_transaction_id == first]
     place = Place(path, 0, KEY, 1 << 20)
-    return examine_segment(view, place, next_first=sealed, durable_to=durable_to)
+    return examine_segment(view, place, next_first=sealed, durable_to=durable_to, mark=-1)
 
 
 @pytest.mark.parametrize(

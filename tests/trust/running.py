@@ -65,7 +65,7 @@ def _tree() -> Any:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    spent = time.process_time()
+    spent = 0.0  # of the time before: asking for it costs more than many a command, so the first alarm only looks
 
     def look(number: int, frame: object) -> None:
         nonlocal spent

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from tests.trust.damage import draw
+from tests.trust.damage import Damaged, draw
 from tests.trust.rules import RULES, broken
 from tests.trust.running import SHARED_MEMORY
 
-DIRECTORIES, PART = 300, 50
+DIRECTORIES, PART = 300, 20
 MANY, MANY_PART = 20_000, 250
 BROKE: tuple[tuple[int, tuple[str, ...]], ...] = (
     *((seed, ()) for seed in (2067, 2255, 2349, 2443, 2609, 5169, 5420, 6180, 7049, 7198, 7293, 7313, 7331, 7497)),
@@ -38,11 +39,17 @@ def place() -> Iterator[Path]:
         yield Path(one)
 
 
+@lru_cache(maxsize=DIRECTORIES)
+def drawn(seed: int) -> Damaged:
+    """The directory of a seed, for every kind of rule: no rule changes what it is given, and some seven try it."""
+    return draw(seed)
+
+
 def holds(name: str, seeds: range, place: Path) -> None:
     """Every rule of one kind, for every directory of some seeds."""
     lines: list[str] = []
     for seed in seeds:
-        damaged = draw(seed)
+        damaged = drawn(seed)
         if found := broken(damaged, RULES[name], place):
             lines += [str(damaged), *(f"    {one}" for one in found)]
     assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
@@ -60,8 +67,14 @@ def shown(seeds: object) -> str | None:
 
 
 def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
-    """Tests of some seeds each; of the default run every `step`-th from `first` on, of the long one all."""
-    default = [range(start + first, start + PART, step) for start in range(0, DIRECTORIES, PART)]
+    """Tests of some seeds each; of the default run every `step`-th from `first` on, of the long one all.
+
+    What tries the same seeds is one group, which one process runs: it draws them once.
+    """
+    default = [
+        pytest.param(range(start + first, start + PART, step), marks=pytest.mark.xdist_group(f"trust-{start}"))
+        for start in range(0, DIRECTORIES, PART)
+    ]
     rest = [range(start, min(start + MANY_PART, MANY)) for start in range(DIRECTORIES, MANY, MANY_PART)]
     return pytest.mark.parametrize(
         "seeds", [*default, *(pytest.param(one, marks=pytest.mark.long) for one in rest)], ids=shown

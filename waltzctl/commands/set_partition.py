@@ -105,11 +105,11 @@ def run(
     if nothing and plan is None:
         raise typer.BadParameter("nothing is to be set; name a session, a mark, or one of the switches")
 
-    from waltzctl.engine.repair.arguments import Arguments, Setting
+    from waltzctl.engine.repair.arguments import Arguments, PartitionSetting
     from waltzctl.engine.repair.plan import Repair
     from waltzctl.engine.repair.set_partition import plan_set_partition
 
-    setting = Setting(session_id, low_water_mark, local_low_water_mark, assigned, available)
+    setting = PartitionSetting(session_id, low_water_mark, local_low_water_mark, assigned, available)
     given = Arguments.of({partition}, allow_data_loss=allow_data_loss, settings=setting.chosen())
     if given == Arguments.of({partition}):
         given = Arguments()  # with --plan only: the options are in the file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.columns.column import ABSENT, Column, Kind, Object, ObjectType, Stands, or_null
+from waltzctl.engine.columns.column import ABSENT, Column, ColumnKind, Object, ObjectType, Stands, or_null
 from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, INTEGER, TEXT, one_of
 from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
 from waltzctl.objects.command_kinds import ADDRESS
@@ -139,7 +139,7 @@ def _amount(shown: Object) -> str:
     return "-" if value is None else printable(str(value))
 
 
-_FIGURE = or_null(Kind("number", {"type": "number"}))
+_FIGURE = or_null(ColumnKind("number", {"type": "number"}))
 _TITLES = {"m1_rate": "1/S", "p50": "P50", "p99": "P99", "max": "MAX"}
 
 
@@ -177,7 +177,7 @@ NODE_METRIC = ObjectType(
         Column("kind", one_of("gauge", "counter", "meter", "timer", "histogram"), "what it is", title="KIND"),
         Column(
             "value",
-            Kind("any of several", {"type": ["number", "string", "array", "null"], "items": INTEGER.schema}),
+            ColumnKind("any of several", {"type": ["number", "string", "array", "null"], "items": INTEGER.schema}),
             "a gauge's",
             title="VALUE",
             cell=_amount,

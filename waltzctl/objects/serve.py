@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.columns.column import Column, Columns, Kind, Object, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column import Column, ColumnKind, Columns, Object, ObjectType, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, PATH, TEXT, TIME, one_of
 from waltzctl.objects.command_kinds import MILLISECONDS, PORT, RATE
 
@@ -119,7 +119,7 @@ SETTING = ObjectType(
         ),
         Column(
             "value",
-            Kind("any of several", {"type": ["string", "number", "boolean", "null"]}, right=False),
+            ColumnKind("any of several", {"type": ["string", "number", "boolean", "null"]}, right=False),
             "the value that holds",
             read=attrgetter("shown"),
             title="VALUE",
@@ -132,7 +132,7 @@ SETTING = ObjectType(
         ),
         Column(
             "variable",
-            Kind("text", {"type": "string", "pattern": "^WALTZCTL_[A-Z0-9_]+$"}),
+            ColumnKind("text", {"type": "string", "pattern": "^WALTZCTL_[A-Z0-9_]+$"}),
             "the environment variable that sets it",
             read=attrgetter("setting.variable"),
         ),
@@ -150,7 +150,7 @@ LOG = ObjectType(
         Column("message", TEXT, "what happened (not stable)"),
         Column(
             "fields",
-            Kind("object", {"type": "object", "description": "What belongs to the message, by name."}),
+            ColumnKind("object", {"type": "object", "description": "What belongs to the message, by name."}),
             "what belongs to the message, by name",
         ),
         Column("trace", or_null(TEXT.told("Where an error came from.")), "where an error came from"),

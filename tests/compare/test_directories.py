@@ -1,0 +1,125 @@
+"""Which directories are compared, in which words others are refused, and what is known of each member."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.builders import KEY, build_directory
+from tests.compare.clusters import marks
+from waltzctl.engine.compare.directories import Directories, belongs, open_directories
+from waltzctl.engine.compare.vote import Ballot
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError, WaltzError
+
+OTHER = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Path]:
+    return [build_directory(tmp_path / name, {0: 30, 1: 5}, local_low_water_mark=20) for name in "ab"]
+
+
+def opened(*paths: Path) -> Directories:
+    return open_directories(paths, None)
+
+
+def test_what_cannot_be_compared_is_refused_and_says_why(pair: list[Path], tmp_path: Path) -> None:
+    a, b = pair
+    other = build_directory(tmp_path / "other", {0: 3, 1: 3}, key=OTHER)
+    more = build_directory(tmp_path / "more", {0: 3}, num_partitions=3)
+    refused: list[tuple[type[WaltzError], list[Path], str]] = [
+        (InvalidRequestError, [a], "one replica alone cannot be compared"),
+        (InvalidRequestError, [a, b, a / ".." / "a"], f"{a}/../a: the same directory as {a}; a replica is compared"),
+        (NotWaltzError, [a, b / "0"], f"{b}/0: a partition directory, not a storage directory"),
+        (MismatchError, [a, b, other], f"{other}: the cluster key is {OTHER}, that of {a} is {KEY}"),
+        (MismatchError, [more, a], f"{a}: 2 partitions, {more} has 3"),
+    ]
+    for kind, paths, why in refused:
+        with pytest.raises(kind) as caught:
+            opened(*paths)
+        assert why in str(caught.value)
+    with pytest.raises(InvalidRequestError):
+        open_directories(pair, [2])
+
+
+def test_control_files_that_are_gone_say_nothing_until_all_are(pair: list[Path]) -> None:
+    (pair[0] / "waltz-storage.ctl").unlink()
+    found = opened(*pair)
+    assert (found.cluster_key, found.num_partitions, found.held) == (KEY, 2, (False, False))
+    assert [(one.code.value, Path(one.path).parent) for one in found.findings([0, 1])] == [
+        ("control-file-missing", pair[0])
+    ]
+    os.truncate(pair[1] / "waltz-storage.ctl", 7)
+    with pytest.raises(NotWaltzError, match=f"{pair[0]} and the others: no usable control file"):
+        opened(*pair)
+
+
+def test_a_control_file_that_is_too_short_is_told_with_its_size(pair: list[Path]) -> None:
+    os.truncate(pair[1] / "waltz-storage.ctl", 7)
+    (one,) = opened(*pair).findings([0])
+    assert (one.code.value, "7 bytes" in one.message) == ("control-file-size", True)
+
+
+def test_a_directory_in_use_is_known(pair: list[Path]) -> None:
+    with DirectoryLock.acquire(pair[1], pair[1] / "waltz-storage.ctl"):
+        found = opened(*pair)
+        assert found.held == (False, True)
+        assert [one.replica.held for one in found.members(0) if one.replica is not None] == [False, True]
+
+
+def test_partitions_that_were_asked_for_are_looked_at_where_they_are(tmp_path: Path) -> None:
+    one = build_directory(tmp_path / "one", {0: 3}, num_partitions=2)
+    both = build_directory(tmp_path / "both", {0: 3, 1: 3})
+    found = open_directories([one, both], [1])
+    assert [sorted(view.partitions) for view in found.views] == [[], [1]]
+    (member,) = [one for one in found.members(1) if one.replica is not None]
+    assert member.path == both
+    assert [belongs(view, 1) for view in found.views] == [False, True]
+
+
+def test_a_directory_that_has_other_partitions_alone_takes_no_part(pair: list[Path]) -> None:
+    (pair[0] / "waltz-storage.ctl").unlink()
+    for file in (pair[0] / "1").iterdir():
+        file.unlink()
+    (pair[0] / "1").rmdir()
+    found = open_directories(pair, [1])
+    assert [sorted(view.partitions) for view in found.views] == [[], [1]]
+    assert [one.path for one in found.members(1)] == [pair[1]]
+
+
+def test_members_are_numbered_and_bring_their_marks(pair: list[Path]) -> None:
+    marks(pair[1], session=9, mark=12, local=11)
+    first, second = opened(*pair).members(0)
+    assert first.ballot == Ballot(True, 3, 20, 20)
+    assert second.ballot == Ballot(True, 9, 12, 11)
+    assert [(one.path, one.held_to) for one in (first, second)] == [(pair[0], 20), (pair[1], 11)]
+    for number, one in enumerate((first, second)):
+        assert one.replica is not None
+        assert (one.replica.number, one.replica.storage, one.replica.partition) == (number, pair[number], 0)
+        assert (one.replica.mark, one.replica.durable_to) == (one.ballot.local_low_water_mark, one.held_to)
+        assert (one.replica.cluster_key, [segment.first for segment in one.replica.segments]) == (KEY, [0])
+
+
+@pytest.mark.parametrize(("mark", "held_to"), [(None, None), (-1, -1), (0, 0), (5, 5)])
+def test_what_a_replica_held_is_as_far_as_anything_tells(tmp_path: Path, mark: int | None, held_to: int | None) -> None:
+    nodes = [build_directory(tmp_path / name, {0: 9}, local_low_water_mark=mark) for name in "ab"]
+    if mark is None:
+        (nodes[0] / "waltz-storage.ctl").unlink()
+    member, _ = opened(*nodes).members(0)
+    assert member.held_to == held_to
+    assert member.replica is not None
+    assert (member.replica.mark, member.replica.durable_to) == (mark, -1 if mark is None else mark)
+
+
+def test_a_replica_without_its_directory_is_a_member_that_is_gone(pair: list[Path]) -> None:
+    for file in (pair[0] / "0").iterdir():
+        file.unlink()
+    (pair[0] / "0").rmdir()
+    gone, there = opened(*pair).members(0)
+    assert (gone.replica, gone.held_to, gone.ballot) == (None, None, Ballot(False, 3, 20, 20))
+    assert there.replica is not None
+    assert there.replica.number == 1

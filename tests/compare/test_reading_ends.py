@@ -1,0 +1,148 @@
+"""What a reading tells of the ends of segments: how far each goes, by its records and by its index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory, make_records
+from tests.compare.test_reading import RECORDS as ALL
+from tests.compare.test_reading import SIZE, at, flip, idx, read, seg
+from waltzctl.engine.compare import replica_reading
+from waltzctl.engine.findings import Code
+from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.scan import scanner
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
+
+FIRST = Stretch(0, 0, 10, 9, listed=10)
+MIDDLE = Stretch(10, 10, 20, 19, listed=20)
+LAST = Stretch(20, 20, 30, 29, listed=30)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Transactions 0 to 29 in three segments."""
+    return build_directory(tmp_path / "s", {0: [ALL[:10], ALL[10:20], ALL[20:]]}, local_low_water_mark=-1)
+
+
+def stretches(storage: Path, low: int = 0, high: int | None = None) -> list[Stretch]:
+    return read(storage, low, high)[1].stretches
+
+
+def test_whole_segments(storage: Path) -> None:
+    assert stretches(storage) == [FIRST, MIDDLE, LAST]
+    assert stretches(storage, 10) == [MIDDLE, LAST]
+    assert stretches(storage, 9) == [FIRST, MIDDLE, LAST]
+    assert stretches(storage, 0, 20) == [FIRST, MIDDLE]
+    assert stretches(storage, 0, 21) == [FIRST, MIDDLE, LAST]
+    for first in (0, 10, 20):
+        idx(storage, first).unlink()
+    assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "next_id", "accounted", "excess"),
+    [(10, 29, 28, True), (9, 29, 28, False), (8, None, 28, False), (0, None, 28, False)],
+)
+def test_a_torn_end_is_told_with_what_the_index_says_of_it(
+    storage: Path, entries: int, next_id: int | None, accounted: int, excess: bool
+) -> None:
+    os.truncate(seg(storage, 20), at(28) + 7)
+    os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
+    torn = Stretch(20, 20, next_id, accounted, listed=20 + entries, excess=excess, torn=True)
+    assert stretches(storage)[2] == torn
+    assert stretches(storage, 28)[-1] == torn
+    idx(storage, 20).unlink()
+    assert stretches(storage)[2] == Stretch(20, 20, None, 28, torn=True)
+
+
+@pytest.mark.parametrize("entries", [7, 8, 9])
+def test_a_segment_that_ends_behind_a_record(storage: Path, entries: int) -> None:
+    os.truncate(seg(storage, 20), at(28))
+    os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
+    assert stretches(storage)[2] == Stretch(20, 20, 28, 27, listed=20 + entries, excess=entries > 8)
+
+
+def test_damage_in_a_segment_does_not_change_its_end(storage: Path) -> None:
+    for number in (10, 14, 18):
+        flip(seg(storage, 10), at(number) + 40)
+    assert stretches(storage) == [FIRST, MIDDLE, LAST]
+
+
+@pytest.mark.parametrize("entries", [0, 4, 10])
+def test_what_was_not_read_was_only_begun(storage: Path, entries: int) -> None:
+    os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
+    os.truncate(seg(storage, 20), HEADER_SIZE - 1)
+    assert stretches(storage)[2] == Stretch(20, 20, None, 19 + entries)
+    (short,) = read(storage, 0, None)[1].findings
+    assert (short.code, short.segment, short.path) == (Code.SEGMENT_HEADER_SHORT, 20, seg(storage, 20))
+    seg(storage, 20).unlink()
+    seg(storage, 20).mkdir()
+    assert len(stretches(storage)) == 2
+
+
+def test_a_data_file_that_is_empty_and_last_was_only_begun(storage: Path) -> None:
+    os.truncate(seg(storage, 20), 0)
+    os.truncate(idx(storage, 20), HEADER_SIZE)
+    found, reading = read(storage, 0, None)
+    assert (found, reading.findings) == ([("held", 0, 20)], [])
+    assert reading.stretches[2] == Stretch(20, 20, None, 19)
+    for entries, size in ((1, 0), (0, 1)):
+        os.truncate(seg(storage, 20), size)
+        os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
+        assert len(read(storage, 0, None)[1].findings) == 1
+    os.truncate(seg(storage, 10), 0)
+    os.truncate(seg(storage, 20), 0)
+    os.truncate(idx(storage, 20), HEADER_SIZE)
+    assert [one.segment for one in read(storage, 0, None)[1].findings] == [10]
+
+
+def test_a_file_under_a_wrong_name_begins_where_its_records_do(storage: Path) -> None:
+    for path in (seg(storage, 20), idx(storage, 20)):
+        raw = path.read_bytes()
+        header = replace(SegmentHeader.decode(raw), first_transaction_id=21, partition=7)
+        path.write_bytes(header.encode() + make_records(3, first=21, size=20)[0].encode() * (path.suffix == ".seg"))
+    found, reading = read(storage, 0, None)
+    assert found == [("held", 0, 20)]
+    assert reading.stretches[2] == begun(20, 21)
+    assert reading.open_end
+
+
+@pytest.mark.parametrize(("high", "known"), [(19, False), (20, True), (21, True)])
+def test_who_reads_up_to_the_next_segment_reads_the_end(
+    storage: Path, high: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "BATCH_ROWS", 3)
+    found = {one.segment: one for one in stretches(storage, 0, high)}
+    assert found[10] == (MIDDLE if known else begun(10, 10))
+    assert stretches(storage, 0, 15)[1] == begun(10, 10)
+
+
+def test_bytes_are_those_of_the_records_in_the_range(storage: Path) -> None:
+    for low, high, count in ((0, None, 30), (3, 4, 1), (3, 17, 14), (29, None, 1), (9, 11, 2)):
+        assert read(storage, low, high)[1].bytes == SIZE * count
+
+
+def test_behind_a_search_that_was_given_up_everything_is_doubtful(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the bytes are built to be expensive."""
+    scan = replica_reading.scan_records
+
+    def given_up(*arguments: object, **options: object) -> Iterator[object]:
+        for one in scan(*arguments, **options):  # type: ignore[arg-type]
+            yield replace(one, proof="budget") if isinstance(one, Damage) else one
+
+    os.truncate(seg(storage, 20), at(28) + 7)
+    idx(storage, 20).unlink()
+    assert not read(storage, 0, None)[1].open_end
+    monkeypatch.setattr(replica_reading, "scan_records", given_up)
+    found, reading = read(storage, 0, None)
+    assert found == [("held", 0, 28), ("torn", 28, 7)]
+    assert reading.open_end
+    assert reading.stretches[2] == Stretch(20, 20, None, 28, uncertain=True, torn=True)

@@ -1,0 +1,246 @@
+"""Bounds and figures of the storage engine, each one step to each side, asked of the functions that judge."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory, make_records, segment_header
+from tests.repair.trees import recording
+from tests.storage.support import LAYOUTS, SMALL, built, data_path, index_path, opened
+from waltzctl.engine.errors import CorruptRecordError, NotAssignedError, PartitionQuarantinedError
+from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
+from waltzctl.engine.storage.creation import create_cluster
+from waltzctl.engine.storage.partition_log import PartitionLog
+from waltzctl.engine.storage.segment_files import whole_extent
+from waltzctl.engine.storage.store import list_entries
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, Record
+
+# --- a record in a buffer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 30])
+@pytest.mark.parametrize("begins", [0, 7])
+def test_a_record_is_taken_only_as_a_whole(size: int, begins: int) -> None:
+    (record,) = make_records(1, first=5, size=size)
+    raw = bytes(begins) + record.encode()
+    assert segment_reader._parse(memoryview(raw), begins, 5) == (record, record.size)
+    assert segment_reader._parse(memoryview(raw + b"more"), begins, 5) == (record, record.size)
+    for end in range(begins, len(raw)):
+        assert segment_reader._parse(memoryview(raw[:end]), begins, 5) == (None, 0)
+    for other in (4, 6):
+        assert segment_reader._parse(memoryview(raw), begins, other) == (None, 0)
+    for place in range(begins, len(raw)):
+        flipped = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+        assert segment_reader._parse(memoryview(flipped), begins, 5) == (None, 0)
+
+
+@pytest.mark.parametrize("length", [-1, -4, -44, -(2**31)])
+def test_a_negative_length_is_none(length: int) -> None:
+    raw = bytearray(make_records(1, first=5, size=30)[0].encode())
+    raw[32:36] = length.to_bytes(4, "big", signed=True)
+    assert segment_reader._parse(memoryview(bytes(raw)), 0, 5) == (None, 0)
+
+
+# --- opening ------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_assigned_in_order(tmp_path: Path) -> None:
+    """Also where a set has another one."""
+    found = create_cluster([tmp_path / "a"], num_partitions=9, assign=[8, 1, 8])
+    assert found.directories[0].assigned == (1, 8)
+
+
+@LAYOUTS
+def test_what_is_not_assigned_is_not_taken_away_again(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 5, 1: 5}, layout=layout)
+    with opened(tmp_path) as storage:
+        storage.unassign(1, delete_files=False)
+        with recording() as changes, pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=False)
+        assert changes == []
+        storage.unassign(1, delete_files=True)
+        with recording() as changes, pytest.raises(NotAssignedError):
+            storage.unassign(1, delete_files=True)
+        assert changes == []
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_an_index_is_made_once(tmp_path: Path, stale: bool) -> None:
+    """One that is stale in its place, in the quarantine; one that is missing beside its data file."""
+    built(tmp_path, 10)
+    index = index_path(tmp_path)
+    if stale:
+        index.write_bytes(segment_header(1, 0).encode() + index.read_bytes()[HEADER_SIZE:])
+    else:
+        index.unlink()
+    with recording() as changes, opened(tmp_path):
+        pass
+    made = [one for one in changes if one.kind == "rename" and one.target == index]
+    assert len(made) == 1
+    assert index.read_bytes()[:HEADER_SIZE] == data_path(tmp_path).read_bytes()[:HEADER_SIZE]
+
+
+def test_why_a_partition_is_quarantined(tmp_path: Path) -> None:
+    built(tmp_path, 20)
+    os.unlink(data_path(tmp_path))
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        (why, *_) = [one.message for one in partition.findings if one.severity == "damage"]
+        with pytest.raises(PartitionQuarantinedError) as caught:
+            partition.check_writable()
+        assert str(caught.value).startswith(f"{tmp_path / '0'}: partition 0 is quarantined: {why}")
+        partition._findings.clear()
+        with pytest.raises(PartitionQuarantinedError, match="partition 0 is quarantined: damage was found"):
+            partition.check_writable()
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("less", "count"), [(0, 2), (1, 1), (-1, 2)])
+def test_a_list_that_fits_to_the_byte_goes_on_in_the_next_segment(tmp_path: Path, less: int, count: int) -> None:
+    records = make_records(2, size=30)
+    build_directory(tmp_path, {0: [records[:1], records[1:]]})
+    room = sum(one.size for one in records) - less
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).read_wire(0, 5, room).count == count
+        assert len(storage.partition(0).read_range(0, 5, room)) == count
+
+
+def test_a_log_that_was_cut_meanwhile_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither way to read finds a record, so there is none."""
+    built(tmp_path, 10)
+    records = make_records(10)
+    end = HEADER_SIZE + sum(record.size for record in records)
+    log = PartitionLog(tmp_path / "0", tmp_path, SMALL, [whole_extent(0, tmp_path / "0", 0, 10, end)], 10)
+    monkeypatch.setattr(segment_reader.SegmentReader, "read_list", lambda *_, **__: None)
+    monkeypatch.setattr(log, "read_range", lambda *_: [])
+    assert log._list_part(3, 5, None, headers=False) is None
+    found = log.read_wire(3, 5, None)
+    assert (found.count, found.data) == (0, b"")
+    log.close()
+
+
+def test_a_record_whose_data_has_another_checksum_than_its_own_is_none() -> None:
+    (record,) = make_records(1, first=5, size=30)
+    other = Record(5, record.request_id, record.header, record.data, record.data_checksum ^ 1, 0).encode()
+    raw = other[:-4] + crc32(other[:-4]).to_bytes(4, "big")
+    assert segment_reader._parse(memoryview(raw), 0, 5) == (None, 0)
+
+
+@pytest.mark.parametrize("first", [5, 10, 15, 20, 25])
+def test_a_segment_that_is_not_listed_any_more_is_not_opened(tmp_path: Path, first: int) -> None:
+    built(tmp_path, 30)
+    place = tmp_path / "0"
+    log = PartitionLog(place, tmp_path, SMALL, [whole_extent(0, place, n, n + 10, 1000) for n in (0, 10, 20)][::2], 30)
+    wanted = whole_extent(0, place, first, first + 1, 1000)
+    if first == 20:
+        with log._reader(wanted):
+            assert log.open_segments == 1
+    else:
+        with pytest.raises(partition_log._OvertakenError), log._reader(wanted):
+            pass
+    log.close()
+
+
+@pytest.mark.parametrize("known", [1 << 20, 100, 0])
+def test_what_the_checksums_of_a_torn_tail_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int) -> None:
+    built(tmp_path, 10)
+    path = data_path(tmp_path)
+    end = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"torn")
+    monkeypatch.setattr(partition_recovery, "KNOWN_BEFORE_CUT", known)
+    with opened(tmp_path):
+        pass
+    ((file,),) = [one.files for one in list_entries(tmp_path)]
+    assert file.before is not None
+    assert file.before.start == (end - known if known < end else 0)
+    assert path.stat().st_size == end
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_longest_record_that_is_allowed_is_read_with_a_list(tmp_path: Path, count: int) -> None:
+    """One that is longer is left to the careful way, before any memory is taken for it."""
+    records = make_records(count, size=2000)
+    build_directory(tmp_path, {0: [records]})
+    extent = whole_extent(0, tmp_path / "0", 0, count, HEADER_SIZE + sum(one.size for one in records))
+    for longest, there in ((2000, True), (1999, count > 1)):
+        reader = segment_reader.SegmentReader(extent, max_data_length=longest, storage=tmp_path)
+        found = reader.read_list(extent, 0, count, None, headers=False)
+        assert (found is not None) == there
+        assert found is None or found.records == (count if longest == 2000 else 0)
+        reader.close()
+
+
+@pytest.mark.parametrize(("lost_below", "lost"), [(0, ()), (1, (0,)), (3, (0, 1, 2))])
+def test_what_was_lost_where_nothing_is_left(tmp_path: Path, lost_below: int, lost: tuple[int, ...]) -> None:
+    log = PartitionLog(tmp_path / "0", tmp_path, SMALL, [], 0, lost_below=lost_below)
+    for number in range(-1, 5):
+        if number in lost:
+            with pytest.raises(CorruptRecordError, match="it is missing"):
+                log.read(number)
+        else:
+            assert log.read(number) is None
+        assert log.read_wire_cached(number, 1, 100, headers=False) is None
+    log.close()
+
+
+def of_segments(path: Path) -> PartitionLog:
+    """Transactions 0 to 9, 10 to 19 and none behind; there are no files."""
+    place = path / "0"
+    extents = [whole_extent(0, place, first, stop, 1000) for first, stop in ((0, 10), (10, 20), (20, 20))]
+    return PartitionLog(place, path, SMALL, extents, 20)
+
+
+@pytest.mark.parametrize(
+    ("after", "first", "end"),
+    [(25, 20, HEADER_SIZE), (19, 20, HEADER_SIZE), (9, 10, HEADER_SIZE), (-1, 0, HEADER_SIZE)],
+)
+def test_where_a_log_is_cut_without_a_look_at_a_record(tmp_path: Path, after: int, first: int, end: int) -> None:
+    log = of_segments(tmp_path)
+    if after == 25:
+        log.end_with(log.segments[1])
+        found, size = log.end_after(19)
+        assert (found.first_transaction_id, size) == (10, 1000)
+        return
+    found, size = log.end_after(after)
+    assert (found.first_transaction_id, size) == (first, end)
+    for inside in (0, 8, 10, 18):
+        with pytest.raises(FileNotFoundError):
+            log.end_after(inside)
+
+
+@pytest.mark.parametrize(("left", "told"), [(10, True), (4, True), (3, False), (0, False)])
+def test_what_a_truncation_took_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, told: bool
+) -> None:
+    log = of_segments(tmp_path)
+
+    def overtaken(*_: object, **__: object) -> None:
+        log._next = left
+        raise CorruptRecordError("made up", [])
+
+    monkeypatch.setattr(log, "_list_part", overtaken)
+    if told:
+        with pytest.raises(CorruptRecordError):
+            log.read_wire(3, 5, None)
+    else:
+        assert log.read_wire(3, 5, None).count == 0
+
+
+@pytest.mark.parametrize("room", [0, 1, 69, 70, 71, 139, 140, 141, 10_000])
+def test_room_for_whole_records_only(tmp_path: Path, room: int) -> None:
+    """In the same segment and in the next one; one record there always is."""
+    records = make_records(4, size=30)
+    build_directory(tmp_path, {0: [records[:1], records[1:2], records[2:]]})
+    with opened(tmp_path) as storage:
+        for first in (0, 1, 2):
+            wanted = min(max(1, room // records[0].size), 4 - first)
+            assert storage.partition(0).read_wire(first, 9, room).count == wanted
+            assert len(storage.partition(0).read_range(first, 9, room)) == wanted
+        assert storage.partition(0).read_wire_cached(-1, 1, 100, headers=False) is None
