@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Run
 
 
 def versions_at(number: int, columns: tuple[str, ...]) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ import pytest
 from tests.builders import KEY, build_directory
 from tests.compare.clusters import marks
 from waltzctl.engine.compare.directories import Directories, belongs, open_directories
-from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError, WaltzError
+from waltzctl.engine.quorum.vote import Ballot
 
 OTHER = uuid.UUID(int=7)
 

@@ -28,10 +28,10 @@ from waltzctl.engine.compare.directories import Member
 from waltzctl.engine.compare.replica_reading import Replica
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, Side
 from waltzctl.engine.compare.states import replicas_of
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, Where, make_finding
 from waltzctl.engine.log.assess import Stretch, begun
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.formats.request_id import RequestId
 
 WHERE = Where(PurePath("/s"), 0, PurePath("/s/0"))

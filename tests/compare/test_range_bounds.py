@@ -12,8 +12,8 @@ from waltzctl.engine.compare import ranges as ranges_room
 from waltzctl.engine.compare.directories import Member, info_of, segments_of
 from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.replica_reading import Replica, Segment
-from waltzctl.engine.compare.vote import Ballot
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView
+from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.formats.control import Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE
 

@@ -12,10 +12,10 @@ from tests.builders import KEY, make_records
 from waltzctl.engine.compare import side_by_side
 from waltzctl.engine.compare.replica_reading import Broken, Piece, Records, Replica, Segment, Torn
 from waltzctl.engine.compare.side_by_side import RangeResult, RangeTask, Side, compare_range
-from waltzctl.engine.compare.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.log.view import FileState, SegmentView
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Run
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.scanner import scan_records

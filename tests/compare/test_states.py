@@ -12,7 +12,7 @@ from tests.compare.columns import runs_of
 from waltzctl.engine.compare import states
 from waltzctl.engine.compare.comparison import Range, ReplicaComparison, State
 from waltzctl.engine.compare.states import replaced_ranges, replicas_of
-from waltzctl.engine.compare.vote import Ballot, decide
+from waltzctl.engine.quorum.vote import Ballot, decide
 
 PATHS = [PurePath(f"/{number}") for number in range(5)]
 Restored = tuple[int, int, int | None]

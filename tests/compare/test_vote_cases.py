@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.compare.columns import runs_of
-from waltzctl.engine.compare.vote import ABSENT, Ballot, Decision, Run, Verdict, decide, in_words, joined, voters_of
+from waltzctl.engine.quorum.vote import ABSENT, Ballot, Decision, Run, Verdict, decide, in_words, joined, voters_of
 
 EQUAL, RECOVERABLE, UNDECIDABLE, LOST = Verdict.EQUAL, Verdict.RECOVERABLE, Verdict.UNDECIDABLE, Verdict.LOST
 _NOTHING_TELLS = "nothing tells what recovery would keep of"

@@ -25,7 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
-_STATES, _VOTE = "engine/compare/states.py", "engine/compare/vote.py"
+_STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
