@@ -8,14 +8,12 @@ Sources: release 0.13.2; the two switches: design document *Storage protocol*.
 
 from __future__ import annotations
 
-import ssl
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 
-from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
-from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, ProtocolError, RefusedError
+from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.errors import PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.wire import admin as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import ADMIN_CLIENT, ADMIN_SERVER
@@ -31,78 +29,17 @@ _PORT: Port[wire.AdminMessage] = Port(
 )
 
 
-class AdminClient:
-    """A connection to an admin port.
+class AdminClient(NodeClient[wire.AdminMessage]):
+    """A connection to an admin port.  A released node closes it over a partition that it does not know."""
 
-    Every call raises RemoteError (the node refused), DeadlineError, PeerUnreachableError or ProtocolError; calls may be made
-    while others wait.  A released node closes the connection over a partition that it does not know.
-    """
-
-    def __init__(self, connection: Connection[wire.AdminMessage]) -> None:
-        """From a connection that stands: see `connect`."""
-        self._connection = connection
-
-    @classmethod
-    async def connect(
-        cls,
-        host: str,
-        port: int,
-        *,
-        ssl_context: ssl.SSLContext | None,
-        cluster_key: uuid.UUID | None = None,
-        num_partitions: int | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-    ) -> AdminClient:
-        """Connect, and with a cluster key let the node check it (RemoteError of status mismatch where it is another)."""
-        client = cls(
-            await Connection.connect(
-                _PORT,
-                Address(host, port),
-                ssl_context=ssl_context,
-                timeout=timeout,
-                keep_alive_seconds=keep_alive_seconds,
-            )
-        )
-        if cluster_key is not None:
-            try:
-                await client.open(cluster_key, num_partitions)
-            except BaseException:
-                await client.close()
-                raise
-        return client
-
-    @property
-    def address(self) -> Address:
-        """Whom it is connected to."""
-        return self._connection.address
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
-        return self._connection.closed
+    _port = _PORT
 
     @property
     def has_two_switches(self) -> bool:
         """Whether reads and writes can be switched apart (version 1 of the protocol)."""
         return self._connection.version >= 1
 
-    async def __aenter__(self) -> AdminClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connection; calls under way fail."""
-        await self._connection.close()
-
-    async def open(self, cluster_key: uuid.UUID, num_partitions: int | None) -> None:
-        """Let the node compare cluster key and number of partitions with its own."""
-        if num_partitions is None:
-            raise InvalidRequestError("the number of partitions is needed where a cluster key is given")
+    async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
         await self._call(wire.OpenRequest(cluster_key, num_partitions), wire.SuccessResponse, "open")
 
     async def set_available(self, partitions: Sequence[int], available: bool) -> None:

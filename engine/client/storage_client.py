@@ -9,14 +9,12 @@ Source: release 0.13.2.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 
-from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, LIMITS, A, Connection, Port
-from waltzctl.engine.errors import InvalidRequestError, ProtocolError
+from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.errors import ProtocolError
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import storage as wire
 from waltzctl.formats.wire.frame import Magic
@@ -33,81 +31,17 @@ _PORT: Port[wire.StorageMessage] = Port(
 )
 
 
-class StorageClient:
-    """A connection to a data port.
+class StorageClient(NodeClient[wire.StorageMessage]):
+    """A connection to a data port."""
 
-    Every call raises RemoteError (the node refused), DeadlineError, PeerUnreachableError or ProtocolError; calls may be made
-    while others wait.
-    """
-
-    def __init__(self, connection: Connection[wire.StorageMessage]) -> None:
-        """From a connection that stands: see `connect`."""
-        self._connection = connection
-
-    @classmethod
-    async def connect(
-        cls,
-        host: str,
-        port: int,
-        *,
-        ssl_context: ssl.SSLContext | None,
-        cluster_key: uuid.UUID | None = None,
-        num_partitions: int | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-    ) -> StorageClient:
-        """Connect, and with a cluster key let the node check it (RemoteError of status mismatch where it is another).
-
-        `timeout`: seconds for connecting and for each call.  Nodes do not insist on the check.
-        """
-        client = cls(
-            await Connection.connect(
-                _PORT,
-                Address(host, port),
-                ssl_context=ssl_context,
-                timeout=timeout,
-                keep_alive_seconds=keep_alive_seconds,
-            )
-        )
-        if cluster_key is not None:
-            try:
-                await client.open(cluster_key, num_partitions)
-            except BaseException:
-                await client.close()
-                raise
-        return client
-
-    @property
-    def address(self) -> Address:
-        """Whom it is connected to."""
-        return self._connection.address
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
-        return self._connection.closed
+    _port = _PORT
 
     @property
     def in_flight(self) -> int:
         """Calls that wait for their answer."""
         return self._connection.in_flight
 
-    async def __aenter__(self) -> StorageClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connection; calls under way fail."""
-        await self._connection.close()
-
-    async def open(self, cluster_key: uuid.UUID, num_partitions: int | None) -> None:
-        """Let the node compare cluster key and number of partitions with its own."""
-        if num_partitions is None:
-            raise InvalidRequestError("the number of partitions is needed where a cluster key is given")
+    async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
         request = wire.OpenRequest(cluster_key, num_partitions)
         await self._connection.call(request.sequence, wire.encode(request), wire.SuccessResponse, "open")
 

@@ -184,7 +184,5 @@ def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
     except NotWaltzError:
-        if partitions is None:
-            raise
         view_storage(path)  # raises unless there are other partitions
         return StorageView(path, None, None, {})

@@ -138,6 +138,6 @@ def _cut(pieces: tuple[bytes | memoryview, ...], start: int, stop: int) -> tuple
     for piece in pieces:
         low, high = max(start - position, 0), min(stop - position, len(piece))
         if low < high:
-            found.append(piece if high - low == len(piece) else memoryview(piece)[low:high])
+            found.append(memoryview(piece)[low:high])
         position += len(piece)
     return tuple(found)

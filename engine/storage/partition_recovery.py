@@ -86,7 +86,7 @@ class Examination:
 
 
 def examine_partition(
-    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int = -1
+    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int
 ) -> Examination:
     """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
 

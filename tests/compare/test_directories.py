@@ -81,6 +81,16 @@ def test_partitions_that_were_asked_for_are_looked_at_where_they_are(tmp_path: P
     assert [belongs(view, 1) for view in found.views] == [False, True]
 
 
+def test_a_directory_that_has_other_partitions_alone_takes_no_part(pair: list[Path]) -> None:
+    (pair[0] / "waltz-storage.ctl").unlink()
+    for file in (pair[0] / "1").iterdir():
+        file.unlink()
+    (pair[0] / "1").rmdir()
+    found = open_directories(pair, [1])
+    assert [sorted(view.partitions) for view in found.views] == [[], [1]]
+    assert [one.path for one in found.members(1)] == [pair[1]]
+
+
 def test_members_are_numbered_and_bring_their_marks(pair: list[Path]) -> None:
     marks(pair[1], session=9, mark=12, local=11)
     first, second = opened(*pair).members(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from tests.builders import build_directory, make_records
 from tests.compare.test_reading import RECORDS as ALL
 from tests.compare.test_reading import SIZE, at, flip, idx, read, seg
+from waltzctl.engine.compare import replica_reading
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.scan import scanner
+from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 FIRST = Stretch(0, 0, 10, 9, listed=10)
@@ -123,3 +126,23 @@ def test_who_reads_up_to_the_next_segment_reads_the_end(
 def test_bytes_are_those_of_the_records_in_the_range(storage: Path) -> None:
     for low, high, count in ((0, None, 30), (3, 4, 1), (3, 17, 14), (29, None, 1), (9, 11, 2)):
         assert read(storage, low, high)[1].bytes == SIZE * count
+
+
+def test_behind_a_search_that_was_given_up_everything_is_doubtful(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the bytes are built to be expensive."""
+    scan = replica_reading.scan_records
+
+    def given_up(*arguments: object, **options: object) -> Iterator[object]:
+        for one in scan(*arguments, **options):  # type: ignore[arg-type]
+            yield replace(one, proof="budget") if isinstance(one, Damage) else one
+
+    os.truncate(seg(storage, 20), at(28) + 7)
+    idx(storage, 20).unlink()
+    assert not read(storage, 0, None)[1].open_end
+    monkeypatch.setattr(replica_reading, "scan_records", given_up)
+    found, reading = read(storage, 0, None)
+    assert found == [("held", 0, 28), ("torn", 28, 7)]
+    assert reading.open_end
+    assert reading.stretches[2] == Stretch(20, 20, None, 28, uncertain=True, torn=True)

@@ -167,18 +167,32 @@ _STORAGE = (
         "no transaction has a negative id",
     ),
     Equivalent(
-        "engine/storage/segment_reader.py",
-        "SegmentReader._walk_to",
-        "distance *= 2",
-        "distance *= 3",
-        "which earlier entries are tried is a matter of speed; in the end it is the beginning of the run",
-    ),
-    Equivalent(
         "engine/storage/batch.py",
         "parts_of",
         "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "if 0 < count < left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
         "the quick way and the long one make the same single part of a batch that ends with the checkpoint",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/batch.py",
+            "parts_of",
+            "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            new,
+            "where the quick way is not taken the long one makes the same single part",
+        )
+        for new in (
+            "if False:  # as nearly every batch",
+            "if 1 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
+            "if 0 < count <= left and size + int(offsets[-1]) < threshold:  # as nearly every batch",
+        )
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._walk_to",
+        "if start <= run.first_transaction_id:",
+        "if start < run.first_transaction_id:",
+        "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
@@ -253,7 +267,31 @@ _NOTHING_HELD = (
     "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
 )
 _HELD = "if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):"
+_ORDER = "engine/scan/order.py"
+_HEAD = "if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):"
+_RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
 _SCAN = (
+    Equivalent(
+        _ORDER,
+        "OrderJudge._as_indexed",
+        "entries = self._search.indexed(expected, count + 1)",
+        "entries = self._search.indexed(expected, count + 2)",
+        "one entry more says as much as two",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge.judge",
+        _HEAD,
+        _HEAD.replace("> expected", ">= expected"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._rising",
+        _RISEN,
+        _RISEN.replace("<=", "<"),
+        "where the id that is expected stands, the sequence has gone on",
+    ),
     Equivalent(
         _PROBE, "Probe.__init__", 'self._checkpoints = array("I", [0])', 'self._checkpoints = array("I", [1])', _SEED
     ),
