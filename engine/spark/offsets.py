@@ -16,6 +16,7 @@ A missing value is null.  Everything here is a function of values.
 from __future__ import annotations
 
 import json
+import struct
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ class StreamOffset:
             key = value["cluster_key"]
             partitions = {_partition(text): _anchor(one) for text, one in value["partitions"].items()}
             return cls(partitions, None if key is None else uuid.UUID(key))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
             raise InvalidRequestError(
                 f"{_CHECKPOINT} cannot be read: {error!r} in {json.dumps(value)[:200]}",
                 advice="was the checkpoint edited? begin with a new one and startingTransactions",

@@ -23,6 +23,7 @@ from waltzctl.engine.spark.offsets import (
     StreamOffset,
     check_same_cluster,
     history_changed,
+    only_wanted,
     parse_starting,
     share,
 )
@@ -141,3 +142,80 @@ def test_a_record_is_the_same_where_id_request_id_and_checksum_are(one: Anchor, 
     ):
         assert not one.is_record(changed)
         assert not changed.is_record(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transaction_id", -2),
+        ("transaction_id", 2**63),
+        ("transaction_id", None),
+        ("transaction_id", True),
+        ("segment", -1),
+        ("offset", -1),
+        ("offset", 2**63),
+        ("size", -1),
+        ("size", 1.0),
+        ("request_id", "1.2.3"),
+        ("request_id", f"{2**31}.0.0.0"),
+        ("record_checksum", "xyz"),
+    ],
+)
+def test_a_place_one_step_out_of_bounds_is_refused(name: str, value: object) -> None:
+    """And the bounds themselves are taken."""
+    least = {"transaction_id": -1, "request_id": None, "record_checksum": None, "segment": 0, "offset": 0, "size": 0}
+    most = least | {"transaction_id": 2**63 - 1, "segment": 2**63 - 1, "offset": 2**63 - 1, "size": 2**63 - 1}
+    offset = {"version": 1, "cluster_key": None}
+    for one in (least, most):
+        assert StreamOffset.from_json(offset | {"partitions": {"0": one}}).to_json()["partitions"] == {"0": one}
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        StreamOffset.from_json(offset | {"partitions": {"0": least | {name: value}}})
+
+
+@pytest.mark.parametrize("text", ["-1", "", "a", "1.0", "\u0661"])
+def test_what_is_no_number_of_a_partition_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is no partition"):
+        StreamOffset.from_json({"version": 1, "cluster_key": None, "partitions": {text: {}}})
+
+
+def test_where_a_record_ends_and_whether_it_can_be_told_from_another() -> None:
+    known = Anchor(7, RequestId(1, 2, 3, 4), 0, 0, 10, 5)
+    assert known.end == 15
+    assert replace(known, offset=None).end is None
+    assert replace(known, size=None).end is None
+    assert known.identified
+    assert not replace(known, request_id=None).identified
+    assert not replace(known, record_checksum=None).identified
+
+
+def test_an_offset_is_restricted_to_the_partitions_that_are_wanted() -> None:
+    one, two = Anchor(1), Anchor(2)
+    offset = StreamOffset({1: one, 2: two})
+    assert only_wanted(offset, None) == {1: one, 2: two}
+    assert only_wanted(offset, {2, 3}) == {2: two}
+    assert only_wanted(offset, ()) == {}
+    assert (offset.at(2), offset.at(3)) == (two, Anchor(-1))
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "shares"),
+    [
+        ({0: 5, 1: 5}, -1, {0: 0, 1: 0}),
+        ({0: 5, 1: 9, 2: 7}, 2, {0: 0, 1: 1, 2: 1}),
+        ({1: 5, 0: 5}, 1, {1: 1, 0: 0}),
+        ({0: 1, 1: 9}, 6, {0: 1, 1: 5}),
+    ],
+)
+def test_shares_are_equal_and_the_longest_queue_comes_first(
+    available: dict[int, int], limit: int, shares: dict[int, int]
+) -> None:
+    assert share(available, limit) == shares
+
+
+def test_a_truncated_partition_is_told_by_its_last_transaction() -> None:
+    anchor = Anchor(41, RequestId(1, 2, 3, 4), 0xABCD)
+    for last, said in ((40, "ends at 40 now"), (41, "no intact record"), (None, "no intact record")):
+        assert said in str(history_changed("here", 3, anchor, None, last))
+    changed = str(history_changed("here", 3, anchor, Anchor(41, RequestId(1, 2, 3, 4)), None))
+    assert "checksum unknown stands there now" in changed
+    assert "checksum 0000abcd" in changed
