@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import pytest
 
 from tests.conftest import COUNTS
-from tests.crash.checkpoints import checkpoints_sooner as checkpoints_sooner
 from tests.crash.harness import DEFAULT, LONG, Checker, Effort, Report, try_crashes
 from tests.crash.recorder import Recording
 from waltzctl.engine.durable import disk

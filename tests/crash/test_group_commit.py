@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checkpoints import placed
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.harness import Effort, try_crashes
@@ -52,11 +51,10 @@ def test_groups_that_roll_over(layout: Layout, tmp_path: Path, survive: CrashTes
     survive(f"group commit, roll-over, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@pytest.mark.usefixtures("checkpoints_sooner")
 @ONE_LAYOUT
 def test_a_group_across_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Records of one group on both sides of transaction 1000."""
-    path, truth = built(tmp_path / "s", layout, placed(996), per_segment=2000, size=10)
+    path, truth = built(tmp_path / "s", layout, 996, per_segment=2000, size=10)
     with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
         driver.append_blocks(STRADDLING[layout], [10, 10, 10])
         driver.append_blocks(STRADDLING[layout], [10])

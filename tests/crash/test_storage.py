@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checkpoints import placed
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
@@ -91,22 +90,20 @@ def test_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     survive(f"roll-over, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@pytest.mark.usefixtures("checkpoints_sooner")
 @across([995, 999, 1000, 998])
 def test_checkpoint(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
     """The batch that reaches transaction 1000, whose index entry and data no earlier sync covers."""
-    path, truth = built(tmp_path / "s", layout, placed(number), per_segment=5000, size=10)
+    path, truth = built(tmp_path / "s", layout, number, per_segment=5000, size=10)
     with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
         for count in (3, 6, 1):
             driver.append(STRADDLING[layout], count, 10)
     survive(f"checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
-@pytest.mark.usefixtures("checkpoints_sooner")
 @ONE_LAYOUT
 def test_entries_of_another_sector_in_front_of_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Entries that no sync covers lie in the sector in front of the one that the batch with the checkpoint writes."""
-    path, truth = built(tmp_path / "s", layout, placed(920), per_segment=5000, size=0)
+    path, truth = built(tmp_path / "s", layout, 920, per_segment=5000, size=0)
     with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
         driver.append(STRADDLING[layout], 25, 0)
         driver.append(STRADDLING[layout], 57, 0)
@@ -135,13 +132,12 @@ def test_truncate_with_permission(layout: Layout, number: int, tmp_path: Path, s
     survive(f"truncate with permission, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@pytest.mark.usefixtures("checkpoints_sooner")
 @across([995, 1000, 1003])
 def test_truncate_across_checkpoints(layout: Layout, number: int, tmp_path: Path, survive: CrashTest) -> None:
     """An index that still leads behind a checkpoint that the data file no longer reaches would prove that records were lost."""
-    path, truth = built(tmp_path / "s", layout, placed(2003), per_segment=5000, size=0, mark=-1)
+    path, truth = built(tmp_path / "s", layout, 2003, per_segment=5000, size=0, mark=-1)
     with recorded(path, truth, ONE_SEGMENT) as (driver, recording):
-        driver.truncate(STRADDLING[layout], placed(number))
+        driver.truncate(STRADDLING[layout], number)
         driver.append(STRADDLING[layout], 1, 0)
     survive(f"truncate across checkpoints, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
