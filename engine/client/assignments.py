@@ -13,8 +13,8 @@ from typing import Any
 
 from waltzctl.engine.client.addresses import Address, parse_address
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, MismatchError
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.node.cluster_metadata import read_znodes
-from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     CONNECTION_PATH,

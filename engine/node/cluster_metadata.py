@@ -9,12 +9,9 @@ Release 0.13.2 waits for ever for ZooKeeper to answer.  Here every wait ends aft
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +19,14 @@ from typing import Any
 from waltzctl.engine.errors import (
     DamageError,
     DeadlineError,
-    InvalidRequestError,
     MismatchError,
     NotWaltzError,
     PeerUnreachableError,
 )
-from waltzctl.engine.node.node_settings import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_connection import connected
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout
 from waltzctl.formats.znodes import STORE_PATH, StoreParameters, ZnodeError, ZnodeVersionError
-
-_PATIENCE = 1.0
-"""Seconds that closing a connection which never was one may take before the program goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ def read_cluster_metadata(options: ZooKeeperOptions) -> ClusterMetadata:
     """
     options.check()
     path = f"{options.cluster_root.rstrip('/')}/{STORE_PATH}"
-    with _connected(options) as client:
+    with connected(options) as client:
         data = _get(client, path, options)
     where = f"ZooKeeper at {options.connect_string}, node {path}"
     if not data:
@@ -75,7 +69,7 @@ def read_znodes(options: ZooKeeperOptions, paths: Sequence[str]) -> tuple[bytes,
     """
     options.check()
     found = []
-    with _connected(options) as client:
+    with connected(options) as client:
         for path in paths:
             whole = f"{options.cluster_root.rstrip('/')}/{path}"
             data = _get(client, whole, options)
@@ -112,63 +106,6 @@ def prepare_directory(directory: Path, metadata: ClusterMetadata) -> bool:
         assign=(),
     )
     return True
-
-
-class _LastWords(logging.Handler):
-    """Keeps the last thing the ZooKeeper library complained of; it says why a connection did not come about."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
-
-
-@contextlib.contextmanager
-def _connected(options: ZooKeeperOptions) -> Iterator[Any]:
-    """A connected client.  Raises PeerUnreachableError, InvalidRequestError for a connect string that is none."""
-    from kazoo.client import KazooClient
-
-    library = logging.Logger("zookeeper", logging.WARNING)  # its lines would be ours otherwise, several a second
-    last_words = _LastWords()
-    library.addHandler(last_words)
-    try:
-        # the library waits this long within one attempt, whatever it was told about all of them
-        patience = min(options.session_timeout, options.connect_timeout)
-        client = KazooClient(hosts=options.connect_string, timeout=patience, logger=library)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"zookeeper.connectString {options.connect_string!r} is not understood: {error}",
-            advice="write for instance zk1:2181,zk2:2181",
-        ) from None
-    try:
-        client.start_async().wait(options.connect_timeout)
-        if not client.connected:
-            why = f": {last_words.text}" if last_words.text else ""
-            raise PeerUnreachableError(
-                f"ZooKeeper at {options.connect_string}",
-                f"no connection within {options.connect_timeout:g} s{why}",
-                advice="check the connect string and that the ensemble runs",
-            )
-        yield client
-    finally:
-        _close(client)
-
-
-def _close(client: Any) -> None:
-    """End a connection without waiting for one that is still being attempted: the library would, for up to ten seconds."""
-
-    def close() -> None:
-        from kazoo.exceptions import KazooException
-
-        with contextlib.suppress(KazooException, OSError):
-            client.stop()
-            client.close()
-
-    closing = threading.Thread(target=close, name="zookeeper-close", daemon=True)
-    closing.start()
-    closing.join(_PATIENCE)
 
 
 def _get(client: Any, path: str, options: ZooKeeperOptions) -> bytes:

@@ -18,7 +18,7 @@ from waltzctl.engine.client.assignments import (
     read_assignment_from_zookeeper,
 )
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, PeerUnreachableError
-from waltzctl.engine.node.node_settings import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 
 ADMIN, DATA = Address("10.0.0.7", 55281), Address("10.0.0.7", 55280)
 

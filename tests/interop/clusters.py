@@ -100,6 +100,17 @@ class StorageNode:
         self.running = None
 
 
+class OurServer:
+    """A log server of ours; as `ReleasedServer`."""
+
+    def __init__(self, stage: Stage, zookeeper: str, root: str) -> None:
+        (self.port,) = free_ports(1)
+        ready = stage.directory / f"our-server-{self.port}.ready"
+        command = [sys.executable, "-m", "tests.interop.our_server", zookeeper, root, str(self.port), str(ready)]
+        self.running = stage.start(f"our-server-{self.port}", command, env=environment())
+        wait_until(ready.exists, "our server is ready", of=self.running)
+
+
 class Cluster:
     """ZooKeeper's view of a cluster, its nodes and servers.  Every node is a group of its own and holds every partition."""
 
@@ -135,7 +146,8 @@ class Cluster:
             self.tools.zookeeper("add-storage-node", "-s", node.address, "-a", node.admin_port, "-g", group)
             if assigned:
                 self.tools.zookeeper("assign-partition", "-s", node.address, "-p", self.ranges)
-        self.servers: list[ReleasedServer] = []
+        self.servers: list[ReleasedServer | OurServer] = []
+        self._where = zookeeper.connect_string, root
 
     @property
     def ranges(self) -> str:
@@ -152,6 +164,12 @@ class Cluster:
     def start_server(self) -> ReleasedServer:
         """Start a released server."""
         server = ReleasedServer(self.stage, self.java, self._config)
+        self.servers.append(server)
+        return server
+
+    def start_our_server(self) -> OurServer:
+        """Start a log server of ours."""
+        server = OurServer(self.stage, *self._where)
         self.servers.append(server)
         return server
 

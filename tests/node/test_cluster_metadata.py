@@ -24,8 +24,8 @@ from waltzctl.engine.errors import (
     PeerUnreachableError,
     RefusedError,
 )
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata, prepare_directory, read_cluster_metadata
-from waltzctl.engine.node.node_settings import ZooKeeperOptions
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.znodes import StoreParameters

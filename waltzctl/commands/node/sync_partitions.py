@@ -96,7 +96,7 @@ def run(
 
 def _assignment(file: str | None, zookeeper: str | None, root: str | None, timeout: str | None) -> Assignment:
     from waltzctl.engine.client.assignments import read_assignment, read_assignment_from_zookeeper
-    from waltzctl.engine.node.node_settings import ZooKeeperOptions
+    from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 
     if file is not None:
         return read_assignment(path_of(file, name="--assignment"))

@@ -1,0 +1,55 @@
+"""Where a process finds its cluster's metadata, as settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltzctl.engine.net.setting_kinds import MILLISECONDS, SECONDS, SettingKind
+from waltzctl.engine.net.settings import check_bounds, setting
+
+
+def _judge_cluster_root(text: str) -> None:
+    if not text.startswith("/") or (text != "/" and text.endswith("/")):
+        raise ValueError(f"must be a path such as /waltz_cluster, not {text!r}")
+    if "//" in text:
+        raise ValueError(f"must be a path without an empty part, not {text!r}")
+
+
+def _judge_hosts(text: str) -> None:
+    if not text.strip():
+        raise ValueError("must not be empty; write for instance zk1:2181,zk2:2181")
+
+
+ZNODE = SettingKind("a path in ZooKeeper", "PATH", str, example="/waltz_cluster", rule=_judge_cluster_root)
+HOSTS = SettingKind("host:port of each server", "HOSTS", str, example="zk1:2181,zk2:2181", rule=_judge_hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperOptions:
+    """Where the cluster's metadata is.  Times are seconds.
+
+    `connect_string` may be followed by a path that is put before every other.
+    """
+
+    connect_string: str = setting(
+        "hosts of the ZooKeeper ensemble", HOSTS, key="zookeeper.connectString", name="zookeeper"
+    )
+    cluster_root: str = setting("the cluster's path in ZooKeeper", ZNODE, key="cluster.root")
+    session_timeout: float = setting(
+        "session timeout of ZooKeeper, in milliseconds",
+        MILLISECONDS,
+        default=30.0,
+        key="zookeeper.sessionTimeout",
+        name="zookeeper-session-timeout",
+    )
+    connect_timeout: float = setting(
+        "how long to wait for ZooKeeper's connection and for each answer; the release waits for ever",
+        SECONDS,
+        default=10.0,
+        key="waltzctl.zookeeper.connectTimeout",
+        name="zookeeper-connect-timeout",
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
