@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.builders import build_directory
 from tests.node.running import node_options
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import ConcurrentUpdateError
+from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import SessionOptions, StoreSession
@@ -26,7 +26,7 @@ PARTITION = 1
 
 @dataclass
 class Cluster:
-    """Nodes by name; the names stay when a node is stopped and started again."""
+    """Nodes by name."""
 
     paths: dict[str, Path]
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -34,10 +34,8 @@ class Cluster:
     session_id: int = 10
 
     async def start(self, name: str) -> None:
-        port = int(name.rpartition(":")[2])
-        self.nodes[name] = await Node.start(
-            node_options(self.paths[name], port=port, admin_port=0, http_port=None), log=LOG, version="test"
-        )
+        options = node_options(self.paths[name], port=0, admin_port=0, http_port=None)
+        self.nodes[name] = await Node.start(options, log=LOG, version="test")
 
     async def stop(self, name: str) -> None:
         await self.nodes.pop(name).stop(5.0)
@@ -47,8 +45,10 @@ class Cluster:
         return tuple(self.paths)
 
     async def connect(self, name: str) -> StorageClient:
-        host, _, port = name.rpartition(":")
-        return await StorageClient.connect(host, int(port), ssl_context=None, timeout=20.0)
+        if name not in self.nodes:
+            raise PeerUnreachableError(name, "nobody answers")
+        where = self.nodes[name].addresses
+        return await StorageClient.connect(where.host, where.port, ssl_context=None, timeout=20.0)
 
     @contextlib.asynccontextmanager
     async def session(
@@ -79,10 +79,8 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def running_cluster(path: Path, count: int = 3, partitions: int = 2) -> AsyncIterator[Cluster]:
-    """So many nodes, each on a free port that it keeps."""
-    from tests.cli.nodes import unused_ports
-
-    names = [f"127.0.0.1:{port}" for port in unused_ports(count)]
+    """So many nodes.  Their names stay; a node that starts again takes another free port, and is found there."""
+    names = [f"node-{number}:1" for number in range(count)]
     paths = {
         name: build_directory(path / f"n{at}", dict.fromkeys(range(partitions), 0)) for at, name in enumerate(names)
     }

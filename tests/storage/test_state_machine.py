@@ -34,7 +34,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.counter = 0
         self.storage: StorageDirectory | None = None
 
-    @initialize(layout=st.sampled_from(list(Layout)), threshold=st.sampled_from([0, 300, 1000, 10**5, 10**6]))
+    @initialize(layout=st.sampled_from(list(Layout)), threshold=st.sampled_from([1, 300, 1000, 10**5, 10**6]))
     def create(self, layout: Layout, threshold: int) -> None:
         self.options = StorageOptions(threshold, cached_segments=2)
         create_cluster([self.path], num_partitions=2, layout=layout, assign=[1])
