@@ -26,6 +26,7 @@ DECLARATIONS = {
         f"waltzctl.engine.net.{name}"
         for name in ("loopback", "monitoring_options", "peer_limits", "setting_kinds", "settings", "tls_options")
     ),
+    *("waltzctl.engine.metadata", "waltzctl.engine.metadata.zookeeper_options"),
     "waltzctl.engine.node.node_settings",
 }
 """What the options of a process with settings are made from."""
