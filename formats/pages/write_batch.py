@@ -19,8 +19,8 @@ type                         fields                                             
 ===========================  =======================================================================  ==================
 
 A page is its id (8) and then its namespace (8); a version a sequence (8) and an epoch (8).  A page entry is blob file id 4,
-offset 8, size 8, checksum 8, tag 8, number of fields 8, and for each field its offset 8 and checksum 8; offsets of fields count from
-the page's first byte.  The checksum of a page is that of all its bytes, as they are.
+offset 8, size 8, checksum 8, tag 8, number of fields 8, and for each field its offset 8 and checksum 8; offsets of fields count
+from the page's first byte.  The checksum of a page is that of all its bytes, as they are.
 
 The table of the design document has a page entry begin at bit 272, where the reference count lies, and page ids of 124 bits; it
 is read as what its own sizes come to.  It has no UPSERT, no VAR_* and no codes, which are the released program's.
