@@ -82,6 +82,43 @@ class Code(enum.StrEnum):
     NODE_KEY = "node-key"
     SERVER_UNREACHABLE = "server-unreachable"
     SERVER_DIFFERS = "server-differs"
+    PAGE_CHECKSUM = "page-checksum"
+    PAGE_MISSING = "page-missing"
+    LOG_RECORD_CHECKSUM = "log-record-checksum"
+    LOG_TORN_TAIL = "log-torn-tail"
+    LOG_MISSING = "log-missing"
+    SPACE_OVERLAP = "space-overlap"
+    SPACE_LEAKED = "space-leaked"
+
+
+OF_PAGE_STORES = frozenset(
+    {
+        Code.PAGE_CHECKSUM,
+        Code.PAGE_MISSING,
+        Code.LOG_RECORD_CHECKSUM,
+        Code.LOG_TORN_TAIL,
+        Code.LOG_MISSING,
+        Code.SPACE_OVERLAP,
+        Code.SPACE_LEAKED,
+    }
+)
+"""Codes about a page store."""
+OF_CLUSTERS = frozenset(
+    {
+        Code.CLUSTER_MAPS,
+        Code.PARTITION_WITHOUT_REPLICA,
+        Code.PARTITION_WITHOUT_SERVER,
+        Code.PARTITION_UNHEALTHY,
+        Code.QUORUM_MISSING,
+        Code.REPLICA_NOT_IN_SESSION,
+        Code.NODE_UNREACHABLE,
+        Code.NODE_DIFFERS,
+        Code.NODE_KEY,
+        Code.SERVER_UNREACHABLE,
+        Code.SERVER_DIFFERS,
+    }
+)
+"""Codes about a cluster; all others are about a storage directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +441,46 @@ def _kinds() -> Iterable[FindingKind]:
         Code.MANIFEST_GROWN, note,
         "The directory went on being written since the manifest was made. All that it held then is still there, byte for byte.",
         "The manifest does not vouch for what came later; make a new one if that is wanted.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PAGE_CHECKSUM, damage,
+        "In a page store, the data of a page or of a field of it does not agree with its checksum.",
+        "The page is never served. Write it anew from where its data came from; the other pages are not concerned.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PAGE_MISSING, damage,
+        "In a page store, a page's data lies in a blob file that is not there, or behind its end.",
+        "Bring the blob file back from a copy, or write the page anew from where its data came from.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_RECORD_CHECKSUM, damage,
+        "A part of a page store's log is damaged, and records follow that were written later: edits that somebody was promised"
+        " may be lost. The store is not opened.",
+        "Bring the file back from a copy, or salvage what is whole into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_TORN_TAIL, repairable,
+        "The last write to a page store's log was interrupted: bytes at the end of the last file make no record, and none begins"
+        " behind them. Nobody was told that it had succeeded.",
+        "Whoever opens the store for writing cuts it.", "pages gc",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_MISSING, damage,
+        "A file of a page store's log is not there though later ones are, and no checkpoint holds what it said.",
+        "Bring the file back from a copy, or salvage what the others hold into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SPACE_OVERLAP, damage,
+        "In a page store, two pages claim the same bytes of a blob file. At most one of them can be right.",
+        "The checksums tell which page is whole: salvage takes that one into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SPACE_LEAKED, repairable,
+        "In a page store, a blob file reaches beyond the last page in it, as a crash leaves it between data and log.",
+        "pages gc cuts the file.", "pages gc",
     )  # fmt: skip
 
     yield FindingKind(
