@@ -10,8 +10,8 @@ delete      nothing to do         deletes                            deletes    
 ==========  ====================  =================================  ==========================  ==========================
 
 A page that was deleted is no page.  A reference to a reference leads to where that leads.  Edits of a batch are judged one after
-another, each as if those before it had been made; batches that are written together likewise.  A page that a batch refers to is
-not put anew by the same batch, not even after a delete: two versions of one sequence would both be needed.
+another, each as if those before it had been made; batches that are written together likewise.  A version that a batch writes and
+refers to is not superseded by the same batch, not even after a delete: two versions of one sequence would both be needed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 class _Fresh:
     """What an edit that is not made yet will be: an entry or an external page."""
 
-    def __init__(self, page: PageId, *, external: bool) -> None:
+    def __init__(self, page: PageId, batch: _Overlay, *, external: bool) -> None:
         self.page = page
+        self.batch = batch
         self.external = external
 
 
@@ -94,14 +95,14 @@ class Judge:
             raise _conflict(page, "the same batch refers to it", "write it in a batch of its own")
         if edit.entry is not None and edit.entry.size > LARGEST_PAGE:
             raise _conflict(page, f"it has {edit.entry.size} bytes", f"a page has at most {LARGEST_PAGE}")
-        self._set(page, _State(_Fresh(page, external=False)))
+        self._set(page, _State(_Fresh(page, self._batch, external=False)))
         return True
 
     def _put_external(self, edit: Edit, state: _State) -> bool:
         if state.target is None:
             if edit.page in self._referred:
                 raise _conflict(edit.page, "the same batch refers to it", "write it in a batch of its own")
-            self._set(edit.page, _State(_Fresh(edit.page, external=True)))
+            self._set(edit.page, _State(_Fresh(edit.page, self._batch, external=True)))
             return True
         if state.is_reference or not self._external(state.target):
             kind = "a reference" if state.is_reference else "a page with data"
@@ -118,7 +119,8 @@ class Judge:
                 return False
             kind = "refers to another page" if state.is_reference else "is there and no reference"
             raise _conflict(edit.page, f"it {kind}", "delete it first")
-        self._referred.add(self._page_of(origin.target))
+        if isinstance(origin.target, _Fresh) and origin.target.batch is self._batch:
+            self._referred.add(origin.target.page)
         self._set(edit.page, _State(origin.target, is_reference=True))
         self._count(origin.target, 1)
         return True

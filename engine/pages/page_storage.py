@@ -319,9 +319,14 @@ class PageStorage:
                     accepted.append((ticket, [replace(edit, version=Version(sequence)) for edit in made]))
             if edits := [edit for _, made in accepted for edit in made]:
                 self.log_and_apply(edits)
-        except WaltzError as error:
+        except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
+            told = (
+                error if isinstance(error, WaltzError) else PageStoreFailedError(f"{self.path}: interrupted: {error!r}")
+            )
             for ticket in group:
-                ticket.error = ticket.error or error
+                ticket.error = ticket.error or told
+            if told is not error:
+                raise
         finally:
             for ticket in group:
                 ticket.done = True

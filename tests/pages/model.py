@@ -52,7 +52,7 @@ class Model:
         """Whether the batch changes something.  Raises PageConflictError, and nothing is changed."""
         pages, highest = dict(self.pages), dict(self.highest)
         referred: set[tuple[int, int]] = set()
-        changed = False
+        changed, begun = False, self.clock
         for kind, number, *rest in batch:
             assert isinstance(number, int)
             page = (namespace, number)
@@ -84,7 +84,8 @@ class Model:
                     if shown.by_reference and shown.content == origin.content:
                         continue
                     raise PageConflictError("ref")
-                referred.add(origin.content.origin)
+                if origin.content.born > begun:
+                    referred.add(origin.content.origin)
                 pages[page] = Shown(origin.content, by_reference=True)
             else:
                 if not shown:
