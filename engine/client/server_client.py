@@ -34,7 +34,7 @@ def _decode(body: memoryview, version: int) -> wire.ClientMessage:
     return wire.decode(bytes(body), version, limits=LIMITS)
 
 
-_PORT: Port[wire.ClientMessage] = Port(
+SERVER_PORT: Port[wire.ClientMessage] = Port(
     Magic.CLIENT,
     wire.CLIENT_VERSIONS,
     WALTZ_CLIENT,
@@ -47,7 +47,7 @@ _PORT: Port[wire.ClientMessage] = Port(
 class ServerClient(NodeClient[wire.ClientMessage]):
     """A connection to a log server."""
 
-    _port = _PORT
+    _port = SERVER_PORT
 
     async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
         raise RefusedError(f"{self.address}: a log server does not compare cluster keys")

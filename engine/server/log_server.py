@@ -57,7 +57,8 @@ class LogServer:
     async def assign(self, generations: Mapping[int, int]) -> None:
         """Serve these partitions, each under its generation, and no others.
 
-        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.
+        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.  When
+        none is left the connections end: nobody would tell their clients if they all came back unchanged.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         for number, generation in generations.items():
@@ -70,6 +71,8 @@ class LogServer:
             self.partitions[number] = Partition(store, log=self._log, options=self.options.partition, cache=self.cache)
             self.partitions[number].start()
         await asyncio.gather(*(one.close() for one in gone))
+        if not self.partitions:
+            self._port.disconnect()
 
     async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
         """The storage nodes of partitions are these now.  Only those whose nodes changed get a new session, all at once."""
