@@ -89,6 +89,22 @@ def collect_garbage(
     return report
 
 
+def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
+    """Rounds until one finds nothing more to do, the first one with a checkpoint; what they did together, and how many.
+
+    Raises as `collect_garbage`.
+    """
+    total = GcReport()
+    for rounds in itertools.count(1):
+        done = collect_garbage(store, checkpoint=rounds == 1)
+        for name in ("checkpoint_size", "versions", "freed", "files_removed", "cut", "pages_moved", "moved"):
+            setattr(total, name, getattr(total, name) + getattr(done, name))
+        total.files_to_empty, total.findings = done.files_to_empty, done.findings
+        if not (done.versions or done.freed or done.files_removed or done.pages_moved):
+            return total, rounds
+    raise AssertionError("unreachable")
+
+
 def make_checkpoint(store: PageStorage) -> int:
     """Write what is published as a checkpoint, and remove the logs that it holds; returns its size in bytes.
 
