@@ -70,8 +70,10 @@ class ActionTree(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the options of the group in front, then parse.  An action in the place of what it acts on is explained."""
         own, rest = self._sorted(args)
-        place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
-        if place is not None and rest and rest[0] in self.commands:
+        if rest and rest[0] in self.commands:
+            place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
+            if place is None:  # the group acts on nothing of its own
+                return super().parse_args(ctx, own + rest)
             if any(word in ctx.help_option_names for word in (*own, *rest)):
                 self.commands[rest[0]].main(["--help"], prog_name=f"{ctx.command_path} {place} {rest[0]}")
             raise typer.BadParameter(

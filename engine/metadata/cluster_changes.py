@@ -24,10 +24,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass
 
-from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_store import (
     Change,
     Check,
@@ -65,6 +67,52 @@ from waltzctl.formats.znodes import (
     StoreParameters,
 )
 
+
+class Action(enum.StrEnum):
+    """What a step does to the metadata."""
+
+    ADD_NODE = "add-node"
+    REMOVE_NODE = "remove-node"
+    ASSIGN = "assign"
+    UNASSIGN = "unassign"
+    DELETE_CLUSTER = "delete-cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStep:
+    """One step; `node` and `partition` are None where it is about all of them."""
+
+    action: Action
+    node: str | None
+    partition: int | None
+    reason: str
+    loses_data: bool = False
+
+
+Steps = tuple[ClusterStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How far a change goes.
+
+    `plan_only`: it is read and judged, and nothing is written, not even a lock.  `agreed`: the steps that somebody agreed to;
+    StalePlanError is raised, and nothing done, where they would be others by now.
+    """
+
+    plan_only: bool = False
+    agreed: Steps | None = None
+
+    def check(self, where: str, steps: Steps) -> None:
+        """Raise StalePlanError where these are not the steps that were agreed to."""
+        if self.agreed is not None and steps != self.agreed:
+            raise StalePlanError(
+                f"{where}: the metadata has changed since the plan was made; nothing was done",
+                advice="look at it again",
+            )
+
+
+PLAN_ONLY, APPLY = Mode(plan_only=True), Mode()
 LOCK_SECONDS = 10.0
 """How long to wait for a tool that holds the lock."""
 _ATTEMPTS = 20
@@ -75,13 +123,11 @@ async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int
     """Make a cluster without storage nodes.  Raises RefusedError when there is one, InvalidRequestError."""
     if not 0 < num_partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(f"{num_partitions} partitions; a cluster has 1 to {MAX_PARTITIONS}")
+    await refuse_where_something_is(store)
     await store.create_root()
     data, state = await store.get("")
-    if data or await store.children(""):
-        raise RefusedError(
-            f"{store.where}: there is something already; nothing was changed",
-            advice="choose another root, or look at it with waltzctl cluster show",
-        )
+    if data:
+        await refuse_where_something_is(store)
     none_issued = IssuedId(0).encode()
     with contextlib.suppress(NodeExistsError, NodeVersionError):
         await store.commit(
@@ -102,10 +148,19 @@ async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int
     raise RefusedError(f"{store.where}: somebody else made a cluster there at the same moment")
 
 
-async def delete_cluster(store: MetadataStore, *, name: str) -> int:
-    """Delete everything below the root, and the root; how many nodes.  Raises RefusedError."""
+async def refuse_where_something_is(store: MetadataStore) -> None:
+    """Raise RefusedError unless the root is not there, or empty."""
+    if await store.exists("") is not None and ((await store.get(""))[0] or await store.children("")):
+        raise RefusedError(
+            f"{store.where}: there is something already; nothing was changed",
+            advice="choose another root, or look at it with waltzctl cluster show",
+        )
+
+
+async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode: Mode = APPLY) -> Steps:
+    """Delete the root and everything below it.  Raises RefusedError where it is called otherwise, or somebody is at work."""
     parameters, _ = await read_payload(store, "", ClusterParameters)
-    if parameters.name != name:
+    if name is not None and parameters.name != name:
         raise RefusedError(
             f"{store.where}: the cluster is called {parameters.name!r}, not {name!r}; nothing was changed"
         )
@@ -117,11 +172,16 @@ async def delete_cluster(store: MetadataStore, *, name: str) -> int:
                 f"{store.where}: {path} belongs to a process that is at work; nothing was changed",
                 advice="stop the log servers first",
             )
-    below = [path for path in paths if path]
-    for first in range(0, len(below), _DELETED_AT_ONCE):
-        await store.commit([Delete(path) for path in below[first : first + _DELETED_AT_ONCE]])
-    await store.delete("")
-    return len(paths)
+    what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(paths)} nodes of metadata"
+    reason = f"{what}; without them nobody knows which replicas are up to date"
+    steps = (ClusterStep(Action.DELETE_CLUSTER, None, None, reason, loses_data=True),)
+    mode.check(store.where, steps)
+    if not mode.plan_only:
+        below = [path for path in paths if path]
+        for first in range(0, len(below), _DELETED_AT_ONCE):
+            await store.commit([Delete(path) for path in below[first : first + _DELETED_AT_ONCE]])
+        await store.delete("")
+    return steps
 
 
 async def _tree(store: MetadataStore, path: str) -> list[str]:
@@ -132,7 +192,7 @@ async def _tree(store: MetadataStore, path: str) -> list[str]:
     return [*found, path]
 
 
-async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: int) -> None:
+async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: int, mode: Mode = APPLY) -> Steps:
     """Name a storage node, with no partition.  Raises RefusedError when it is known."""
 
     def change(maps: _Maps) -> None:
@@ -140,10 +200,10 @@ async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: i
             raise RefusedError(f"{store.where}: storage node {node} is in the cluster already; nothing was changed")
         maps.groups[node], maps.assignment[node], maps.ports[node] = group, (), admin_port
 
-    await _change(store, change)
+    return await _change(store, change, mode)
 
 
-async def remove_node(store: MetadataStore, node: str) -> None:
+async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) -> Steps:
     """Forget a storage node.  Raises RefusedError when it is not known, or has partitions."""
 
     def change(maps: _Maps) -> None:
@@ -156,10 +216,10 @@ async def remove_node(store: MetadataStore, node: str) -> None:
         for one in (maps.groups, maps.assignment, maps.ports):
             one.pop(node, None)
 
-    await _change(store, change)
+    return await _change(store, change, mode)
 
 
-async def assign(store: MetadataStore, node: str, partitions: Collection[int]) -> None:
+async def assign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
     """Give partitions to a storage node.  Raises RefusedError, InvalidRequestError for a partition beyond the cluster."""
     await _check_numbers(store, partitions)
 
@@ -172,10 +232,10 @@ async def assign(store: MetadataStore, node: str, partitions: Collection[int]) -
             )
         maps.assignment[node] = tuple(sorted({*held, *partitions}))
 
-    await _change(store, change)
+    return await _change(store, change, mode)
 
 
-async def unassign(store: MetadataStore, node: str, partitions: Collection[int]) -> None:
+async def unassign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
     """Take partitions from a storage node.  Raises RefusedError; see the module."""
     await _check_numbers(store, partitions)
 
@@ -192,7 +252,7 @@ async def unassign(store: MetadataStore, node: str, partitions: Collection[int])
             if last := maps.last_replicas[partition]:
                 refuse_without_quorum(partition, last, left)
 
-    await _change(store, change, sessions_of=partitions)
+    return await _change(store, change, mode, sessions_of=partitions)
 
 
 def refuse_without_quorum(partition: int, last: Collection[str], left: Collection[str]) -> None:
@@ -207,10 +267,9 @@ def refuse_without_quorum(partition: int, last: Collection[str], left: Collectio
         )
 
 
-async def auto_assign(store: MetadataStore, group: int) -> dict[str, tuple[int, ...]]:
-    """Deal all partitions to the nodes of a group, one replica of each; who got which.  Raises RefusedError."""
+async def auto_assign(store: MetadataStore, group: int, *, mode: Mode = APPLY) -> Steps:
+    """Deal all partitions to the nodes of a group, one replica of each.  Raises RefusedError."""
     parameters = await store_parameters(store)
-    dealt: dict[str, tuple[int, ...]] = {}
 
     def change(maps: _Maps) -> None:
         nodes = sorted(node for node, number in maps.groups.items() if number == group)
@@ -221,13 +280,10 @@ async def auto_assign(store: MetadataStore, group: int) -> dict[str, tuple[int, 
                 f"{store.where}: storage node {busy[0]} of group {group} has partitions; nothing was changed",
                 advice="use waltzctl cluster assign",
             )
-        dealt.update(
-            {node: tuple(range(place, parameters.num_partitions, len(nodes))) for place, node in enumerate(nodes)}
-        )
-        maps.assignment.update(dealt)
+        for place, node in enumerate(nodes):
+            maps.assignment[node] = tuple(range(place, parameters.num_partitions, len(nodes)))
 
-    await _change(store, change)
-    return dealt
+    return await _change(store, change, mode)
 
 
 # ---- the maps of nodes -------------------------------------------------------------------------------------------------
@@ -254,6 +310,25 @@ class _Maps:
         """Every node that one of them names."""
         return frozenset((*self.groups, *self.assignment, *self.ports))
 
+    def steps(self) -> Iterator[ClusterStep]:
+        """What was changed."""
+        (groups, _), (assignment, _), (connections, _) = self._read
+        before = {one.node: {*one.partitions} for one in assignment.nodes}
+        known = {one.node for one in groups.nodes} | {*before} | {one.node for one in connections.nodes}
+        for node in sorted(self.nodes - known):
+            reason = f"group {self.groups[node]}, admin port {self.ports[node]}; without a partition as yet"
+            yield ClusterStep(Action.ADD_NODE, node, None, reason)
+        for node in sorted(known - self.nodes):
+            yield ClusterStep(Action.REMOVE_NODE, node, None, "it holds no partition")
+        for node in sorted(self.nodes | known):
+            now, then = {*self.assignment.get(node, ())}, before.get(node, set())
+            for partition in sorted(now - then):
+                others = sum(partition in one for one in self.assignment.values()) - 1
+                yield ClusterStep(Action.ASSIGN, node, partition, f"a replica beside {others} others")
+            for partition in sorted(then - now):
+                others = sum(partition in one for one in self.assignment.values())
+                yield ClusterStep(Action.UNASSIGN, node, partition, f"{others} replicas stay; the node keeps its files")
+
     def changes(self) -> tuple[Change, ...]:
         """Writes of what differs, and checks of the rest."""
         groups, assignment, connections = self._read
@@ -272,26 +347,39 @@ class _Maps:
         )
 
 
-async def _change(store: MetadataStore, change: Callable[[_Maps], None], *, sessions_of: Collection[int] = ()) -> None:
+async def _change(
+    store: MetadataStore, change: Callable[[_Maps], None], mode: Mode, *, sessions_of: Collection[int] = ()
+) -> Steps:
     """Read the maps, and the sessions of some partitions; change the maps; write them while nothing that was read changed."""
-    sessions = PartitionSessions(store)
+    if mode.plan_only:
+        maps, _ = await _read(store, sessions_of)
+        change(maps)
+        return tuple(maps.steps())
     async with _lock(store):
         for _ in range(_ATTEMPTS):
-            groups, first = await read_payload(store, GROUP_PATH, NodeGroups)
-            assignment, second = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment)
-            connections, third = await read_payload(store, CONNECTION_PATH, NodeConnections)
-            maps = _Maps((groups, first.version), (assignment, second.version), (connections, third.version))
-            rests_on = []
-            for partition in sessions_of:
-                metadata, version = await sessions.partition(partition)
-                maps.last_replicas[partition] = frozenset(one.node for one in metadata.replicas)
-                if version >= 0:
-                    rests_on.append(Check(f"{PARTITION_PATH}/{partition}", version))
+            maps, rests_on = await _read(store, sessions_of)
             change(maps)
+            steps = tuple(maps.steps())
+            mode.check(store.where, steps)
             with contextlib.suppress(NodeVersionError):
                 await store.commit((*rests_on, *maps.changes()))
-                return
+                return steps
     raise RefusedError(f"{store.where}: others kept writing the assignment; nothing was changed", advice="try again")
+
+
+async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Maps, tuple[Change, ...]]:
+    """The maps, with the last replicas of these partitions, and checks that their sessions are the same still."""
+    groups, first = await read_payload(store, GROUP_PATH, NodeGroups)
+    assignment, second = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment)
+    connections, third = await read_payload(store, CONNECTION_PATH, NodeConnections)
+    maps = _Maps((groups, first.version), (assignment, second.version), (connections, third.version))
+    rests_on = []
+    for partition in sessions_of:
+        metadata, version = await PartitionSessions(store).partition(partition)
+        maps.last_replicas[partition] = frozenset(one.node for one in metadata.replicas)
+        if version >= 0:
+            rests_on.append(Check(f"{PARTITION_PATH}/{partition}", version))
+    return maps, tuple(rests_on)
 
 
 @contextlib.asynccontextmanager

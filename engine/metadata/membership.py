@@ -91,6 +91,11 @@ class Membership:
         self._path = ""
         self._lost: asyncio.Future[str] | None = None
 
+    @property
+    def present(self) -> bool:
+        """Whether this server stands among the servers, as far as it knows."""
+        return self._lost is not None and not self._lost.done()
+
     async def register(self, host: str, port: int) -> int:
         """Take the next server id and stand among the servers; the id."""
         number = await next_id(self._store, SERVER_IDS_PATH)

@@ -20,7 +20,7 @@ from waltzctl.app import COMMANDS, manual_of
 from waltzctl.formats.control import Layout
 
 SCHEMAS = ROOT / "docs" / "schemas"
-WITH_NODES = {"serve", "bench", "node"}
+WITH_NODES = {"serve", "bench", "node", "log-server", "cluster"}
 """What these print is checked where a node runs: test_serve.py, test_bench.py, test_node.py."""
 INTO_FILES = {"manifest"}
 """What is written into a file: test_verify_manifest.py."""
@@ -87,6 +87,11 @@ def check(answer: Answer, *, array: bool, form: str) -> set[str]:
         VALIDATORS[shown["type"]].validate(shown)
     assert answer.out.isascii()
     return {shown["type"] for shown in objects}
+
+
+def check_object(shown: dict[str, Any]) -> None:
+    """Validate one object."""
+    VALIDATORS[shown["type"]].validate(shown)
 
 
 def damaged(path: Path, layout: Layout = Layout.RELEASED) -> Path:

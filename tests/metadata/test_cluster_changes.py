@@ -186,10 +186,12 @@ def test_all_partitions_are_dealt_to_a_group_once(stores: Stores) -> None:
         for node in ("b:1", "a:1", "c:1"):
             await add_node(store, node, admin_port=2, group=3)
         await add_node(store, "d:1", admin_port=2, group=4)
-        dealt = await auto_assign(store, 3)
-        assert dealt == {"a:1": (0, 3), "b:1": (1, 4), "c:1": (2,)}
+        steps = await auto_assign(store, 3)
+        assert [(step.node, step.partition) for step in steps] == [
+            *(("a:1", 0), ("a:1", 3), ("b:1", 1), ("b:1", 4), ("c:1", 2))
+        ]
         held = {one.node: one.partitions for one in (await read_cluster_state(store)).nodes}
-        assert held == {**dealt, "d:1": ()}
+        assert held == {"a:1": (0, 3), "b:1": (1, 4), "c:1": (2,), "d:1": ()}
 
     over(stores, test, partitions=5)
 
@@ -327,7 +329,7 @@ def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores)
             await delete_cluster(store, name="demo")
         (name,) = await store.children("serverDescriptors")
         await store.delete(f"serverDescriptors/{name}")
-        assert await delete_cluster(store, name="demo") == 11
+        await delete_cluster(store, name="demo")
         assert await store.exists("") is None
 
     over(stores, test)
