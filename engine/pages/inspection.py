@@ -205,7 +205,10 @@ def verify_store(path: Path) -> PageVerification:
 def _findings(view: StoreView) -> tuple[list[Finding], int]:
     """What is wrong with a store, and how many bytes of pages were read."""
     findings = [*view.findings, *_strangers(view)]
-    findings += _space_findings(view)
+    known = all(
+        one.severity is not Severity.DAMAGE for one in findings
+    )  # else it is not known whose a file's bytes are
+    findings += [one for one in _space_findings(view) if known or one.code is not Code.SPACE_LEAKED]
     read = 0
     for page, entry in entries_of(view.directory):
         data = read_page(view.path, entry)
