@@ -71,6 +71,54 @@ class Code(enum.StrEnum):
     MANIFEST_EXTRA_FILE = "manifest-extra-file"
     MANIFEST_SIGNATURE = "manifest-signature"
     MANIFEST_GROWN = "manifest-grown"
+    CLUSTER_MAPS = "cluster-maps"
+    PARTITION_WITHOUT_REPLICA = "partition-without-replica"
+    PARTITION_WITHOUT_SERVER = "partition-without-server"
+    PARTITION_UNHEALTHY = "partition-unhealthy"
+    QUORUM_MISSING = "quorum-missing"
+    REPLICA_NOT_IN_SESSION = "replica-not-in-session"
+    NODE_UNREACHABLE = "node-unreachable"
+    NODE_DIFFERS = "node-differs"
+    NODE_KEY = "node-key"
+    SERVER_UNREACHABLE = "server-unreachable"
+    SERVER_DIFFERS = "server-differs"
+    PAGE_CHECKSUM = "page-checksum"
+    PAGE_MISSING = "page-missing"
+    LOG_RECORD_CHECKSUM = "log-record-checksum"
+    LOG_TORN_TAIL = "log-torn-tail"
+    LOG_MISSING = "log-missing"
+    SPACE_OVERLAP = "space-overlap"
+    SPACE_LEAKED = "space-leaked"
+
+
+OF_PAGE_STORES = frozenset(
+    {
+        Code.PAGE_CHECKSUM,
+        Code.PAGE_MISSING,
+        Code.LOG_RECORD_CHECKSUM,
+        Code.LOG_TORN_TAIL,
+        Code.LOG_MISSING,
+        Code.SPACE_OVERLAP,
+        Code.SPACE_LEAKED,
+    }
+)
+"""Codes about a page store."""
+OF_CLUSTERS = frozenset(
+    {
+        Code.CLUSTER_MAPS,
+        Code.PARTITION_WITHOUT_REPLICA,
+        Code.PARTITION_WITHOUT_SERVER,
+        Code.PARTITION_UNHEALTHY,
+        Code.QUORUM_MISSING,
+        Code.REPLICA_NOT_IN_SESSION,
+        Code.NODE_UNREACHABLE,
+        Code.NODE_DIFFERS,
+        Code.NODE_KEY,
+        Code.SERVER_UNREACHABLE,
+        Code.SERVER_DIFFERS,
+    }
+)
+"""Codes about a cluster; all others are about a storage directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +441,97 @@ def _kinds() -> Iterable[FindingKind]:
         Code.MANIFEST_GROWN, note,
         "The directory went on being written since the manifest was made. All that it held then is still there, byte for byte.",
         "The manifest does not vouch for what came later; make a new one if that is wanted.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PAGE_CHECKSUM, damage,
+        "In a page store, the data of a page or of a field of it does not agree with its checksum.",
+        "The page is never served. Write it anew from where its data came from; the other pages are not concerned.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PAGE_MISSING, damage,
+        "In a page store, a page's data lies in a blob file that is not there, or behind its end.",
+        "Bring the blob file back from a copy, or write the page anew from where its data came from.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_RECORD_CHECKSUM, damage,
+        "A part of a page store's log is damaged, and records follow that were written later: edits that somebody was promised"
+        " may be lost. The store is not opened.",
+        "Bring the file back from a copy, or salvage what is whole into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_TORN_TAIL, repairable,
+        "The last write to a page store's log was interrupted: bytes at the end of the last file make no record, and none begins"
+        " behind them. Nobody was told that it had succeeded.",
+        "Whoever opens the store for writing cuts it.", "pages gc",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.LOG_MISSING, damage,
+        "A file of a page store's log is not there though later ones are, and no checkpoint holds what it said.",
+        "Bring the file back from a copy, or salvage what the others hold into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SPACE_OVERLAP, damage,
+        "In a page store, two pages claim the same bytes of a blob file. At most one of them can be right.",
+        "The checksums tell which page is whole: salvage takes that one into a new directory.",
+        "pages salvage --to DIR",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SPACE_LEAKED, repairable,
+        "In a page store, a blob file reaches beyond the last page in it, as a crash leaves it between data and log.",
+        "pages gc cuts the file.", "pages gc",
+    )  # fmt: skip
+
+    yield FindingKind(
+        Code.CLUSTER_MAPS, repairable,
+        "The cluster's metadata disagrees with itself: its maps of groups, partitions and admin ports name different storage"
+        " nodes, as an interrupted tool of the release leaves them, or a partition that the cluster does not have.",
+        "Take the node's partitions away with cluster unassign, remove it with cluster remove-node, and add it again.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PARTITION_WITHOUT_REPLICA, repairable, "No storage node is to hold the partition: nothing can be appended to it.",
+        "Give it to nodes with cluster assign or cluster auto-assign, and tell them with cluster sync.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PARTITION_WITHOUT_SERVER, repairable,
+        "The assignment gives the partition to no log server that lives, or to several: nobody serves it.",
+        "Start a log server. Where servers run, look at their logs: the one with the smallest id writes the assignment.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.PARTITION_UNHEALTHY, repairable,
+        "The server that has the partition has no open session: it recovers, or waits for storage nodes that are missing.",
+        "Ask the server's /health whom it waits for, and bring those storage nodes back.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.QUORUM_MISSING, repairable,
+        "Fewer than a quorum of the partition's replicas are at work: nothing can be appended until more are.",
+        "Bring the storage nodes back that the message names; nothing is lost while their disks are intact.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.REPLICA_NOT_IN_SESSION, note,
+        "A replica does not take part in the partition's last session: it is down, catching up, or was added since.",
+        "Wait for it to catch up. One that stays behind is not reached by the server, or out of service: see its /health.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.NODE_UNREACHABLE, repairable, "A storage node does not answer, or a log server does not reach it.",
+        "Start it, or mend the network between them. A node that is gone for good is replaced by another.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.NODE_DIFFERS, repairable, "A storage node holds other partitions than the metadata gives it.",
+        "cluster sync tells the node what the metadata says; look at its plan first, as taking away forgets session and marks.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.NODE_KEY, damage, "The node at this address belongs to another cluster, or counts its partitions otherwise.",
+        "Check the address. Never start a log server against it: the metadata names a wrong node, or a wrong disk is mounted.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SERVER_UNREACHABLE, repairable, "A log server stands in the metadata and does not answer at its address.",
+        "If it is dead, its place goes with its session. If it runs, check --advertised-host, its port and its certificate.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.SERVER_DIFFERS, repairable, "A log server serves other partitions than the assignment gives it.",
+        "Just after a change this passes by itself. One that stays so does not follow the metadata: restart it.",
     )  # fmt: skip
 
 

@@ -15,12 +15,15 @@
     │   ├── NotAvailableError                   reads or writes are switched off
     │   ├── OutOfOrderError                     a transaction id that is not the next
     │   ├── ConcurrentUpdateError               a request of an older session
-    │   └── MarkWouldFallError                  a low-water mark below the present one, or below the last transaction
+    │   ├── MarkWouldFallError                  a low-water mark below the present one, or below the last transaction
+    │   ├── PageConflictError                   an edit that a page's state does not allow; the batch was not written
+    │   └── NoSuchPageError                     no page of that id, or none in that snapshot
     ├── DamageError                 damaged     carries the findings
     │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
     │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
     │   └── ChecksumMismatchError               a record handed in with a wrong checksum
     ├── UnavailableError            usage       something optional that was asked for is not installed
+    ├── PageStoreFailedError        io-error    a write to a page store's log failed; it has to be opened again
     ├── ClusterError                io-error    a Spark cluster cannot be reached, or gave a job up
     ├── ListenError                 io-error    an address that cannot be listened at
     ├── RemoteError                 refused     a node said no; mismatch, damaged, ... where its code says so
@@ -163,6 +166,20 @@ class ConcurrentUpdateError(RefusedError):
 
 class MarkWouldFallError(RefusedError):
     """A low-water mark below the present one, or below the last transaction."""
+
+
+class PageConflictError(RefusedError):
+    """A write batch has an edit that the state of its page does not allow; nothing of the batch was written."""
+
+
+class NoSuchPageError(RefusedError):
+    """There is no page of that id, or there was none when the snapshot was taken."""
+
+
+class PageStoreFailedError(WaltzError):
+    """A write to the log of a page store failed before: it can be read, and takes writes when it is opened again."""
+
+    status = "io-error"
 
 
 class DamageError(WaltzError):

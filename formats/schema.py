@@ -29,12 +29,16 @@ class SchemaError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One leaf of a schema: dotted name, byte offset from the start of the structure, `struct` code, size in bytes."""
+    """One leaf of a schema: dotted name, byte offset from the start of the structure, `struct` code, size in bytes.
+
+    `order`: ``>`` for big-endian, ``<`` for little-endian, empty where there is none (one byte, or raw bytes).
+    """
 
     name: str
     offset: int
     code: str
     size: int
+    order: str = ""
 
 
 def _leaves(con: Any, name: str, offset: int) -> list[Field]:
@@ -57,9 +61,10 @@ def _leaves(con: Any, name: str, offset: int) -> list[Field]:
         return fields
     if isinstance(con, construct.FormatField):
         order, code = con.fmtstr[0], con.fmtstr[1:]
-        if order != ">":
-            raise SchemaError(f"{name}: byte order {order!r}; everything that Waltz writes is big-endian")
-        return [Field(name, offset, code, con.sizeof())]
+        size = con.sizeof()
+        if order not in "<>" and size > 1:
+            raise SchemaError(f"{name}: byte order {order!r} is that of whichever machine reads it")
+        return [Field(name, offset, code, size, order if size > 1 else "")]
     if isinstance(con, construct.Bytes):
         if callable(con.length):
             raise SchemaError(f"{name}: the length depends on other fields")
@@ -69,6 +74,14 @@ def _leaves(con: Any, name: str, offset: int) -> list[Field]:
     raise SchemaError(f"{name}: {type(con).__name__} has no fixed-size flat form")
 
 
+def _order_of(fields: tuple[Field, ...]) -> str:
+    """The byte order of all leaves; big-endian where none has one."""
+    orders = {field.order: field.name for field in fields if field.order}
+    if len(orders) > 1:
+        raise SchemaError(f"{orders['>']} is big-endian and {orders['<']} little-endian; a layout has one byte order")
+    return next(iter(orders), ">")
+
+
 class CompiledSchema:
     """The derived forms of one fixed-size schema.
 
@@ -76,13 +89,15 @@ class CompiledSchema:
         schema: the `construct` schema, the source of everything here.
         size: bytes.
         fields: the leaves in file order.
-        struct: big-endian, without padding; packs and unpacks the leaves in the order of `fields`.
+        order: ``>`` or ``<``, the same for all leaves: what Waltz writes is big-endian, a page store little-endian.
+        struct: in that byte order, without padding; packs and unpacks the leaves in the order of `fields`.
     """
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
         self.fields: tuple[Field, ...] = tuple(_leaves(schema, "", 0))
-        self.struct = struct.Struct(">" + "".join(field.code for field in self.fields))
+        self.order = _order_of(self.fields)
+        self.struct = struct.Struct(self.order + "".join(field.code for field in self.fields))
         self.size: int = schema.sizeof()
         if self.struct.size != self.size:
             raise SchemaError(f"derived size {self.struct.size} differs from the schema's {self.size}")
@@ -109,9 +124,9 @@ class CompiledSchema:
         """NumPy structured dtype of the same bytes; nested structures and arrays are flattened to dotted names."""
         import numpy as np
 
-        codes = {"b": "i1", "B": "u1", "h": ">i2", "H": ">u2", "i": ">i4", "I": ">u4", "l": ">i4", "L": ">u4"}
-        codes |= {"q": ">i8", "Q": ">u8", "f": ">f4", "d": ">f8"}
-        formats = [f"V{field.size}" if field.code.endswith("s") else codes[field.code] for field in self.fields]
+        codes = {"b": "i1", "B": "u1", "h": "i2", "H": "u2", "i": "i4", "I": "u4", "l": "i4", "L": "u4"}
+        codes |= {"q": "i8", "Q": "u8", "f": "f4", "d": "f8"}
+        formats = [f"V{one.size}" if one.code.endswith("s") else one.order + codes[one.code] for one in self.fields]
         return np.dtype(
             {
                 "names": [field.name for field in self.fields],

@@ -24,7 +24,7 @@ import abc
 import io
 import uuid
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from construct import (
     Adapter,
@@ -55,6 +55,11 @@ ASSIGNMENT_PATH = "store/assignment"
 CONNECTION_PATH = "store/connection"
 PARTITION_PATH = "store/partition"
 SERVERS_PATH = "serverDescriptors"
+IDS_PATH = "ids"
+CLIENT_IDS_PATH = "ids/client"
+SERVER_IDS_PATH = "ids/server"
+LOCK_PATH = "store/adminLock"
+"""Exists, ephemeral and without data, while a tool of the release changes the assignment."""
 
 
 class ZnodeError(ValueError):
@@ -98,6 +103,7 @@ Utf = _UtfAdapter(Prefixed(Int16ub, GreedyBytes))
 CLUSTER_SCHEMA = Struct(
     "magic" / Const(CLUSTER_MAGIC, Int32ub), "version" / _version(1), "name" / Utf, "num_partitions" / Int32sb
 )
+ISSUED_ID_SCHEMA = Struct("last" / Int32sb)
 SERVER_ASSIGNMENT_SCHEMA = Struct(
     "version" / _version(3),
     "cversion" / Int32sb,
@@ -182,6 +188,9 @@ class Payload(abc.ABC):
         """What the schema builds."""
 
 
+PayloadType = TypeVar("PayloadType", bound=Payload)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterParameters(Payload):
     """A cluster's name and number of partitions."""
@@ -197,6 +206,22 @@ class ClusterParameters(Payload):
 
     def _fields(self) -> dict[str, Any]:
         return {"name": self.name, "num_partitions": self.num_partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedId(Payload):
+    """The last id that was given to a server, or to a client; 0 at first.  The one structure without a version."""
+
+    SCHEMA: ClassVar[Any] = ISSUED_ID_SCHEMA
+
+    last: int
+
+    @classmethod
+    def _of(cls, parsed: Any) -> Self:
+        return cls(parsed.last)
+
+    def _fields(self) -> dict[str, Any]:
+        return {"last": self.last}
 
 
 @dataclass(frozen=True, slots=True)

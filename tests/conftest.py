@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.zookeeper import zookeeper
+
+__all__ = ["zookeeper"]
+
 COUNTS = "crash states"
 """Property of a test's report: what the crash harness counted.  It is summed up here, because only this file is loaded by the
 process that prints the summary when tests run in several."""

@@ -1,4 +1,4 @@
-"""Commands whose first argument is what they act on and whose second is the action: ``node HOST:PORT list``."""
+"""Commands with actions: ``node HOST:PORT list``, where all act on one thing, ``pages verify DIR``, where each names its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class ActionTree(TyperGroup):
         """Move the options of the group in front, then parse.  An action in the place of what it acts on is explained."""
         own, rest = self._sorted(args)
         if rest and rest[0] in self.commands:
-            place = next(param.metavar for param in self.params if param.param_type_name == "argument")
+            place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
+            if place is None:  # the group acts on nothing of its own
+                return super().parse_args(ctx, own + rest)
             if any(word in ctx.help_option_names for word in (*own, *rest)):
                 self.commands[rest[0]].main(["--help"], prog_name=f"{ctx.command_path} {place} {rest[0]}")
             raise typer.BadParameter(

@@ -23,7 +23,8 @@ from waltzctl.outcome import conclude, drop_output, system_failed
 
 FILES = (
     "create_cluster", "status", "verify", "dump", "compare", "stats", "rebuild_index", "truncate", "recover", "undo",
-    "convert", "set_partition", "append", "salvage", "serve", "node", "bench",
+    "convert", "set_partition", "append", "salvage", "serve", "node", "bench", "log_server", "cluster",
+    "pages",
 )  # fmt: skip
 """Modules of `waltzctl.commands`, one for each command, in the order in which ``--help`` lists them."""
 
@@ -49,7 +50,8 @@ Inspecting (status, verify, dump, compare, stats) never writes, takes no lock, a
 verify and dump also on a running node, waltz://HOST:PORT. What repairs shows its plan first, keeps every byte that it
 removes or replaces, and can be undone.
 
-serve runs a storage node; node looks after one that runs, ours or one of release 0.13.2; bench measures it."""
+serve runs a storage node; node looks after one that runs, ours or one of release 0.13.2; bench measures it. log-server runs
+a log server, and cluster looks after both and the metadata that they share."""
 
 EPILOG = """\b
 Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.change_plan import NodePlan
@@ -11,7 +12,7 @@ from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
-from waltzctl.node_change import Changed, change
+from waltzctl.objects.node import node_plan_object
 from waltzctl.outcome import say
 from waltzctl.render.progress_bar import progress
 from waltzctl.repair_procedure import Switches
@@ -54,7 +55,7 @@ def recover_partition(
             say(f"waltzctl: partition {options.partition} of {destination} is left offline: the two sides differ")
         return Changed(_done(options.partition, destination, result), result.findings)
 
-    return change(console, switches, make, apply)
+    return change(console, switches, make, apply, node_plan_object)
 
 
 def _left(copy: Copy) -> str:

@@ -100,7 +100,7 @@ def with_settings(declared: Callable[[], Settings[Any]]) -> Callable[[Callable[.
 
 
 def _parameters(declared: Settings[Any]) -> Iterator[inspect.Parameter]:
-    file = typer.Option("--config", metavar="FILE", help="Configuration file of a released node.")
+    file = typer.Option("--config", metavar="FILE", help="Configuration file, as the release has it.")
     yield _parameter(CONFIG, str | None, file, None)
     for one in declared.listed:
         yield from _of_setting(one)

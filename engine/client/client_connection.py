@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.remote_failures import remote_error
@@ -127,12 +127,12 @@ class Connection(asyncio.Protocol, Generic[M]):
         ssl_context: ssl.SSLContext | None,
         timeout: float = DEFAULT_TIMEOUT,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-    ) -> Connection[M]:
+    ) -> Self:
         """Connect and greet.  `ssl_context` None: no TLS.
 
         Raises PeerUnreachableError, DeadlineError after `timeout` seconds, ProtocolError for a peer that is no such port.
         """
-        made: list[Connection[M]] = []
+        made: list[Self] = []
 
         def make() -> Connection[M]:
             made.append(cls(port, address, timeout=timeout, keep_alive_seconds=keep_alive_seconds))
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol, Generic[M]):
 
         try:
             async with asyncio.timeout(timeout):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                await asyncio.get_running_loop().create_connection(
                     make,
                     address.host,
                     address.port,
@@ -149,6 +149,7 @@ class Connection(asyncio.Protocol, Generic[M]):
                     ssl_handshake_timeout=timeout if ssl_context is not None else None,
                     ssl_shutdown_timeout=_GOODBYE_SECONDS if ssl_context is not None else None,
                 )
+                connection = made[-1]
                 await connection._greeted
         except TimeoutError:
             error: PeerError = DeadlineError(
@@ -226,6 +227,13 @@ class Connection(asyncio.Protocol, Generic[M]):
             raise ValueError(f"request {sequence} is under way already")
         seconds = self.timeout if timeout is None else timeout
         self._waiting[sequence] = _Waiting(future, expected, self._loop.time() + seconds, what)
+        self._queue(frame)
+        if self._sweeper is None or seconds < self.timeout:
+            self._schedule_sweep(min(seconds, self.timeout))
+        return future
+
+    def _queue(self, frame: bytes) -> None:
+        """Let a frame leave with all that are made meanwhile."""
         self._queued.append(frame)
         self._queued_bytes += len(frame)
         if self._queued_bytes > WRITE_BUFFER:
@@ -233,9 +241,6 @@ class Connection(asyncio.Protocol, Generic[M]):
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
-        if self._sweeper is None or seconds < self.timeout:
-            self._schedule_sweep(min(seconds, self.timeout))
-        return future
 
     async def close(self) -> None:
         """Close, and wait until that is done.  Calls under way fail."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.tls_options import TlsOptions
@@ -79,6 +80,12 @@ class ConnectionFactory:
             cluster_key=cluster_key,
             num_partitions=num_partitions,
             timeout=self.timeout,
+        )
+
+    async def server(self, address: Address) -> ServerClient:
+        """A connection to a log server; raises as `ServerClient.connect` and `context`."""
+        return await ServerClient.connect(
+            address.host, address.port, ssl_context=self.context(address), timeout=self.timeout
         )
 
     async def storage(

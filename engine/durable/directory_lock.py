@@ -23,14 +23,14 @@ def _flock(kind: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, 0, LOCKED_RANGE, 0)
 
 
-def lock_holder(storage_directory: PurePath, control_file: PurePath) -> int | None:
+def lock_holder(storage_directory: PurePath, control_file: PurePath | None) -> int | None:
     """Process id of whoever holds the storage directory; 0 when it is held and the id is unknown; None when it is free.
 
     Takes no lock and writes nothing: it asks the kernel about the control file's locked range, which both a released node
-    and this engine hold.
+    and this engine hold.  A page store has no control file: there it asks about our own lock.
     """
     try:
-        descriptor = open_for_reading(control_file)
+        descriptor = open_for_reading(control_file or storage_directory / STATE_DIRECTORY / "lock")
     except (FileNotFoundError, DiskReadError):
         return None
     try:
@@ -69,22 +69,22 @@ class DirectoryLock:
 
     Two locks: one on ``.waltzctl/lock``, where the holder's process id stands, and one on bytes 0 to 127 of the control
     file, which is the one that a released node takes.  Both belong to the open file, not to the process, so that closing
-    another descriptor of the control file does not drop them.
+    another descriptor of the control file does not drop them.  A directory without a control file has the first one only.
     """
 
     def __init__(self, descriptors: list[int]) -> None:
         self._descriptors = descriptors
 
     @classmethod
-    def acquire(cls, storage_directory: PurePath, control_file: PurePath) -> DirectoryLock:
-        """Take both locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
+    def acquire(cls, storage_directory: PurePath, control_file: PurePath | None) -> DirectoryLock:
+        """Take the locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
         state = storage_directory / STATE_DIRECTORY
         if not Path(state).exists():
             make_directory(state)
         descriptors: list[int] = []
         path = state / "lock"
         try:
-            for path in (state / "lock", control_file):
+            for path in filter(None, (state / "lock", control_file)):
                 flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)
                 descriptors.append(open_regular(path, flags))
                 fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))

@@ -322,6 +322,11 @@ class Port(ABC):
 
     # --- connections -------------------------------------------------------------------------------------------------
 
+    def disconnect(self) -> None:
+        """Close every connection; new ones are accepted as before."""
+        for connection in list(self._connections):
+            connection.close()
+
     @property
     def connections(self) -> tuple[ConnectionInfo, ...]:
         """What every connection is doing now, the oldest first."""

@@ -244,6 +244,7 @@ class ClientConnection(Connection):
                 request.data,
                 request.checksum,
                 refused,
+                asyncio.get_running_loop().time(),
             )
         )
 

@@ -9,25 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 
 from waltzctl.engine.errors import PeerError, RemoteError
-from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.client_port import Answers, ClientPort
-from waltzctl.engine.server.partition import Partition, PartitionOptions
+from waltzctl.engine.server.partition import Partition
+from waltzctl.engine.server.server_settings import ServerOptions
 from waltzctl.engine.server.storage_nodes import Connect, StorageNodes
 from waltzctl.engine.server.store_partition import SessionMetadata, StorePartition
-from waltzctl.engine.server.store_session import SessionOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What a log server may use, and how it treats sessions and partitions."""
-
-    limits: PortLimits = field(default_factory=PortLimits)
-    partition: PartitionOptions = field(default_factory=PartitionOptions)
-    session: SessionOptions = field(default_factory=SessionOptions)
+from waltzctl.engine.server.transaction_cache import TransactionCache
 
 
 class LogServer:
@@ -47,6 +37,7 @@ class LogServer:
         self.partitions: dict[int, Partition] = {}
         self._metadata, self._log = metadata, log
         self._nodes = StorageNodes(connect)
+        self.cache = TransactionCache(self.options.cache)
         self._port = ClientPort(
             self.partitions,
             answers or Answers(self.check_connectivity, _nowhere),
@@ -58,10 +49,16 @@ class LogServer:
         """Listen; the address.  Raises ListenError."""
         return await self._port.start(host, port, ssl_context)
 
+    @property
+    def port(self) -> ClientPort:
+        """The port for clients."""
+        return self._port
+
     async def assign(self, generations: Mapping[int, int]) -> None:
         """Serve these partitions, each under its generation, and no others.
 
-        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.
+        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.  When
+        none is left the connections end: nobody would tell their clients if they all came back unchanged.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         for number, generation in generations.items():
@@ -71,9 +68,16 @@ class LogServer:
             store = StorePartition(
                 number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session
             )
-            self.partitions[number] = Partition(store, log=self._log, options=self.options.partition)
+            self.partitions[number] = Partition(store, log=self._log, options=self.options.partition, cache=self.cache)
             self.partitions[number].start()
         await asyncio.gather(*(one.close() for one in gone))
+        if not self.partitions:
+            self._port.disconnect()
+
+    async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
+        """The storage nodes of partitions are these now.  Only those whose nodes changed get a new session, all at once."""
+        served = [(one, nodes.get(number, ())) for number, one in self.partitions.items()]
+        await asyncio.gather(*(one.store.reassign(names) for one, names in served))
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
         """Whether each storage node of the partitions that are served here answers."""

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from waltzctl.engine.server.locks import DEFAULT_SIZE, Locks, LockTable
+from waltzctl.engine.server.locks import Locks, LockTable
+from waltzctl.engine.server.server_metrics import PartitionMetrics, PartitionReading
+from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.transaction_cache import TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
@@ -31,24 +34,11 @@ from waltzctl.formats.wire.records import WireRecord
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionOptions:
-    """`lock_slots`: of the lock table.  `batch`: appends that go to storage together, at most.  `in_flight`: such batches.
-
-    `feed`: transactions that a feed is granted at least.  `kept_headers`, `kept_bytes`: headers, and bytes of data, of the latest
-    transactions that are kept in memory.
-    """
-
-    lock_slots: int = DEFAULT_SIZE
-    batch: int = 256
-    in_flight: int = 16
-    feed: int = 100
-    kept_headers: int = 4096
-    kept_bytes: int = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
 class Append:
-    """One append.  `refused`: called with the conflicting transaction when a lock is in the way."""
+    """One append.
+
+    `refused`: called with the conflicting transaction when a lock is in the way.  `arrived`: when it came, in the loop's time.
+    """
 
     request_id: RequestId
     client_high_water_mark: int
@@ -57,6 +47,7 @@ class Append:
     data: bytes
     checksum: int
     refused: Callable[[int], None]
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +72,25 @@ class Reader(Protocol):
 class Partition:
     """One partition; `start` it, `close` it."""
 
-    def __init__(self, store: StorePartition, *, log: logging.Logger, options: PartitionOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: StorePartition,
+        *,
+        log: logging.Logger,
+        options: PartitionOptions | None = None,
+        cache: TransactionCache | None = None,
+    ) -> None:
+        """`cache`: the server's, which its partitions share."""
         self.store, self._log = store, log
         self.options = options or PartitionOptions()
+        self.metrics = PartitionMetrics()
+        self._cache = cache or TransactionCache(CacheOptions())
+        self._time = asyncio.get_running_loop().time
         self.high_water_mark = UNKNOWN_HIGH_WATER_MARK
         self._queue: deque[Append | _Flush] = deque()
         self._pending: deque[tuple[int, Append]] = deque()
         self._batches = 0
         self._locks: LockTable | None = None
-        self._headers: OrderedDict[int, RecordHeader] = OrderedDict()
-        self._data: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
-        self._data_bytes = 0
         self._work = asyncio.Event()
         self._advanced = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +100,24 @@ class Partition:
     def number(self) -> int:
         """The partition."""
         return self.store.partition
+
+    @property
+    def reading(self) -> PartitionReading:
+        """How it stands, for health and metrics."""
+        state = self.store.state
+        seconds = None if state.since is None else self._time() - state.since
+        return PartitionReading(
+            self.number,
+            self.metrics,
+            state.generation,
+            state.session_id,
+            self.high_water_mark,
+            len(self._queue),
+            len(self._pending),
+            state.waits_for,
+            seconds,
+            state.nodes,
+        )
 
     def start(self) -> None:
         """Begin to work."""
@@ -207,6 +224,7 @@ class Partition:
             written = self._locks.last_written(item.locks) if item.locks else -1
             if written > item.client_high_water_mark:
                 self._locks.give_up(item.locks)
+                self.metrics.rejected.mark()
                 item.refused(written)
                 continue
             transaction_id = session.next_transaction_id + len(batch)
@@ -224,28 +242,22 @@ class Partition:
         if committed.cancelled() or committed.exception() is not None:
             return
         self._batches -= 1
+        before = self.high_water_mark
+        arrived = self._pending[0][1].arrived if self._pending else 0.0
         while self._pending and self._pending[0][0] <= last:
             transaction_id, item = self._pending.popleft()
             self._commit(transaction_id, item)
+        count = self.high_water_mark - before
+        self.metrics.committed.mark(count)
+        self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
         self._wake()
 
     def _commit(self, transaction_id: int, item: Append) -> None:
         assert self._locks is not None
         self._locks.commit(item.locks, transaction_id)
         self.high_water_mark = transaction_id
-        self._headers[transaction_id] = RecordHeader(transaction_id, item.request_id, item.header)
-        if len(self._headers) > self.options.kept_headers:
-            self._headers.popitem(last=False)
-        self._keep(transaction_id, item.data, item.checksum)
-
-    def _keep(self, transaction_id: int, data: bytes, checksum: int) -> None:
-        if len(data) > self.options.kept_bytes // 4 or transaction_id in self._data:
-            return
-        self._data[transaction_id] = data, checksum
-        self._data_bytes += len(data)
-        while self._data_bytes > self.options.kept_bytes:
-            _, (oldest, _) = self._data.popitem(last=False)
-            self._data_bytes -= len(oldest)
+        self._cache.put_header(self.number, RecordHeader(transaction_id, item.request_id, item.header))
+        self._cache.put_data(self.number, transaction_id, item.data, item.checksum)
 
     def _wake(self) -> None:
         self._work.set()
@@ -281,6 +293,13 @@ class Partition:
 
     async def feed(self, reader: Reader, position: int, count: int) -> None:
         """Give a reader `count` transactions behind `position`, as they come to be committed.  Raises PartitionClosedError."""
+        self.metrics.feeds_added += 1
+        try:
+            await self._give(reader, position, count)
+        finally:
+            self.metrics.feeds_removed += 1
+
+    async def _give(self, reader: Reader, position: int, count: int) -> None:
         while count > 0 and not reader.closed:
             await reader.writable()
             advanced = self._advanced
@@ -293,15 +312,13 @@ class Partition:
             count -= len(headers)
 
     async def _headers_from(self, first: int, count: int) -> Sequence[RecordHeader]:
-        if first in self._headers:
-            return [self._headers[n] for n in range(first, first + min(count, 64)) if n in self._headers]
-        return await self.store.headers(first, min(count, 64))
+        return self._cache.headers(self.number, first, count) or await self.store.headers(first, min(count, 64))
 
     async def data(self, transaction_id: int) -> tuple[bytes, int] | None:
         """A transaction's data and its checksum; None where there is no such transaction.  Raises PartitionClosedError."""
-        found = self._data.get(transaction_id)
+        found = self._cache.data(self.number, transaction_id)
         if found is None and transaction_id >= 0:
             for record in await self.store.records(transaction_id, 1):
-                self._keep(transaction_id, record.data, record.data_checksum)
+                self._cache.put_data(self.number, transaction_id, record.data, record.data_checksum)
                 found = record.data, record.data_checksum
         return found

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, WaltzError
+from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.engine.server.store_session import SessionOptions, StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.records import WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
@@ -43,12 +45,18 @@ class SessionMetadata(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """For health and metrics.  `waits_for`: why no session is open, empty when one is."""
+    """For health and metrics.
+
+    `waits_for`: why no session is open, `since`: when that began, in the loop's time; empty and None when one is.  `nodes`: the
+    session's storage nodes.
+    """
 
     generation: int
     session_id: int
     high_water_mark: int
     waits_for: str
+    since: float | None
+    nodes: tuple[str, ...]
 
 
 class StorePartition:
@@ -71,15 +79,29 @@ class StorePartition:
         self._opening: asyncio.Task[StoreSession] | None = None
         self._closed = False
         self._last_error = ""
+        self._since = asyncio.get_running_loop().time()
 
     @property
     def state(self) -> PartitionState:
         """How it stands."""
         session = self._session
         if session is None:
-            return PartitionState(self.generation, -1, -1, self._last_error or "no session was wanted yet")
+            why = self._last_error or "no session was wanted yet"
+            return PartitionState(self.generation, -1, -1, why, self._since, ())
         waits = "" if session.is_open else session.waits_for or self._last_error or "a new session is being opened"
-        return PartitionState(self.generation, session.session_id, session.high_water_mark, waits)
+        return PartitionState(
+            self.generation,
+            session.session_id,
+            session.high_water_mark,
+            waits,
+            self._since if waits else None,
+            tuple(sorted(session.assigned)),
+        )
+
+    async def reassign(self, nodes: Collection[str]) -> None:
+        """The partition's storage nodes are these now: a session over others ends, and the next one is over them."""
+        if self._session is not None and self._session.assigned != frozenset(nodes):
+            await self._session.close("the partition's storage nodes changed")
 
     def raise_generation(self, generation: int) -> None:
         """A later assignment; a session of an earlier one is replaced when the next is wanted."""
@@ -110,6 +132,7 @@ class StorePartition:
                     raise
 
     async def _open(self) -> StoreSession:
+        self._since = asyncio.get_running_loop().time()
         pause = self._options.first_retry
         while True:
             try:

@@ -24,6 +24,7 @@ from typing import Any
 from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, WaltzError
 from waltzctl.engine.quorum import recovery
 from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord, pack_records
@@ -37,21 +38,6 @@ class StoreSessionClosedError(WaltzError):
     """The session is closed; what was not committed in it may or may not have been written."""
 
     status = "io-error"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """How a session treats its replicas.  Times are seconds.
-
-    `in_flight`: batches that are under way to one replica.  `copied`: records that are copied at a time.  `kept`: batches that
-    are kept for replicas that are behind; who needs older ones reads them from another replica.
-    """
-
-    in_flight: int = 4
-    copied: int = 256
-    kept: int = 256
-    first_retry: float = 0.1
-    longest_retry: float = 20.0
 
 
 @dataclass(slots=True)
@@ -89,6 +75,7 @@ class StoreSession:
         Raises ValueError when there are none.
         """
         self.partition, self.session_id = partition, session_id
+        self.assigned = frozenset(assigned)
         self.options = options or SessionOptions()
         self.high_water_mark = -1
         self.low_water_mark = -1

@@ -136,6 +136,11 @@ class _Message:
 
     request_id: RequestId
 
+    @property
+    def sequence(self) -> int:
+        """Which request of a connection it is, or answers."""
+        return self.request_id.sequence
+
 
 @dataclass(frozen=True, slots=True)
 class MountRequest(_Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,40 @@ def test_it_says_which_programs_can_open_what_was_made(tmp_path: Path) -> None:
     assert released.err == "waltzctl: released layout: waltzctl and waltz 0.13.2 can open what was made\n"
     said = " ".join(invoke("create-cluster", "--help").out.split())
     assert "documented: waltzctl only; released: waltzctl and release 0.13.2" in said
+
+
+# --- with metadata -------------------------------------------------------------------------------------------------------
+
+
+def test_directories_and_metadata_are_of_one_cluster(tmp_path: Path) -> None:
+    where = tmp_path / "meta"
+    made = invoke(
+        *("create-cluster", tmp_path / "a", tmp_path / "b", "--partitions", 3, "--metadata", where, "--name", "demo"),
+        *("--format", "ndjson"),
+    )
+    assert made.status == 0
+    (cluster,) = made.only("cluster")
+    (state,) = invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects
+    assert (state["name"], state["cluster_key"], state["num_partitions"]) == ("demo", cluster["cluster_key"], 3)
+
+
+def test_where_there_is_metadata_no_directory_is_made(tmp_path: Path) -> None:
+    where = tmp_path / "meta"
+    assert invoke("cluster", "create", "--metadata", where, "--partitions", 1).status == 0
+    before = where.read_bytes()
+    refused = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where)
+    assert (refused.status, "something already" in refused.err) == (13, True)
+    assert not (tmp_path / "a").exists()
+    assert where.read_bytes() == before
+
+
+def test_metadata_that_cannot_be_written_afterwards_is_told_with_the_key(tmp_path: Path) -> None:
+    failed = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", tmp_path / "nowhere" / "meta")
+    assert failed.status == 14
+    key = re.search(r"--partitions 3 --key ([0-9a-f-]{36})", failed.err)
+    assert key is not None
+    assert invoke("status", tmp_path / "a", "--format", "ndjson").objects[0]["cluster_key"] == key[1]
+
+
+def test_a_name_without_metadata_is_no_name(tmp_path: Path) -> None:
+    assert invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--name", "x").status == 2

@@ -20,7 +20,7 @@ from waltzctl.app import COMMANDS, manual_of
 from waltzctl.formats.control import Layout
 
 SCHEMAS = ROOT / "docs" / "schemas"
-WITH_NODES = {"serve", "bench", "node"}
+WITH_NODES = {"serve", "bench", "node", "log-server", "cluster"}
 """What these print is checked where a node runs: test_serve.py, test_bench.py, test_node.py."""
 INTO_FILES = {"manifest"}
 """What is written into a file: test_verify_manifest.py."""
@@ -89,6 +89,11 @@ def check(answer: Answer, *, array: bool, form: str) -> set[str]:
     return {shown["type"] for shown in objects}
 
 
+def check_object(shown: dict[str, Any]) -> None:
+    """Validate one object."""
+    VALIDATORS[shown["type"]].validate(shown)
+
+
 def damaged(path: Path, layout: Layout = Layout.RELEASED) -> Path:
     storage = build_directory(
         path, {0: 60, 1: 120, 2: 20, 4: 0}, num_partitions=6, layout=layout, local_low_water_mark=9
@@ -111,6 +116,22 @@ def clocked(path: Path) -> Path:
     data[4:12] = (CREATED + 1).to_bytes(8, "big")
     segment.write_bytes(data)
     return storage
+
+
+def page_store(path: Path) -> Path:
+    """One with every kind of version, a page that is damaged and a torn log."""
+    from tests.pages.stores import crash
+    from waltzctl.engine.pages.batch import WriteBatch
+    from waltzctl.engine.pages.page_storage import PageStorage
+
+    store = PageStorage.create(path)
+    store.write(WriteBatch().put_page(1, b"one").put_page(2, b"two").put_ref(3, 1).put_external(4))
+    store.write(WriteBatch().put_page(2, b"again").delete(4))
+    crash(store)
+    (path / "blob" / "blobfile_1").write_bytes(b"One---again")
+    with (path / "wal" / "log_1_0").open("ab") as log:
+        log.write(b"torn")
+    return path
 
 
 Step = tuple[Callable[[str], Answer], bool, set[str]]
@@ -172,6 +193,15 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         False,
         {"salvage-report"},
     )
+    store = page_store(tmp_path / f"pages-{form}")
+    yield command("pages", "verify", store), True, {"finding", "page-verify-summary"}
+    yield command("pages", "status", store), False, {"page-store-status"}
+    for what in ("pages", "versions"):
+        yield command("pages", "dump", store, "--what", what), True, {"finding", "page-version"}
+    yield command("pages", "dump", store, "--what", "log"), True, {"finding", "page-log-edit"}
+    yield command("pages", "dump", store, "--what", "free"), True, {"finding", "page-free-range"}
+    yield command("pages", "gc", store), False, {"page-gc-result"}
+    yield command("pages", "salvage", store, "--to", tmp_path / f"pages-to-{form}"), False, {"page-salvage-report"}
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])

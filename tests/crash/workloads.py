@@ -16,6 +16,7 @@ from typing import Any
 from tests.builders import build_directory, make_records
 from tests.crash import (
     test_group_commit,
+    test_pages,
     test_process_deaths,
     test_prune,
     test_quarantine,
@@ -292,5 +293,12 @@ def _repairs() -> Mapping[str, Callable[[Path], Recorded]]:
     return found
 
 
-WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {**_storage(), **_repairs()}
+def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
+    def recording(work: str) -> Callable[[Path], Recorded]:
+        return lambda path: (test_pages.recorded(work, path), test_pages.PageChecker())
+
+    return {f"pages, {work}": recording(work) for work in test_pages.WORK}
+
+
+WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {**_storage(), **_repairs(), **_pages()}
 """Each records itself in an empty directory."""

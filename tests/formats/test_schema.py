@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from tests.formats.settings import properties
 from waltzctl.formats import control, request_id, segment
 from waltzctl.formats.adapters import Uuid
+from waltzctl.formats.pages import blocks, write_batch
 from waltzctl.formats.schema import CompiledSchema, SchemaError, compile_schema
 
 
 def compiled_schemas() -> dict[str, CompiledSchema]:
     found = {}
-    for module in (control, request_id, segment):
+    for module in (control, request_id, segment, blocks, write_batch):
         for name, value in vars(module).items():
             if isinstance(value, CompiledSchema):
                 found[f"{module.__name__}.{name}"] = value
@@ -38,6 +39,14 @@ SIZES = {
     "waltzctl.formats.segment.RECORD_HEADER": 36,
     "waltzctl.formats.segment.INDEX_ENTRY": 8,
     "waltzctl.formats.segment.CHECKSUM": 4,
+    "waltzctl.formats.pages.blocks.FRAGMENT_HEADER": 15,
+    "waltzctl.formats.pages.blocks.PLAIN_HEADER": 11,
+    "waltzctl.formats.pages.write_batch.BATCH_HEADER": 4,
+    "waltzctl.formats.pages.write_batch.PUT_EDIT": 86,
+    "waltzctl.formats.pages.write_batch.REF_EDIT": 49,
+    "waltzctl.formats.pages.write_batch.EXTERNAL_EDIT": 41,
+    "waltzctl.formats.pages.write_batch.DELETE_EDIT": 33,
+    "waltzctl.formats.pages.write_batch.FIELD": 16,
 }
 
 
@@ -68,7 +77,7 @@ def test_schema_struct_and_dtype_agree_on_random_bytes(name: str, data: st.DataO
     for field, value in zip(schema.fields, unpacked, strict=True):
         own = row[field.name]
         assert (own.tobytes() if field.code.endswith("s") else own.item()) == value, field
-        assert raw[field.offset : field.offset + field.size] == struct.pack(">" + field.code, value)
+        assert raw[field.offset : field.offset + field.size] == struct.pack(schema.order + field.code, value)
     assert schema.schema.build(parsed) == raw
     assert schema.struct.pack(*unpacked) == raw
     assert np.array([row], dtype=schema.dtype).tobytes() == raw
@@ -100,23 +109,23 @@ _NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=Tr
 
 
 @st.composite
-def schemas(draw: st.DrawFn, depth: int = 2) -> Any:
+def schemas(draw: st.DrawFn, depth: int = 2, order: str = "b") -> Any:
     """Random fixed-size schemas out of everything that the compiler accepts."""
     members = []
     for name in draw(_NAMES):
         kinds = ["integer", "bytes", "uuid"] + (["struct", "array"] if depth else [])
         kind = draw(st.sampled_from(kinds))
         if kind == "integer":
-            integers = [construct.Int8ub, construct.Int8sb, construct.Int16ub, construct.Int16sb, construct.Int32ub]
-            member = draw(st.sampled_from([*integers, construct.Int32sb, construct.Int64sb, construct.Int64ub]))
+            names = ("Int8u", "Int8s", "Int16u", "Int16s", "Int32u", "Int32s", "Int64s", "Int64u")
+            member = getattr(construct, draw(st.sampled_from(names)) + order)
         elif kind == "bytes":
             member = construct.Bytes(draw(st.integers(1, 20)))
         elif kind == "uuid":
             member = Uuid
         elif kind == "struct":
-            member = draw(schemas(depth=depth - 1))
+            member = draw(schemas(depth=depth - 1, order=order))
         else:
-            member = construct.Array(draw(st.integers(1, 3)), draw(schemas(depth=depth - 1)))
+            member = construct.Array(draw(st.integers(1, 3)), draw(schemas(depth=depth - 1, order=order)))
         members.append(name / member)
     return construct.Struct(*members)
 
@@ -124,7 +133,7 @@ def schemas(draw: st.DrawFn, depth: int = 2) -> Any:
 @properties
 @given(data=st.data())
 def test_any_fixed_size_schema_compiles_to_equal_forms(data: st.DataObject) -> None:
-    schema = compile_schema(data.draw(schemas()))
+    schema = compile_schema(data.draw(schemas(order=data.draw(st.sampled_from("bl")))))
     raw = data.draw(st.binary(min_size=schema.size, max_size=schema.size))
     unpacked = schema.struct.unpack(raw)
     assert leaf_values(schema.schema.parse(raw)) == list(unpacked)
@@ -137,7 +146,8 @@ def test_any_fixed_size_schema_compiles_to_equal_forms(data: st.DataObject) -> N
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (construct.Struct("a" / construct.Int32sl), "byte order"),
+        (construct.Struct("a" / construct.Int32sn), "byte order"),
+        (construct.Struct("a" / construct.Int32sl, "b" / construct.Int32sb), "b is big-endian and a little-endian"),
         (construct.Struct(construct.Int32sb), "no name"),
         (construct.Struct("a" / construct.Int8ub, "b" / construct.Bytes(construct.this.a)), "depends on other fields"),
         (
@@ -160,8 +170,8 @@ def test_a_refusal_names_the_member() -> None:
         (construct.Struct(a, "in" / construct.Struct(b, construct.Int8ub)), "in: a member at offset 6 has no name"),
         (construct.Struct("in" / construct.Struct("c" / construct.VarInt)), "in.c: VarInt has no fixed-size flat form"),
         (
-            construct.Struct("in" / construct.Array(2, construct.Struct("c" / construct.Int32sl))),
-            "in.0.c: byte order '<'; everything that Waltz writes is big-endian",
+            construct.Struct("in" / construct.Array(2, construct.Struct("c" / construct.Int32sn))),
+            "in.0.c: byte order '=' is that of whichever machine reads it",
         ),
     ):
         with pytest.raises(SchemaError, match=f"^{why}$"):

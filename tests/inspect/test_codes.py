@@ -14,6 +14,7 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from waltzctl.engine.catalogue import OF_CLUSTERS, OF_PAGE_STORES
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import CATALOGUE, Code, Finding
@@ -397,7 +398,9 @@ def test_every_code_of_the_catalogue_is_shown_by_a_case() -> None:
     of_nodes = {"seen-from-outside", "replica-differs"}
     of_manifests = {code.value for code in Code if code.value.startswith("manifest-")}  # in test_vouching.py
     asked_for = {"released-refuses", "released-loses", "released-blocks"}  # in test_released_start.py
-    asked_for |= of_nodes | of_manifests
+    asked_for |= (
+        of_nodes | of_manifests | {code.value for code in OF_PAGE_STORES | OF_CLUSTERS}
+    )  # in tests/pages, tests/cluster
     shown = {code for case in CASES for code, _ in case.findings} | {"read-error"} | asked_for
     assert shown == {code.value for code in Code}
 

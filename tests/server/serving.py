@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from tests.server.storing import LOG, PARTITION, Cluster, running_cluster
 from waltzctl.engine.errors import ConcurrentUpdateError
-from waltzctl.engine.server.log_server import LogServer, ServerOptions
-from waltzctl.engine.server.store_session import SessionOptions
+from waltzctl.engine.server.log_server import LogServer
+from waltzctl.engine.server.server_settings import ServerOptions, SessionOptions
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire

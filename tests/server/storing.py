@@ -14,8 +14,9 @@ from tests.node.running import node_options
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError
 from waltzctl.engine.node.node import Node
+from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.engine.server.store_session import SessionOptions, StoreSession
+from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState

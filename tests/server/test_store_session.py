@@ -9,7 +9,8 @@ import pytest
 
 from tests.node.running import LOOPS, run
 from tests.server.storing import PARTITION, Cluster, held, records, running_cluster, until
-from waltzctl.engine.server.store_session import SessionOptions, StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.server_settings import SessionOptions
+from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
 from waltzctl.formats.znodes import UNRESOLVED
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RemoteError
 from waltzctl.engine.server.locks import Locks
-from waltzctl.engine.server.partition import Append, Partition, PartitionOptions
+from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
-from waltzctl.engine.server.store_session import SessionOptions
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader

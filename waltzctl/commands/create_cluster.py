@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
+from waltzctl.metadata_option import location_of
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
 from waltzctl.values import counted, parse_ranges
 
 if TYPE_CHECKING:
+    from waltzctl.engine.metadata.metadata_location import MetadataLocation
     from waltzctl.engine.storage.creation import ClusterResult
 
 MANUAL = Manual(
@@ -29,6 +32,11 @@ MANUAL = Manual(
             "The layout decides which programs can open the directories. documented: waltzctl only; released: waltzctl and"
             " release 0.13.2. waltzctl convert brings a directory from one layout to the other."
         ),
+        (
+            "With --metadata the cluster's metadata is written as well, with the same key and number of partitions: in ZooKeeper,"
+            " or in an embedded store's file. Where there is something already nothing is made. waltzctl cluster names the"
+            " storage nodes in it."
+        ),
     ),
     examples=(
         Example("waltzctl create-cluster /data/waltz --partitions 4", "One node that holds all four partitions."),
@@ -40,10 +48,15 @@ MANUAL = Manual(
             "waltzctl create-cluster /data/n4 --partitions 8 --assign 0-3 --key 2f1c61c8-5a6e-4a3c-9d0e-0d7e4c9a1b22",
             "A further node of an existing cluster, with half of the partitions.",
         ),
+        Example(
+            "waltzctl create-cluster /data/n1 /data/n2 /data/n3 --partitions 8 --assign none --metadata /data/waltz.meta",
+            "Storage directories and the metadata of a cluster on one machine.",
+        ),
     ),
     statuses=(
         ExitStatus.CLEAN,
         ExitStatus.USAGE,
+        ExitStatus.NOT_WALTZ,
         ExitStatus.REFUSED,
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
@@ -87,11 +100,24 @@ def run(
     assign: Annotated[
         str, typer.Option("--assign", metavar="none|all|RANGES", help="Partitions that each directory holds.")
     ] = "all",
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata", metavar="WHERE", help="Write the metadata as well: zk://HOST:PORT,.../ROOT, or a file."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The cluster's name in the metadata; waltz unless given."),
+    ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
     """Create and report."""
+    if name is not None and metadata is None:
+        raise typer.BadParameter("there is a name only in metadata; give --metadata, too", param_hint="'--name'")
+    location = None if metadata is None else location_of(metadata)
     paths = [path_of(text, name="DIR") for text in directories]
     cluster_key = parsed("--key", key, cluster_key_of)
     assigned = _assigned(assign, partitions)
@@ -101,13 +127,42 @@ def run(
     from waltzctl.objects.repair import CLUSTER
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        if location is not None:
+            run_async(_refuse_where_something_is(location))
         result = create_cluster(
             paths, num_partitions=partitions, cluster_key=cluster_key, layout=Layout(layout.value), assign=assigned
         )
+        if location is not None:
+            _write_metadata(location, name or "waltz", result)
         if not (quiet and console.for_people):
             console.emit(CLUSTER.shown(result))
         console.note(_opened_by(result))
         console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
+
+
+async def _refuse_where_something_is(location: MetadataLocation) -> None:
+    from waltzctl.engine.metadata.cluster_changes import refuse_where_something_is
+
+    if location.path is None or location.path.exists():
+        async with location.open() as store:
+            await refuse_where_something_is(store)
+
+
+def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) -> None:
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.metadata.cluster_changes import create_cluster
+
+    async def write() -> None:
+        async with location.open(create=True) as store:
+            await create_cluster(store, name=name, num_partitions=made.num_partitions, cluster_key=made.cluster_key)
+
+    try:
+        run_async(write())
+    except WaltzError as error:
+        options = f"--metadata {location} --partitions {made.num_partitions} --key {made.cluster_key}"
+        made_since = f"the storage directories were made; waltzctl cluster create {options} writes the metadata"
+        error.advice = f"{error.advice}; {made_since}" if error.advice else made_since
+        raise
 
 
 def _opened_by(result: ClusterResult) -> str:

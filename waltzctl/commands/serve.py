@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.settings import Settings
     from waltzctl.engine.node.node import Node
     from waltzctl.engine.node.node_settings import ServeOptions
-    from waltzctl.node_process import Shown
+    from waltzctl.foreground import Kind, Shown
 
 _HOW_TO_BEGIN = (
     "make one with waltzctl create-cluster; with ZooKeeper configured, an empty directory becomes a new node"
@@ -192,7 +192,7 @@ def _serve(
     from waltzctl.engine.errors import NotWaltzError
     from waltzctl.engine.net.logs import NodeLog, goes_to_journal
     from waltzctl.engine.net.notify import Notifier
-    from waltzctl.node_process import Service, ready_file_at, serve
+    from waltzctl.foreground import Service, ready_file_at, serve
 
     configuration.check()
     file = ready_file_at(None if ready_file is None else Path(ready_file))
@@ -208,7 +208,7 @@ def _serve(
         )
         try:
             return serve(
-                lambda: Service(configuration, read, log, Notifier.from_environment(os.environ), shown, file),
+                lambda: Service(_kind(), configuration, read, log, Notifier.from_environment(os.environ), shown, file),
                 with_uvloop=with_uvloop,
             )
         except NotWaltzError as error:
@@ -216,15 +216,45 @@ def _serve(
             raise
 
 
-def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown, LineStream]:
+def _kind() -> Kind[ServeOptions, Node]:
+    """A node as a process."""
+    from waltzctl.engine.node.node import Node
+    from waltzctl.foreground import Kind
+    from waltzctl.objects.serve import READY
+
+    def before(options: ServeOptions) -> Iterator[str]:
+        where = options.node.zookeeper
+        if where is not None:
+            yield f"asking ZooKeeper at {where.connect_string} for the cluster at {where.cluster_root}"
+
+    def status(node: Node) -> str:
+        return f"serving {node.ready_info.directory} at {node.addresses.host}:{node.addresses.port}"
+
+    return Kind(
+        "node",
+        READY,
+        lambda options: options.node,
+        lambda options, log: Node.start(options.node, log=log, version=__version__),
+        lambda node, options: node.reload(options.node),
+        status,
+        before,
+    )
+
+
+def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown[Node], LineStream]:
     """How the node shows itself, and the stream of its log, which must not tear a live table apart."""
-    from waltzctl.node_process import Shown
+    from waltzctl.foreground import Shown
 
     table = live and console.format is Format.TABLE and on_terminal(console.stream) and not console.quiet
     if table:
         return _live_table(console, stack)
     if live:
-        return Shown(_ready(console), lambda shown: console.emit(shown, flush=True), LIVE_SECONDS_ELSEWHERE), sys.stderr
+        from waltzctl.live_view import show_live
+
+        def emit(shown: Object) -> None:
+            console.emit(shown, flush=True)
+
+        return Shown(_ready(console), lambda node: show_live(node, emit, LIVE_SECONDS_ELSEWHERE)), sys.stderr
     return Shown(_ready(console)), sys.stderr
 
 
@@ -244,14 +274,15 @@ def _ready(console: Console) -> Callable[[Object, Node], None]:
     return show
 
 
-def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown, LineStream]:
+def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown[Node], LineStream]:
     """A table that is drawn again and again; log lines appear above it."""
     import rich.console
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    from waltzctl.node_process import Shown
+    from waltzctl.foreground import Shown
+    from waltzctl.live_view import show_live
     from waltzctl.render.serving import AboveLive, live_table, screen
 
     drawn = rich.console.Console(file=console.stream, no_color=not wants_colour(console.stream), highlight=False)
@@ -266,5 +297,5 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown, L
     def update(shown: Object) -> None:
         view.update(Group(Text("\n".join(heading)), live_table(shown)), refresh=True)
 
-    shown = Shown(ready, update, LIVE_SECONDS, abandon=lambda: drawn.show_cursor(True))
+    shown = Shown(ready, lambda node: show_live(node, update, LIVE_SECONDS), abandon=lambda: drawn.show_cursor(True))
     return shown, AboveLive(drawn) if on_terminal(sys.stderr) else sys.stderr

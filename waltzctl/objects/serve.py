@@ -1,15 +1,25 @@
-"""What ``serve`` shows: that the node is ready, how it does, what it is configured to do, and the lines of its log."""
+"""What ``serve`` and ``log-server`` show: that they are ready, how they do, their settings, and the lines of their logs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.columns.column import Column, ColumnKind, Columns, Object, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column import (
+    ABSENT,
+    Column,
+    ColumnKind,
+    Columns,
+    Object,
+    ObjectType,
+    listed,
+    or_null,
+    struct,
+)
 from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64, KEY, PATH, TEXT, TIME, one_of
 from waltzctl.objects.command_kinds import MILLISECONDS, PORT, RATE
 
@@ -23,9 +33,21 @@ def _process(_info: Any) -> int:
     return os.getpid()
 
 
+def _of_one(path: str) -> Callable[[Any], Any]:
+    """Reads what a node has and a log server has not, or the other way round."""
+
+    def read(info: Any) -> Any:
+        found = info
+        for name in path.split("."):
+            found = getattr(found, name, ABSENT)
+        return found
+
+    return read
+
+
 READY = ObjectType(
     name="ready",
-    meaning="A node that answers at all its ports (serve; also what --ready-file holds).",
+    meaning="A node or a log server that answers at all its ports (serve, log-server; also what --ready-file holds).",
     columns=(
         Column("pid", COUNT, "the process", read=_process),
         Column(
@@ -34,13 +56,17 @@ READY = ObjectType(
             "the address that was bound",
             read=attrgetter("addresses.host"),
         ),
-        Column("port", PORT, "the data port", read=attrgetter("addresses.port")),
-        Column("admin_port", PORT, "the admin port", read=attrgetter("addresses.admin_port")),
+        Column(
+            "port", PORT, "the data port of a node, the client port of a log server", read=attrgetter("addresses.port")
+        ),
+        Column("admin_port", PORT, "the admin port of a node", read=_of_one("addresses.admin_port"), optional=True),
         Column("http_port", or_null(PORT), "the HTTP port; null when off", read=attrgetter("addresses.http_port")),
-        Column("tls", BOOLEAN, "whether data and admin port speak TLS"),
+        Column("tls", BOOLEAN, "whether the ports, but for HTTP, speak TLS"),
         Column("cluster_key", KEY, "the cluster's key"),
         Column("num_partitions", COUNT32, "how many partitions the cluster has"),
-        Column("directory", PATH, "the storage directory"),
+        Column("directory", PATH, "the storage directory of a node", read=_of_one("directory"), optional=True),
+        Column("server_id", COUNT, "a log server's id in its cluster", read=_of_one("server_id"), optional=True),
+        Column("metadata", TEXT, "where a log server's metadata is", read=_of_one("metadata"), optional=True),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What a person reads of a node that serves: that it is ready, and how it does."""
+"""What a person reads of a node or a log server: that it is ready, and how it does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from waltzctl.engine.node.node import ReadyInfo
     from waltzctl.engine.node.node_settings import NodeOptions
+    from waltzctl.engine.server.server_settings import ServerOptions
 
 
 def screen(ready: Object, info: ReadyInfo, options: NodeOptions, *, version: str) -> list[str]:
@@ -39,7 +40,23 @@ def screen(ready: Object, info: ReadyInfo, options: NodeOptions, *, version: str
     return [printable(line) for line in lines]
 
 
-def _protection(options: NodeOptions) -> str:
+def server_screen(ready: Object, options: ServerOptions, *, version: str) -> list[str]:
+    """What a person reads when a log server is ready."""
+    host = ready["host"]
+    place = f"[{host}]" if ":" in host else host
+    http = ready["http_port"]
+    lines = [
+        f"waltzctl {version} serves as log server {ready['server_id']}   (process {ready['pid']})",
+        f"  metadata     {ready['metadata']}",
+        f"  cluster key  {ready['cluster_key']}   ({ready['num_partitions']} partitions)",
+        f"  client port  {place}:{ready['port']}   {_protection(options)}",
+        "  HTTP port    off" if http is None else f"  HTTP port    http://{place}:{http}/health, /metrics, /ping",
+        "Ctrl-C stops; its partitions go to the other servers at once. A second one ends the process.",
+    ]
+    return [printable(line) for line in lines]
+
+
+def _protection(options: NodeOptions | ServerOptions) -> str:
     if options.plaintext:
         return "plaintext"
     tls = options.tls

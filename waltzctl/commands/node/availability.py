@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from waltzctl.change_procedure import NODE_SAFETY
 from waltzctl.commands.node.target import NodeTarget, WantedPartitions, change_partitions, wanted_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual
-from waltzctl.node_change import NODE_SAFETY
 from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption
 from waltzctl.repair_procedure import Switches
 

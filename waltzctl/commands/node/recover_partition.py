@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from waltzctl.change_procedure import NODE_SAFETY
 from waltzctl.commands.node.target import NodeTarget
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.node_change import NODE_SAFETY
 from waltzctl.options import (
     DryRunOption,
     FormatOption,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl.change_procedure import NODE_SAFETY
 from waltzctl.commands.node.target import NodeTarget, change_partitions
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.node_change import NODE_SAFETY
 from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption, parsed, path_of
 from waltzctl.repair_procedure import Switches
 from waltzctl.values import parse_duration

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from waltzctl.change_procedure import Changed, change
 from waltzctl.connection_options import Connecting, run_async
 from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.exit_status import ExitStatus
-from waltzctl.node_change import Changed, change
 from waltzctl.options import partitions_of
 from waltzctl.values import format_ranges
 
@@ -114,6 +114,7 @@ def change_partitions(
 ) -> ExitStatus:
     """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
     from waltzctl.engine.client.change_plan import apply_plan
+    from waltzctl.objects.node import node_plan_object
 
     reach = target.reach(console)
 
@@ -128,4 +129,4 @@ def change_partitions(
         noun = "Partition" if len(touched) == 1 else "Partitions"
         return Changed(f"{noun} {format_ranges(touched)} of {target.admin} {done}.")
 
-    return change(console, switches, make, apply)
+    return change(console, switches, make, apply, node_plan_object)

@@ -1,11 +1,14 @@
-"""The way every change of a node goes: plan, show, confirm, apply, report; as `waltzctl.repair_procedure` does it for files."""
+"""The way every change of what runs goes, a node or the cluster: plan, show, confirm, apply, report.
+
+`waltzctl.repair_procedure` is the same for files, which can be undone.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from waltzctl.connection_options import run_async
 from waltzctl.console import Console
@@ -16,7 +19,6 @@ from waltzctl.repair_procedure import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.columns.column import Object
     from waltzctl.engine.findings import Finding
 
@@ -34,6 +36,18 @@ class Changed:
         return ExitStatus.DAMAGED if self.findings else ExitStatus.CLEAN
 
 
+CLUSTER_SAFETY = Section(
+    "SAFETY",
+    (
+        (
+            "What changes the metadata shows its plan first. On a terminal it is done after the partition's number, or yes, has"
+            " been typed; elsewhere it needs --yes. --dry-run shows the plan and writes nothing, not even a lock. A change is one"
+            " transaction: it is made whole or not at all, and not if the metadata has changed by the time of the confirmation"
+            " (13). What would leave fewer than a quorum of a partition's last replicas is refused (13)."
+        ),
+    ),
+)
+
 NODE_SAFETY = Section(
     "SAFETY",
     (
@@ -47,27 +61,54 @@ NODE_SAFETY = Section(
 )
 
 
+class Step(Protocol):
+    """One step of a plan."""
+
+    @property
+    def partition(self) -> int | None:
+        """What it touches."""
+
+    @property
+    def loses_data(self) -> bool:
+        """Whether something is lost by it."""
+
+
+class ChangePlan(Protocol):
+    """What is to be changed."""
+
+    @property
+    def hash(self) -> str:
+        """Another one where the plan is another."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """In the order in which they are done."""
+
+
+P = TypeVar("P", bound=ChangePlan)
+
+
 def change(
     console: Console,
     switches: Switches,
-    make: Callable[[], Awaitable[NodePlan]],
-    apply: Callable[[NodePlan], Awaitable[Changed]],
+    make: Callable[[], Awaitable[P]],
+    apply: Callable[[P], Awaitable[Changed]],
+    shown_as: Callable[[P], Object],
 ) -> ExitStatus:
     """Plan with `make`, and where that is wanted and agreed, `apply`.
 
     Both open their own connections, so that none stands idle while a person thinks.  Raises RefusedError where nobody agreed,
     StalePlanError, and what the two raise.
     """
-    from waltzctl.objects.node import node_plan_object
 
-    async def plan_now() -> NodePlan:
+    async def plan_now() -> P:
         return await make()
 
     async def apply_now() -> Changed:
         return await apply(plan)
 
     plan = run_async(plan_now())
-    shown = node_plan_object(plan)
+    shown = shown_as(plan)
     console.detail(f"plan {plan.hash}: {in_words(plan)}")
     if switches.dry_run:
         console.emit(shown, flush=True)
@@ -81,7 +122,7 @@ def change(
         if console.for_people and not console.quiet:
             console.emit(shown, flush=True)
     else:
-        _ask(console, shown, {step.partition for step in plan.steps})
+        _ask(console, shown, {step.partition for step in plan.steps if step.partition is not None})
     changed = run_async(apply_now())
     _report(console, plan, changed)
     if changed.findings:
@@ -99,7 +140,7 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
     confirm(partitions)
 
 
-def _report(console: Console, plan: NodePlan, changed: Changed | None) -> None:
+def _report(console: Console, plan: ChangePlan, changed: Changed | None) -> None:
     from waltzctl.objects.repair import result_object
 
     status = ExitStatus.CLEAN if changed is None else changed.status
@@ -117,7 +158,7 @@ def _report(console: Console, plan: NodePlan, changed: Changed | None) -> None:
     console.emit(shown, flush=True)
 
 
-def in_words(plan: NodePlan) -> str:
+def in_words(plan: ChangePlan) -> str:
     """A plan as a sentence."""
     losing = sum(step.loses_data for step in plan.steps)
     if not plan.steps:

@@ -1,4 +1,6 @@
-"""The life of ``waltzctl serve``: from the configuration to a node that answers, through signals, to its end.
+"""The life of a process that serves in the foreground: from its configuration to ports that answer, through signals, to its end.
+
+A storage node (``waltzctl serve``) and a log server (``waltzctl log-server``) are two; `Service` knows of them what they share.
 
 Signals: SIGTERM and SIGINT stop accepting, let everything that was read be executed and answered, and close; a second one ends
 the process at once, which loses nothing that was acknowledged.  SIGHUP reads the configuration anew.
@@ -10,29 +12,28 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from waltzctl import __version__
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import NodeLog
 from waltzctl.engine.net.notify import Notifier
-from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.engine.node.node import Node
-from waltzctl.engine.node.node_settings import NodeOptions, ServeOptions
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.exit_status import ExitStatus
-from waltzctl.objects.serve import READY, live_object
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
 
 if TYPE_CHECKING:
-    from waltzctl.engine.columns.column import Object
+    from waltzctl.engine.columns.column import Object, ObjectType
+    from waltzctl.engine.net.metrics import NamedMetric
+    from waltzctl.engine.net.monitoring_options import GraphiteOptions, LogOptions
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread gives the interpreter away; the default of 5 ms is what an answer would wait for a worker."""
@@ -42,64 +43,145 @@ frames of many megabytes leave behind, torn to pieces, for every thread of its o
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Where the node shows itself: once when it is ready, and with `live` every `interval` seconds.
+class PortOptions(Protocol):
+    """What the options of everything that serves say alike."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+
+    @property
+    def plaintext(self) -> bool:
+        """Whether without TLS."""
+
+    @property
+    def tls(self) -> TlsOptions:
+        """Its certificate, and whom it trusts."""
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether other machines may reach it."""
+
+    @property
+    def graphite(self) -> GraphiteOptions | None:
+        """Where its metrics are sent."""
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long a stop may take."""
+
+
+class ProcessOptions(Protocol):
+    """What the options of a process say beside those of what serves."""
+
+    @property
+    def log(self) -> LogOptions:
+        """How it logs."""
+
+    def check(self) -> None:
+        """Raise InvalidRequestError or RefusedError."""
+
+
+class Metrics(Protocol):
+    """A look at metrics."""
+
+    def metrics(self) -> Iterable[NamedMetric]:
+        """All of them."""
+
+
+class Serving(Protocol):
+    """What serves: a node, a log server."""
+
+    @property
+    def ready_info(self) -> Any:
+        """What there is to say of it."""
+
+    def read(self) -> Metrics:
+        """Its metrics; may block."""
+
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        """Stop it."""
+
+
+Options = TypeVar("Options", bound=ProcessOptions)
+S = TypeVar("S", bound=Serving)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Options, S]):
+    """A kind of process.
+
+    `name`: for people.  `ports`: its options that say where and how it listens.  `start`: starts it.  `reload`: puts new options
+    into force.  `status`: what it is doing, for the service manager.  `before`: what is logged before it starts.
+    """
+
+    name: str
+    ready: ObjectType
+    ports: Callable[[Options], PortOptions]
+    start: Callable[[Options, logging.Logger], Awaitable[S]]
+    reload: Callable[[S, Options], Awaitable[object]]
+    status: Callable[[S], str]
+    before: Callable[[Options], Iterable[str]] = lambda _options: ()
+
+
+@dataclass(frozen=True)
+class Shown(Generic[S]):
+    """Where the process shows itself when it is ready; `live`, where it is wanted, from then on.
 
     `abandon` leaves the terminal as it should be when the process ends without further ado.
     """
 
-    ready: Callable[[Object, Node], None]
-    live: Callable[[Object], None] | None = None
-    interval: float = 1.0
+    ready: Callable[[Object, S], None]
+    live: Callable[[S], Coroutine[Any, Any, None]] | None = None
     abandon: Callable[[], object] = lambda: None
 
 
 @dataclass(slots=True)
-class Service:
-    """A node and what surrounds it in this process.  `read_again` gives the configuration as it is now."""
+class Service(Generic[Options, S]):
+    """What serves, and what surrounds it in this process.  `read_again` gives the configuration as it is now."""
 
-    configuration: Configuration[ServeOptions]
-    read_again: Callable[[], Configuration[ServeOptions]]
+    kind: Kind[Options, S]
+    configuration: Configuration[Options]
+    read_again: Callable[[], Configuration[Options]]
     log: NodeLog
     notifier: Notifier
-    shown: Shown
+    shown: Shown[S]
     ready_file: ReadyFile | None = None
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _reload: asyncio.Event = field(default_factory=asyncio.Event)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
+    @property
+    def _ports(self) -> PortOptions:
+        return self.kind.ports(self.configuration.options)
+
     async def run(self) -> ExitStatus:
-        """Serve until a signal says otherwise.  Raises what `Node.start` and `Node.stop` raise."""
+        """Serve until a signal says otherwise.  Raises what starting and stopping raise."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         if self.ready_file is not None:
             self.ready_file.remove_stale()
-        node = await self._start()
-        if node is None:
-            self.log.logger.info("stopped before the node was ready")
+        serving = await self._start()
+        if serving is None:
+            self.log.logger.info("stopped before the %s was ready", self.kind.name)
             return ExitStatus.CLEAN
         try:
-            self._announce(node)
-            self._run_beside(node)
+            self._announce(serving)
+            self._run_beside(serving)
             await self._asked.wait()
         finally:
-            await self._stop(node)
+            await self._stop(serving)
         return ExitStatus.CLEAN
 
-    async def _start(self) -> Node | None:
-        """A node that serves; None when a signal came first."""
-        options = self.configuration.options.node
-        for note in (*self.configuration.notes, *warnings_of(options)):
+    async def _start(self) -> S | None:
+        """It serves; None when a signal came first."""
+        for note in (*self.configuration.notes, *warnings_of(self._ports)):
             self.log.logger.warning("%s", note)
-        if options.zookeeper is not None:
-            where = options.zookeeper
-            self.log.logger.info(
-                "asking ZooKeeper at %s for the cluster at %s", where.connect_string, where.cluster_root
-            )
-        starting = asyncio.ensure_future(Node.start(options, log=self.log.logger, version=__version__))
+        for line in self.kind.before(self.configuration.options):
+            self.log.logger.info("%s", line)
+        starting = asyncio.ensure_future(self.kind.start(self.configuration.options, self.log.logger))
         asked = asyncio.ensure_future(self._asked.wait())
         await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
@@ -110,34 +192,30 @@ class Service:
         asked.cancel()
         return await starting
 
-    def _announce(self, node: Node) -> None:
-        """Everything that waits for the node may come."""
+    def _announce(self, serving: S) -> None:
+        """Everything that waits for it may come."""
         gc.collect()
-        gc.freeze()  # what a start leaves behind lives as long as the node; collections need not look at it again
-        ready = READY.shown(node.ready_info)
+        gc.freeze()  # what a start leaves behind lives as long as the process; collections need not look at it again
+        ready = self.kind.ready.shown(serving.ready_info)
         if self.ready_file is not None:
             self.ready_file.write(ready)
-        self.notifier.ready(self._status(node))
-        self.shown.ready(ready, node)
+        self.notifier.ready(self.kind.status(serving))
+        self.shown.ready(ready, serving)
 
-    def _status(self, node: Node) -> str:
-        where = node.addresses
-        return f"serving {node.ready_info.directory} at {where.host}:{where.port}"
+    # --- beside it ---------------------------------------------------------------------------------------------------
 
-    # --- beside the node ---------------------------------------------------------------------------------------------
-
-    def _run_beside(self, node: Node) -> None:
-        self._begin(self._take_reloads(node), "reloading")
+    def _run_beside(self, serving: S) -> None:
+        self._begin(self._take_reloads(serving), "reloading")
         if self.notifier.watchdog_seconds is not None:
             self._begin(self._stay_alive(self.notifier.watchdog_seconds / 2), "the watchdog")
         if self.shown.live is not None:
-            self._begin(self._show_live(node, self.shown.live), "the live view")
-        graphite = node.options.graphite
+            self._begin(self.shown.live(serving), "the live view")
+        graphite = self._ports.graphite
         if graphite is not None:
             from waltzctl.engine.net.graphite import report_for_ever
 
             self._begin(
-                report_for_ever(graphite, lambda: node.read().metrics(), self.log.logger), "the report to Graphite"
+                report_for_ever(graphite, lambda: serving.read().metrics(), self.log.logger), "the report to Graphite"
             )
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -147,7 +225,7 @@ class Service:
         def ended(done: asyncio.Task[None]) -> None:
             self._background.discard(done)
             if not done.cancelled() and (error := done.exception()) is not None:
-                self.log.logger.error("%s ended; the node serves on: %s", name, error, exc_info=error)
+                self.log.logger.error("%s ended; the %s serves on: %s", name, self.kind.name, error, exc_info=error)
 
         task.add_done_callback(ended)
 
@@ -156,36 +234,23 @@ class Service:
             self.notifier.alive()
             await asyncio.sleep(interval)
 
-    async def _show_live(self, node: Node, show: Callable[[Object], None]) -> None:
-        reading = SingleFlight(node.read, name="the live view")
-        before: dict[int, int] = {}
-        then = asyncio.get_running_loop().time()
-        while True:
-            with contextlib.suppress(OverdueError):  # a stuck disk: what was shown stays
-                found = await reading.result(self.shown.interval * 10)
-                now = asyncio.get_running_loop().time()
-                show(live_object(found, node.connections(), before, now - then))
-                before = {one.partition: one.metrics.append.count for one in found.partitions}
-                then = now
-            await asyncio.sleep(self.shown.interval)
-
     # --- reload ------------------------------------------------------------------------------------------------------
 
-    async def _take_reloads(self, node: Node) -> None:
+    async def _take_reloads(self, serving: S) -> None:
         while True:
             await self._reload.wait()
             self._reload.clear()
             self.notifier.reloading()
             try:
-                await self._reload_once(node)
+                await self._reload_once(serving)
             except (WaltzError, OSError) as error:
                 self.log.logger.error("the configuration stays as it was: %s", error)
-            self.notifier.ready(self._status(node))
+            self.notifier.ready(self.kind.status(serving))
 
-    async def _reload_once(self, node: Node) -> None:
+    async def _reload_once(self, serving: S) -> None:
         anew = await asyncio.to_thread(self.read_again)
         reload = self.configuration.reload(anew)
-        await node.reload(reload.configuration.options.node)
+        await self.kind.reload(serving, reload.configuration.options)
         self.configuration = reload.configuration
         self.log.set_level(self.configuration.options.log.level)
         log = self.log.logger
@@ -214,19 +279,19 @@ class Service:
             sys.stderr.flush()
         os._exit(ExitStatus.INTERRUPTED)
 
-    async def _stop(self, node: Node) -> None:
+    async def _stop(self, serving: S) -> None:
         if self.ready_file is not None:
             self.ready_file.remove()
-        seconds = self.configuration.options.node.drain_seconds
+        seconds = self._ports.drain_seconds
         self.notifier.stopping("answering what was asked, then closing", seconds)
         for task in tuple(self._background):
             task.cancel()
-        await node.stop(seconds)
+        await serving.stop(seconds)
         self.log.logger.info("stopped")
 
 
-def warnings_of(options: NodeOptions) -> tuple[str, ...]:
-    """What somebody who starts a node like this should know."""
+def warnings_of(options: PortOptions) -> tuple[str, ...]:
+    """What somebody who starts a process like this should know."""
     if not options.beyond_loopback:
         return ()
     place = options.host or "all addresses"
@@ -240,7 +305,7 @@ def warnings_of(options: NodeOptions) -> tuple[str, ...]:
 
 
 def prepare_process() -> None:
-    """Settings of this process that a node is better off with."""
+    """Settings of this process that what serves is better off with."""
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -265,7 +330,7 @@ def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None
     return factory
 
 
-def serve(service: Callable[[], Service], *, with_uvloop: bool) -> ExitStatus:
+def serve(service: Callable[[], Service[Options, S]], *, with_uvloop: bool) -> ExitStatus:
     """Run a service to its end in an event loop of its own."""
 
     async def whole() -> ExitStatus:

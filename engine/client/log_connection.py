@@ -1,0 +1,55 @@
+"""A connection to a log server for feeds and appends: answers to calls find who asked, all else goes to its partition.
+
+Source: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from waltzctl.engine.client.client_connection import Connection
+from waltzctl.engine.client.server_client import SERVER_PORT
+from waltzctl.engine.errors import PeerError
+from waltzctl.formats.wire import client as wire
+
+Pushed: TypeAlias = wire.FeedData | wire.FeedSuspended | wire.MountResponse | wire.FlushResponse | wire.LockFailure
+"""What a server sends to the one who mounted a partition."""
+_PUSHED = (wire.FeedData, wire.FeedSuspended, wire.MountResponse, wire.FlushResponse, wire.LockFailure)
+PORT = SERVER_PORT
+
+
+class LogConnection(Connection[wire.ClientMessage]):
+    """Set `pushed` and `lost` as soon as it stands; both are called in the event loop."""
+
+    pushed: Callable[[Pushed], None] | None = None
+    lost: Callable[[PeerError], None] | None = None
+
+    def send(self, message: wire.ClientRequest) -> None:
+        """Send what has no answer of its own.  Raises PeerError on a connection that has ended."""
+        if self._error is not None:
+            raise self._error
+        self._queue(wire.encode(message, self.version))
+
+    def pause(self) -> None:
+        """Read nothing more for now: the server is held up when the connection is full."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _answer(self, message: Any) -> None:
+        if isinstance(message, _PUSHED):
+            if self.pushed is not None:
+                self.pushed(message)
+            return
+        super()._answer(message)
+
+    def _fail(self, error: PeerError) -> None:
+        first = self._error is None
+        super()._fail(error)
+        if first and self.lost is not None:
+            self.lost(error)

@@ -1,0 +1,100 @@
+"""The client of a log server's port for what is about the server: its partitions, its nodes, its preferences.
+
+It mounts nothing and has no client id; appends and feeds are `engine.client.log_client`'s.
+
+Source: release 0.13.2.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.errors import RefusedError
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.hello import WALTZ_CLIENT, WALTZ_SERVER
+
+_NO_CLIENT = -1
+_NO_PARTITION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _NoFailure:
+    """The port has no answer that carries a failure."""
+
+    sequence: int = -1
+
+
+def _decode(body: memoryview, version: int) -> wire.ClientMessage:
+    return wire.decode(bytes(body), version, limits=LIMITS)
+
+
+SERVER_PORT: Port[wire.ClientMessage] = Port(
+    Magic.CLIENT,
+    wire.CLIENT_VERSIONS,
+    WALTZ_CLIENT,
+    WALTZ_SERVER,
+    _decode,
+    _NoFailure,  # type: ignore[arg-type]
+)
+
+
+class ServerClient(NodeClient[wire.ClientMessage]):
+    """A connection to a log server."""
+
+    _port = SERVER_PORT
+
+    async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
+        raise RefusedError(f"{self.address}: a log server does not compare cluster keys")
+
+    async def partitions(self) -> tuple[int, ...]:
+        """The partitions that the server holds, ascending."""
+        request = wire.ServerPartitionsAssignmentRequest(self._request_id())
+        answer = await self._call(request, wire.ServerPartitionsAssignmentResponse, "its partitions")
+        return tuple(sorted(answer.partitions))
+
+    async def connectivity(self) -> tuple[tuple[str, bool], ...]:
+        """The storage nodes of its partitions, and whether each answers the server."""
+        request = wire.CheckStorageConnectivityRequest(self._request_id())
+        answer = await self._call(request, wire.CheckStorageConnectivityResponse, "its storage nodes")
+        return tuple(sorted(answer.nodes))
+
+    async def health(self) -> tuple[tuple[int, bool], ...]:
+        """Its partitions, and whether each has a session."""
+        request = wire.ServerPartitionsHealthRequest(self._request_id())
+        return tuple(sorted((await self._call(request, wire.ServerPartitionsHealthResponse, "its health")).partitions))
+
+    async def high_water_mark(self, partition: int) -> int:
+        """The last committed transaction of a partition that it serves; -1: none.  One that it does not is not answered."""
+        request = wire.HighWaterMarkRequest(self._request_id(partition))
+        answer = await self._call(request, wire.HighWaterMarkResponse, f"high-water mark of partition {partition}")
+        return answer.transaction_id
+
+    async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
+        """Let it prefer these partitions, or no longer.  Raises RefusedError where it does not."""
+        number, wanted = self._request_id(), tuple(partitions)
+        what = "preferred partitions"
+        if preferred:
+            add = wire.AddPreferredPartitionRequest(number, wanted)
+            done = (await self._call(add, wire.AddPreferredPartitionResponse, what)).done
+        else:
+            remove = wire.RemovePreferredPartitionRequest(number, wanted)
+            done = (await self._call(remove, wire.RemovePreferredPartitionResponse, what)).done
+        if not done:
+            raise RefusedError(f"{self.address}: the server did not change what it prefers; nothing was changed")
+
+    def _request_id(self, partition: int = _NO_PARTITION) -> RequestId:
+        return RequestId(_NO_CLIENT, 0, partition, self._connection.next_sequence())
+
+    async def _call(self, request: wire.ClientRequest, expected: type[A], what: str) -> A:
+        version = self._connection.version
+        try:
+            frame = wire.encode(request, version)
+        except ValueError:
+            raise RefusedError(f"{self.address}: version {version} of the protocol does not tell {what}") from None
+        return await self._connection.call(request.request_id.sequence, frame, expected, what)

@@ -1,0 +1,74 @@
+"""Telling storage nodes what the metadata says that they hold.
+
+The two are kept apart on purpose (a node starts without metadata, and keeps what it has); here they are brought together, each
+node by a plan of its own that names what would be added, and what taken away with the session and marks that go with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from waltzctl.engine.client.addresses import Address, parse_address
+from waltzctl.engine.client.change_plan import NodePlan, NodeStep, apply_plan
+from waltzctl.engine.client.changes import plan_sync
+from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """A plan for each node that answered; `unreachable`: the others, and why."""
+
+    plans: tuple[NodePlan, ...]
+    unreachable: tuple[tuple[str, str], ...]
+
+    @property
+    def hash(self) -> str:
+        """Of all of them."""
+        return hashlib.sha256("".join(plan.hash for plan in self.plans).encode()).hexdigest()
+
+    @property
+    def steps(self) -> tuple[NodeStep, ...]:
+        """Of all of them."""
+        return tuple(step for plan in self.plans for step in plan.steps)
+
+
+def admin_address(node: NodeState) -> Address:
+    """Where a storage node is looked after.  Raises InvalidRequestError for a name that is no address."""
+    address = parse_address(node.node)
+    return address.with_port(address.port + 1 if node.admin_port is None else node.admin_port)
+
+
+async def plan_synchronisation(
+    state: ClusterState, reach: ConnectionFactory, *, only_add: bool, nodes: Collection[str] | None = None
+) -> SyncPlan:
+    """Ask every node, or those named, what it has."""
+    wanted = [node for node in state.nodes if nodes is None or node.node in nodes]
+    found = await asyncio.gather(*(_plan(state, node, reach, only_add) for node in wanted))
+    plans = [one for one in found if isinstance(one, NodePlan)]
+    failed = [(node.node, one) for node, one in zip(wanted, found, strict=True) if isinstance(one, str)]
+    return SyncPlan(tuple(plans), tuple(failed))
+
+
+async def _plan(state: ClusterState, node: NodeState, reach: ConnectionFactory, only_add: bool) -> NodePlan | str:
+    try:
+        address = admin_address(node)
+        async with await reach.admin(
+            address, cluster_key=state.cluster_key, num_partitions=state.num_partitions
+        ) as client:
+            return await plan_sync(client, node.partitions, only_add=only_add)
+    except WaltzError as error:
+        return str(error)
+
+
+async def synchronise(state: ClusterState, agreed: SyncPlan, reach: ConnectionFactory, *, only_add: bool) -> None:
+    """Do what was agreed to, node by node.  Raises StalePlanError where a node has changed, and what the calls raise."""
+    partitions = {admin_address(node): node.partitions for node in state.nodes}
+    for plan in agreed.plans:
+        wanted = partitions[plan.address]
+        async with await reach.admin(plan.address) as client:
+            await apply_plan(client, plan, lambda: plan_sync(client, wanted, only_add=only_add))  # noqa: B023  # awaited here

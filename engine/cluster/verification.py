@@ -1,0 +1,228 @@
+"""Whether a cluster is as its metadata says: the metadata itself, every storage node and every log server, asked.
+
+=======================================  ================================================================================
+asked                                    what must hold
+=======================================  ================================================================================
+the metadata                             every node is in all three maps; every partition has replicas, and one live server
+every storage node, at its admin port    it answers, has the cluster's key, and holds what the metadata gives it
+every log server                         it answers, serves what the assignment gives it, reaches the nodes, has sessions
+every partition                          a quorum of its replicas is at work, and all are in its last session
+=======================================  ================================================================================
+
+Release 0.13.2 counts a quorum over all nodes of the cluster instead of those of the partition, ends at the first partition
+without a replica, and answers 0 whatever it finds.
+
+Everything is asked at the same time, each with the deadline of its connection; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from waltzctl.engine.catalogue import CATALOGUE, Code
+from waltzctl.engine.client.addresses import parse_address
+from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.cluster.synchronisation import admin_address
+from waltzctl.engine.errors import MismatchError, RemoteError, WaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verification import Tally, VerifySummary
+from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, ServerState
+from waltzctl.engine.quorum.vote import quorum_of
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What a storage node said.  `partitions`: those that it holds, each with whether it is at work."""
+
+    node: NodeState
+    partitions: tuple[tuple[int, bool], ...] = ()
+    error: WaltzError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """What a log server said: its partitions, whether each has a session, whether it reaches each storage node.
+
+    `health` is None where the server speaks a version that does not tell.
+    """
+
+    server: ServerState
+    partitions: tuple[int, ...] = ()
+    health: tuple[tuple[int, bool], ...] | None = None
+    connectivity: tuple[tuple[str, bool], ...] = ()
+    error: WaltzError | None = None
+
+
+async def ask_node(state: ClusterState, node: NodeState, reach: ConnectionFactory) -> NodeAnswer:
+    """Ask a storage node."""
+    try:
+        async with await reach.admin(
+            admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
+        ) as client:
+            return NodeAnswer(node, await client.assigned_status())
+    except WaltzError as error:
+        return NodeAnswer(node, error=error)
+
+
+async def ask_server(server: ServerState, reach: ConnectionFactory) -> ServerAnswer:
+    """Ask a log server."""
+    try:
+        async with await reach.server(parse_address(server.endpoint)) as client:
+            partitions = await client.partitions()
+            return ServerAnswer(server, partitions, await client.health(), await client.connectivity())
+    except WaltzError as error:
+        return ServerAnswer(server, error=error)
+
+
+class ClusterVerification:
+    """One look at a cluster.  `findings` asks and yields; `summary` is there afterwards."""
+
+    def __init__(
+        self, state: ClusterState, where: str, reach: ConnectionFactory, partitions: Collection[int] | None = None
+    ) -> None:
+        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these."""
+        self._state, self._where, self._reach = state, where, reach
+        self._wanted = [one.partition for one in state.partitions if partitions is None or one.partition in partitions]
+        self._begun = time.monotonic()
+        self._tally = Tally()
+
+    @property
+    def summary(self) -> VerifySummary:
+        """In numbers, as of verify."""
+        tally = self._tally
+        status = "damaged" if tally.damage else "repairable" if tally.repairable else "clean"
+        elapsed = time.monotonic() - self._begun
+        return VerifySummary(
+            status, status, len(self._wanted), 0, 0, 0, tally.damage, tally.repairable, tally.notes, elapsed, True
+        )
+
+    async def findings(self) -> tuple[Finding, ...]:
+        """Ask everybody; what is wrong."""
+        nodes = asyncio.gather(*(ask_node(self._state, node, self._reach) for node in self._state.nodes))
+        servers = asyncio.gather(*(ask_server(server, self._reach) for server in self._state.servers))
+        answers = await nodes
+        found = (
+            *self._maps(),
+            *(finding for answer in answers for finding in self._node(answer)),
+            *(finding for answer in await servers for finding in self._server(answer)),
+            *self._partitions(answers),
+        )
+        for one in found:
+            self._tally.add(one)
+        return found
+
+    async def connectivity(self) -> tuple[Finding, ...]:
+        """Only whether everybody answers, and whether the servers reach the storage nodes."""
+        nodes = await asyncio.gather(*(ask_node(self._state, node, self._reach) for node in self._state.nodes))
+        servers = await asyncio.gather(*(ask_server(server, self._reach) for server in self._state.servers))
+        failed = [finding for answer in nodes if answer.error is not None for finding in self._node(answer)]
+        unreached = [finding for answer in servers for finding in self._reached(answer)]
+        for one in (*failed, *unreached):
+            self._tally.add(one)
+        return (*failed, *unreached)
+
+    def _finding(self, code: Code, path: str, message: str, partition: int | None = None, remedy: str = "") -> Finding:
+        command = f"waltzctl {remedy} --metadata {shlex.quote(self._where)}" if remedy else None
+        return Finding(code, CATALOGUE[code].severity, path, message, partition, remedy=command)
+
+    # ---- each ----------------------------------------------------------------------------------------------------------
+
+    def _maps(self) -> Iterator[Finding]:
+        for node in self._state.nodes:
+            missing = [
+                name for name, value in (("group", node.group), ("admin port", node.admin_port)) if value is None
+            ]
+            if missing:
+                text = f"storage node {node.node} has no {' and no '.join(missing)}: the maps of the metadata disagree"
+                yield self._finding(Code.CLUSTER_MAPS, node.node, text)
+            beyond = [number for number in node.partitions if not 0 <= number < self._state.num_partitions]
+            if beyond:
+                text = f"storage node {node.node} is given partition {beyond[0]} of {self._state.num_partitions}"
+                yield self._finding(Code.CLUSTER_MAPS, node.node, text)
+
+    def _node(self, answer: NodeAnswer) -> Iterator[Finding]:
+        name = answer.node.node
+        if answer.error is not None:
+            other = isinstance(answer.error, MismatchError) or (
+                isinstance(answer.error, RemoteError) and answer.error.status == "mismatch"
+            )
+            yield self._finding(Code.NODE_KEY if other else Code.NODE_UNREACHABLE, name, str(answer.error))
+            return
+        held = {number for number, _ in answer.partitions}
+        wanted = {*answer.node.partitions}
+        remedy = f"cluster sync --node {name}"
+        for number in sorted((wanted - held) & {*self._wanted}):
+            text = f"the metadata gives it partition {number}, and the node does not hold it"
+            yield self._finding(Code.NODE_DIFFERS, name, text, number, remedy)
+        for number in sorted((held - wanted) & {*self._wanted}):
+            text = f"the node holds partition {number}, and the metadata does not give it to the node"
+            yield self._finding(Code.NODE_DIFFERS, name, text, number, remedy)
+
+    def _reached(self, answer: ServerAnswer) -> Iterator[Finding]:
+        name = answer.server.endpoint
+        if answer.error is not None:
+            yield self._finding(Code.SERVER_UNREACHABLE, name, str(answer.error))
+        for node, reached in answer.connectivity:
+            if not reached:
+                text = f"server {answer.server.server_id} does not reach storage node {node}"
+                yield self._finding(Code.NODE_UNREACHABLE, node, text)
+
+    def _server(self, answer: ServerAnswer) -> Iterator[Finding]:
+        yield from self._reached(answer)
+        if answer.error is not None:
+            return
+        name, number = answer.server.endpoint, answer.server.server_id
+        given = {one.partition for one in answer.server.partitions}
+        for partition in sorted((given ^ {*answer.partitions}) & {*self._wanted}):
+            said = "and it does not serve it" if partition in given else "and it serves it all the same"
+            which = "gives" if partition in given else "does not give"
+            text = f"the assignment {which} partition {partition} to server {number}, {said}"
+            yield self._finding(Code.SERVER_DIFFERS, name, text, partition)
+        for partition, healthy in answer.health or ():
+            if not healthy and partition in self._wanted:
+                text = f"server {number} has no session for it: nothing can be appended; its /health says whom it waits for"
+                yield self._finding(Code.PARTITION_UNHEALTHY, name, text, partition)
+
+    def _partitions(self, answers: Collection[NodeAnswer]) -> Iterator[Finding]:
+        at_work: dict[int, set[str]] = {}
+        for answer in answers:
+            for number, available in answer.partitions:
+                if available:
+                    at_work.setdefault(number, set()).add(answer.node.node)
+        owners: dict[int, list[int]] = {}
+        for server in self._state.servers:
+            for one in server.partitions:
+                owners.setdefault(one.partition, []).append(server.server_id)
+        for number in self._wanted:
+            serving = owners.get(number, [])
+            if len(serving) != 1:
+                text = "no live server has it" if not serving else f"servers {', '.join(map(str, serving))} have it"
+                yield self._finding(Code.PARTITION_WITHOUT_SERVER, self._where, text, number)
+            yield from self._replicas(number, at_work.get(number, set()))
+
+    def _replicas(self, number: int, at_work: set[str]) -> Iterator[Finding]:
+        assigned = {node.node for node in self._state.nodes_of(number)}
+        if not assigned:
+            text = "no storage node is to hold it"
+            yield self._finding(Code.PARTITION_WITHOUT_REPLICA, self._where, text, number)
+            return
+        wanted, there = quorum_of(len(assigned)), len(at_work & assigned)
+        if there < wanted:
+            absent = ", ".join(sorted(assigned - at_work))
+            text = f"{there} of its {len(assigned)} replicas are at work, and a quorum is {wanted}; missing: {absent}"
+            yield self._finding(Code.QUORUM_MISSING, self._where, text, number)
+        metadata = self._state.partitions[number]
+        current = {
+            one.node
+            for one in metadata.replicas
+            if one.session_id == metadata.session_id and one.closing_high_water_mark is None
+        }
+        if metadata.session_id >= 0 and current != assigned:
+            behind = ", ".join(sorted(assigned - current)) or "none"
+            gone = ", ".join(sorted({one.node for one in metadata.replicas} - assigned))
+            text = f"session {metadata.session_id} is without {behind}" + (f", and still names {gone}" if gone else "")
+            yield self._finding(Code.REPLICA_NOT_IN_SESSION, self._where, text, number)

@@ -1,0 +1,424 @@
+"""Changes of a cluster's metadata that an operator asks for: the cluster, its storage nodes, and who holds which partition.
+
+A change is read, judged and written as one transaction, guarded by the version of every node that it rests on: two at the same
+time never leave maps that disagree (weakness Z1 of release 0.13.2).  The tools of the release hold a lock meanwhile; so do these,
+where the store is one that such tools reach, because theirs write one node after the other.
+
+=================  ==============================================================================================
+change             refused when
+=================  ==============================================================================================
+`create_cluster`   there is one at this root
+`add_node`         one of the maps names the node
+`remove_node`      none does, or it has partitions
+`assign`           a partition is beyond the cluster, the node is not known, or has it already
+`unassign`         the node has it not; or of the replicas that the last session names no quorum would be left, so that
+                   recovery could wait for ever for those that were taken away (weakness V16)
+`auto_assign`      the group has no node, or one that has partitions
+`delete_cluster`   another name is given, or a server or node is at work
+=================  ==============================================================================================
+
+Source: release 0.13.2 (its zookeeper tool).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.metadata.metadata_store import (
+    Change,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExistsError,
+    NodeMissingError,
+    NodeVersionError,
+    Set,
+)
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.formats.control import MAX_PARTITIONS
+from waltzctl.formats.znodes import (
+    ASSIGNMENT_PATH,
+    CLIENT_IDS_PATH,
+    CONNECTION_PATH,
+    GROUP_PATH,
+    IDS_PATH,
+    LOCK_PATH,
+    PARTITION_PATH,
+    SERVER_IDS_PATH,
+    SERVERS_PATH,
+    STORE_PATH,
+    ClusterParameters,
+    IssuedId,
+    NodeAssignment,
+    NodeConnection,
+    NodeConnections,
+    NodeGroup,
+    NodeGroups,
+    NodePartitions,
+    ServerAssignment,
+    StoreParameters,
+)
+
+
+class Action(enum.StrEnum):
+    """What a step does to the metadata."""
+
+    ADD_NODE = "add-node"
+    REMOVE_NODE = "remove-node"
+    ASSIGN = "assign"
+    UNASSIGN = "unassign"
+    DELETE_CLUSTER = "delete-cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStep:
+    """One step; `node` and `partition` are None where it is about all of them."""
+
+    action: Action
+    node: str | None
+    partition: int | None
+    reason: str
+    loses_data: bool = False
+
+
+Steps = tuple[ClusterStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How far a change goes.
+
+    `plan_only`: it is read and judged, and nothing is written, not even a lock.  `agreed`: the steps that somebody agreed to;
+    StalePlanError is raised, and nothing done, where they would be others by now.
+    """
+
+    plan_only: bool = False
+    agreed: Steps | None = None
+
+    def check(self, where: str, steps: Steps) -> None:
+        """Raise StalePlanError where these are not the steps that were agreed to."""
+        if self.agreed is not None and steps != self.agreed:
+            raise StalePlanError(
+                f"{where}: the metadata has changed since the plan was made; nothing was done",
+                advice="look at it again",
+            )
+
+
+PLAN_ONLY, APPLY = Mode(plan_only=True), Mode()
+LOCK_SECONDS = 10.0
+"""How long to wait for a tool that holds the lock."""
+_ATTEMPTS = 20
+_DELETED_AT_ONCE = 500
+
+
+async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int, cluster_key: uuid.UUID) -> None:
+    """Make a cluster without storage nodes.  Raises RefusedError when there is one, InvalidRequestError."""
+    if not 0 < num_partitions <= MAX_PARTITIONS:
+        raise InvalidRequestError(f"{num_partitions} partitions; a cluster has 1 to {MAX_PARTITIONS}")
+    await refuse_where_something_is(store)
+    await store.create_root()
+    data, state = await store.get("")
+    if data:
+        await refuse_where_something_is(store)
+    none_issued = IssuedId(0).encode()
+    with contextlib.suppress(NodeExistsError, NodeVersionError):
+        await store.commit(
+            (
+                Set("", ClusterParameters(name, num_partitions).encode(), state.version),
+                Create(SERVERS_PATH, ServerAssignment(-1, 0, ()).encode()),
+                Create(IDS_PATH),
+                Create(CLIENT_IDS_PATH, none_issued),
+                Create(SERVER_IDS_PATH, none_issued),
+                Create(STORE_PATH, StoreParameters(cluster_key, num_partitions).encode()),
+                Create(PARTITION_PATH),
+                Create(GROUP_PATH, NodeGroups(()).encode()),
+                Create(ASSIGNMENT_PATH, NodeAssignment(()).encode()),
+                Create(CONNECTION_PATH, NodeConnections(()).encode()),
+            )
+        )
+        return
+    raise RefusedError(f"{store.where}: somebody else made a cluster there at the same moment")
+
+
+async def refuse_where_something_is(store: MetadataStore) -> None:
+    """Raise RefusedError unless the root is not there, or empty."""
+    if await store.exists("") is not None and ((await store.get(""))[0] or await store.children("")):
+        raise RefusedError(
+            f"{store.where}: there is something already; nothing was changed",
+            advice="choose another root, or look at it with waltzctl cluster show",
+        )
+
+
+async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode: Mode = APPLY) -> Steps:
+    """Delete the root and everything below it.  Raises RefusedError where it is called otherwise, or somebody is at work."""
+    parameters, _ = await read_payload(store, "", ClusterParameters)
+    if name is not None and parameters.name != name:
+        raise RefusedError(
+            f"{store.where}: the cluster is called {parameters.name!r}, not {name!r}; nothing was changed"
+        )
+    paths = await _tree(store, "")
+    for path in paths:
+        state = await store.exists(path)
+        if state is not None and state.ephemeral:
+            raise RefusedError(
+                f"{store.where}: {path} belongs to a process that is at work; nothing was changed",
+                advice="stop the log servers first",
+            )
+    what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(paths)} nodes of metadata"
+    reason = f"{what}; without them nobody knows which replicas are up to date"
+    steps = (ClusterStep(Action.DELETE_CLUSTER, None, None, reason, loses_data=True),)
+    mode.check(store.where, steps)
+    if not mode.plan_only:
+        below = [path for path in paths if path]
+        for first in range(0, len(below), _DELETED_AT_ONCE):
+            await store.commit([Delete(path) for path in below[first : first + _DELETED_AT_ONCE]])
+        await store.delete("")
+    return steps
+
+
+async def _tree(store: MetadataStore, path: str) -> list[str]:
+    """A node and all below it, children before parents."""
+    found = []
+    for name in await store.children(path):
+        found += await _tree(store, f"{path}/{name}".lstrip("/"))
+    return [*found, path]
+
+
+async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: int, mode: Mode = APPLY) -> Steps:
+    """Name a storage node, with no partition.  Raises RefusedError when it is known."""
+
+    def change(maps: _Maps) -> None:
+        if node in maps.nodes:
+            raise RefusedError(f"{store.where}: storage node {node} is in the cluster already; nothing was changed")
+        maps.groups[node], maps.assignment[node], maps.ports[node] = group, (), admin_port
+
+    return await _change(store, change, mode)
+
+
+async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) -> Steps:
+    """Forget a storage node.  Raises RefusedError when it is not known, or has partitions."""
+
+    def change(maps: _Maps) -> None:
+        _known(store, maps, node)
+        if maps.assignment.get(node):
+            raise RefusedError(
+                f"{store.where}: storage node {node} has {len(maps.assignment[node])} partitions; nothing was changed",
+                advice=f"take them away first: waltzctl cluster unassign {node} --partition ...",
+            )
+        for one in (maps.groups, maps.assignment, maps.ports):
+            one.pop(node, None)
+
+    return await _change(store, change, mode)
+
+
+async def assign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
+    """Give partitions to a storage node.  Raises RefusedError, InvalidRequestError for a partition beyond the cluster."""
+    await _check_numbers(store, partitions)
+
+    def change(maps: _Maps) -> None:
+        _known(store, maps, node)
+        held = maps.assignment.get(node, ())
+        if twice := sorted({*held} & {*partitions}):
+            raise RefusedError(
+                f"{store.where}: storage node {node} has partition {twice[0]} already; nothing was changed"
+            )
+        maps.assignment[node] = tuple(sorted({*held, *partitions}))
+
+    return await _change(store, change, mode)
+
+
+async def unassign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
+    """Take partitions from a storage node.  Raises RefusedError; see the module."""
+    await _check_numbers(store, partitions)
+
+    def change(maps: _Maps) -> None:
+        _known(store, maps, node)
+        held = maps.assignment.get(node, ())
+        if missing := sorted({*partitions} - {*held}):
+            raise RefusedError(
+                f"{store.where}: storage node {node} does not have partition {missing[0]}; nothing was changed"
+            )
+        maps.assignment[node] = tuple(one for one in held if one not in partitions)
+        for partition in sorted(partitions):
+            left = {one for one, numbers in maps.assignment.items() if partition in numbers}
+            if last := maps.last_replicas[partition]:
+                refuse_without_quorum(partition, last, left)
+
+    return await _change(store, change, mode, sessions_of=partitions)
+
+
+def refuse_without_quorum(partition: int, last: Collection[str], left: Collection[str]) -> None:
+    """Raise RefusedError when of a partition's last replicas fewer than a quorum would be left."""
+    stay, wanted = len({*last} & {*left}), quorum_of(len(last))
+    if stay < wanted:
+        names = ", ".join(sorted({*last} - {*left}))
+        raise RefusedError(
+            f"partition {partition}: its last session had {len(last)} replicas, of which recovery needs {wanted}, and {stay}"
+            f" would be left without {names}; nothing was changed",
+            advice="let the log server open a session over the replicas that are to stay, then take the next one away",
+        )
+
+
+async def auto_assign(store: MetadataStore, group: int, *, mode: Mode = APPLY) -> Steps:
+    """Deal all partitions to the nodes of a group, one replica of each.  Raises RefusedError."""
+    parameters = await store_parameters(store)
+
+    def change(maps: _Maps) -> None:
+        nodes = sorted(node for node, number in maps.groups.items() if number == group)
+        if not nodes:
+            raise RefusedError(f"{store.where}: no storage node is in group {group}; nothing was changed")
+        if busy := [node for node in nodes if maps.assignment.get(node)]:
+            raise RefusedError(
+                f"{store.where}: storage node {busy[0]} of group {group} has partitions; nothing was changed",
+                advice="use waltzctl cluster assign",
+            )
+        for place, node in enumerate(nodes):
+            maps.assignment[node] = tuple(range(place, parameters.num_partitions, len(nodes)))
+
+    return await _change(store, change, mode)
+
+
+# ---- the maps of nodes -------------------------------------------------------------------------------------------------
+
+
+class _Maps:
+    """The three maps, as they were read; a change edits them, and they are written where they differ."""
+
+    def __init__(
+        self,
+        groups: tuple[NodeGroups, int],
+        assignment: tuple[NodeAssignment, int],
+        connections: tuple[NodeConnections, int],
+    ) -> None:
+        self.groups = {one.node: one.group for one in groups[0].nodes}
+        self.assignment = {one.node: one.partitions for one in assignment[0].nodes}
+        self.ports = {one.node: one.admin_port for one in connections[0].nodes}
+        self.last_replicas: dict[int, frozenset[str]] = {}
+        """Of the partitions that the change asks about: the nodes of the last session's replicas."""
+        self._read = (groups, assignment, connections)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Every node that one of them names."""
+        return frozenset((*self.groups, *self.assignment, *self.ports))
+
+    def steps(self) -> Iterator[ClusterStep]:
+        """What was changed."""
+        (groups, _), (assignment, _), (connections, _) = self._read
+        before = {one.node: {*one.partitions} for one in assignment.nodes}
+        known = {one.node for one in groups.nodes} | {*before} | {one.node for one in connections.nodes}
+        for node in sorted(self.nodes - known):
+            reason = f"group {self.groups[node]}, admin port {self.ports[node]}; without a partition as yet"
+            yield ClusterStep(Action.ADD_NODE, node, None, reason)
+        for node in sorted(known - self.nodes):
+            yield ClusterStep(Action.REMOVE_NODE, node, None, "it holds no partition")
+        for node in sorted(self.nodes | known):
+            now, then = {*self.assignment.get(node, ())}, before.get(node, set())
+            for partition in sorted(now - then):
+                others = sum(partition in one for one in self.assignment.values()) - 1
+                yield ClusterStep(Action.ASSIGN, node, partition, f"a replica beside {others} others")
+            for partition in sorted(then - now):
+                others = sum(partition in one for one in self.assignment.values())
+                yield ClusterStep(Action.UNASSIGN, node, partition, f"{others} replicas stay; the node keeps its files")
+
+    def changes(self) -> tuple[Change, ...]:
+        """Writes of what differs, and checks of the rest."""
+        groups, assignment, connections = self._read
+        pairs = (
+            (GROUP_PATH, groups, NodeGroups(tuple(NodeGroup(*one) for one in self.groups.items()))),
+            (
+                ASSIGNMENT_PATH,
+                assignment,
+                NodeAssignment(tuple(NodePartitions(*one) for one in self.assignment.items())),
+            ),
+            (CONNECTION_PATH, connections, NodeConnections(tuple(NodeConnection(*one) for one in self.ports.items()))),
+        )
+        return tuple(
+            Check(path, version) if now == before else Set(path, now.encode(), version)
+            for path, (before, version), now in pairs
+        )
+
+
+async def _change(
+    store: MetadataStore, change: Callable[[_Maps], None], mode: Mode, *, sessions_of: Collection[int] = ()
+) -> Steps:
+    """Read the maps, and the sessions of some partitions; change the maps; write them while nothing that was read changed."""
+    if mode.plan_only:
+        maps, _ = await _read(store, sessions_of)
+        change(maps)
+        return tuple(maps.steps())
+    async with _lock(store):
+        for _ in range(_ATTEMPTS):
+            maps, rests_on = await _read(store, sessions_of)
+            change(maps)
+            steps = tuple(maps.steps())
+            mode.check(store.where, steps)
+            with contextlib.suppress(NodeVersionError):
+                await store.commit((*rests_on, *maps.changes()))
+                return steps
+    raise RefusedError(f"{store.where}: others kept writing the assignment; nothing was changed", advice="try again")
+
+
+async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Maps, tuple[Change, ...]]:
+    """The maps, with the last replicas of these partitions, and checks that their sessions are the same still."""
+    groups, first = await read_payload(store, GROUP_PATH, NodeGroups)
+    assignment, second = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment)
+    connections, third = await read_payload(store, CONNECTION_PATH, NodeConnections)
+    maps = _Maps((groups, first.version), (assignment, second.version), (connections, third.version))
+    rests_on = []
+    for partition in sessions_of:
+        metadata, version = await PartitionSessions(store).partition(partition)
+        maps.last_replicas[partition] = frozenset(one.node for one in metadata.replicas)
+        if version >= 0:
+            rests_on.append(Check(f"{PARTITION_PATH}/{partition}", version))
+    return maps, tuple(rests_on)
+
+
+@contextlib.asynccontextmanager
+async def _lock(store: MetadataStore) -> AsyncIterator[None]:
+    """The lock of the release's tools.  Versions protect what is written also where it is lost meanwhile."""
+    gone = asyncio.Event()
+    try:
+        async with asyncio.timeout(LOCK_SECONDS):
+            while True:
+                gone.clear()
+                with contextlib.suppress(NodeExistsError):
+                    await store.create(LOCK_PATH, ephemeral=True)
+                    break
+                if await store.exists(LOCK_PATH, gone.set) is not None:
+                    await gone.wait()
+    except TimeoutError:
+        raise DeadlineError(
+            store.where,
+            f"another tool holds {LOCK_PATH} for {LOCK_SECONDS:g} s",
+            advice="wait for it; the lock of one that died goes with its session",
+        ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NodeMissingError):
+            await store.delete(LOCK_PATH)
+
+
+def _known(store: MetadataStore, maps: _Maps, node: str) -> None:
+    if node not in maps.nodes:
+        raise RefusedError(
+            f"{store.where}: there is no storage node {node}; nothing was changed",
+            advice="its name is HOST:PORT of the data port, as waltzctl cluster show has it",
+        )
+
+
+async def _check_numbers(store: MetadataStore, partitions: Collection[int]) -> None:
+    number = (await store_parameters(store)).num_partitions
+    if not partitions:
+        raise InvalidRequestError("no partition was named")
+    if beyond := sorted(one for one in partitions if not 0 <= one < number):
+        raise InvalidRequestError(f"partition {beyond[0]} does not exist: they are 0 to {number - 1}")

@@ -1,0 +1,147 @@
+"""All that a cluster's metadata says, as one value.
+
+Maps that disagree (a node with partitions and no group, which an interrupted tool of the release leaves) are shown as they are:
+what is not said is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+from waltzctl.engine.metadata.membership import read_servers
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.formats.znodes import (
+    ASSIGNMENT_PATH,
+    CONNECTION_PATH,
+    GROUP_PATH,
+    UNRESOLVED,
+    AssignedPartition,
+    ClusterParameters,
+    NodeAssignment,
+    NodeConnections,
+    NodeGroups,
+    PartitionMetadata,
+)
+
+_AT_ONCE = 64
+"""Partitions whose metadata is asked for at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A storage node, ``host:port`` of its data port.  None: that map does not name it."""
+
+    node: str
+    admin_port: int | None
+    group: int | None
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """A log server that stands among the servers, and what the assignment gives it."""
+
+    server_id: int
+    endpoint: str
+    preferred: tuple[int, ...]
+    partitions: tuple[AssignedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInSession:
+    """A replica as the partition's metadata has it; the mark is None while it is unresolved."""
+
+    node: str
+    session_id: int
+    closing_high_water_mark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition's metadata; generation and session are -1 where no server had it yet."""
+
+    partition: int
+    generation: int
+    session_id: int
+    replicas: tuple[ReplicaInSession, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The whole."""
+
+    name: str
+    cluster_key: uuid.UUID
+    num_partitions: int
+    nodes: tuple[NodeState, ...]
+    servers: tuple[ServerState, ...]
+    partitions: tuple[PartitionState, ...]
+
+    def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
+        """The storage nodes that should hold a partition."""
+        return tuple(one for one in self.nodes if partition in one.partitions)
+
+    def owner_of(self, partition: int) -> ServerState | None:
+        """The live server that the assignment gives a partition to."""
+        for one in self.servers:
+            if any(held.partition == partition for held in one.partitions):
+                return one
+        return None
+
+
+async def read_cluster_state(store: MetadataStore) -> ClusterState:
+    """Read it all.  Raises NotWaltzError, MismatchError, DamageError, PeerError."""
+    parameters, _ = await read_payload(store, "", ClusterParameters)
+    key = (await store_parameters(store)).cluster_key
+    partitions: list[PartitionState] = []
+    sessions = PartitionSessions(store)
+    for first in range(0, parameters.num_partitions, _AT_ONCE):
+        numbers = range(first, min(first + _AT_ONCE, parameters.num_partitions))
+        found = await asyncio.gather(*map(sessions.partition, numbers))
+        partitions += [_partition(number, metadata) for number, (metadata, _) in zip(numbers, found, strict=True)]
+    return ClusterState(
+        parameters.name,
+        key,
+        parameters.num_partitions,
+        await _nodes(store),
+        await _servers(store),
+        tuple(partitions),
+    )
+
+
+def _partition(number: int, metadata: PartitionMetadata) -> PartitionState:
+    replicas = tuple(
+        ReplicaInSession(
+            one.node, one.session_id, None if one.closing_high_water_mark == UNRESOLVED else one.closing_high_water_mark
+        )
+        for one in sorted(metadata.replicas, key=lambda replica: replica.node)
+    )
+    return PartitionState(number, metadata.generation, metadata.session_id, replicas)
+
+
+async def _nodes(store: MetadataStore) -> tuple[NodeState, ...]:
+    groups = {one.node: one.group for one in (await read_payload(store, GROUP_PATH, NodeGroups))[0].nodes}
+    held = {one.node: one.partitions for one in (await read_payload(store, ASSIGNMENT_PATH, NodeAssignment))[0].nodes}
+    connections = (await read_payload(store, CONNECTION_PATH, NodeConnections))[0].nodes
+    ports = {one.node: one.admin_port for one in connections}
+    return tuple(
+        NodeState(name, ports.get(name), groups.get(name), tuple(sorted(held.get(name, ()))))
+        for name in sorted({*groups, *held, *ports})
+    )
+
+
+async def _servers(store: MetadataStore) -> tuple[ServerState, ...]:
+    assignment, _, _, servers = await read_servers(store)
+    owned = {one.server: one.partitions for one in assignment.servers}
+    return tuple(
+        ServerState(
+            one.server,
+            f"{one.host}:{one.port}",
+            one.preferred,
+            tuple(sorted(owned.get(one.server, ()), key=lambda held: held.partition)),
+        )
+        for _, one in sorted(servers, key=lambda each: each[1].server)
+    )

@@ -1,0 +1,77 @@
+"""Where a cluster's metadata is, as ``--metadata`` takes it.
+
+Either ``zk://HOST:PORT,HOST:PORT/ROOT``, or the path of an embedded store's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
+
+SCHEME = "zk://"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLocation:
+    """One of the two.  Made by `parse`."""
+
+    zookeeper: ZooKeeperOptions | None
+    path: Path | None
+
+    @classmethod
+    def parse(
+        cls, text: str, *, session_timeout: float | None = None, connect_timeout: float | None = None
+    ) -> MetadataLocation:
+        """From its text; times in seconds, ZooKeeper's.  Raises InvalidRequestError."""
+        if not text.startswith(SCHEME):
+            if not text or "://" in text:
+                raise InvalidRequestError(
+                    f"metadata {text!r} is not understood", advice="write zk://HOST:2181,HOST:2181/ROOT, or a path"
+                )
+            return cls(None, Path(text))
+        hosts, slash, root = text.removeprefix(SCHEME).partition("/")
+        if not hosts or not root:
+            raise InvalidRequestError(
+                f"metadata {text!r} names no {'root' if hosts else 'host'}",
+                advice="write zk://HOST:2181,HOST:2181/ROOT",
+            )
+        options = ZooKeeperOptions(hosts, slash + root)
+        if session_timeout is not None or connect_timeout is not None:
+            options = ZooKeeperOptions(
+                hosts,
+                slash + root,
+                session_timeout=options.session_timeout if session_timeout is None else session_timeout,
+                connect_timeout=options.connect_timeout if connect_timeout is None else connect_timeout,
+            )
+        options.check()
+        return cls(options, None)
+
+    def __str__(self) -> str:
+        if self.zookeeper is not None:
+            return f"{SCHEME}{self.zookeeper.connect_string}{self.zookeeper.cluster_root}"
+        return str(self.path)
+
+    @contextlib.asynccontextmanager
+    async def open(self, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+        """Connect; `create` makes an embedded store's file where there is none.
+
+        Raises PeerUnreachableError, NotWaltzError.
+        """
+        store: MetadataStore
+        if self.zookeeper is not None:
+            store = await ZooKeeperStore.open(self.zookeeper)
+        else:
+            assert self.path is not None
+            store = await EmbeddedStore.open(self.path, create=create)
+        try:
+            yield store
+        finally:
+            await store.close()

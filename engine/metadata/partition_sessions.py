@@ -1,0 +1,127 @@
+"""The metadata of partitions: who holds replicas, and the session that is in force with the state of each replica in it.
+
+Source: release 0.13.2 (store metadata); what the znodes hold: `formats.znodes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError
+from waltzctl.engine.metadata.metadata_store import (
+    MetadataStore,
+    NodeExistsError,
+    NodeMissingError,
+    NodeVersionError,
+    Watch,
+    ZnodeState,
+)
+from waltzctl.formats.znodes import (
+    ASSIGNMENT_PATH,
+    PARTITION_PATH,
+    STORE_PATH,
+    NodeAssignment,
+    PartitionMetadata,
+    PayloadType,
+    ReplicaState,
+    StoreParameters,
+    ZnodeError,
+    ZnodeVersionError,
+)
+
+_CREATE = "check the metadata's root, and create the cluster first: waltzctl cluster create"
+
+
+async def read_payload(
+    store: MetadataStore, path: str, kind: type[PayloadType], watch: Watch | None = None
+) -> tuple[PayloadType, ZnodeState]:
+    """A node that every cluster has, and its state.
+
+    Raises NotWaltzError (there is none, or it holds nothing), MismatchError (a version that is not known), DamageError.
+    """
+    where = f"{store.where}, node {path or 'of the root'}"
+    try:
+        data, state = await store.get(path, watch)
+    except NodeMissingError:
+        raise NotWaltzError(f"{where}: there is no such node", advice=_CREATE) from None
+    if not data:
+        raise NotWaltzError(f"{where}: holds nothing", advice=_CREATE)
+    return decoded(where, kind, data), state
+
+
+def decoded(where: str, kind: type[PayloadType], data: bytes) -> PayloadType:
+    """A payload.  Raises MismatchError, DamageError, which name `where`."""
+    try:
+        return kind.decode(data)
+    except ZnodeVersionError as error:
+        raise MismatchError(f"{where}: {error}") from None
+    except ZnodeError as error:
+        raise DamageError(f"{where}: {error}", advice="check the root; another program may use this path") from None
+
+
+async def store_parameters(store: MetadataStore) -> StoreParameters:
+    """The cluster's key and number of partitions.  Raises as `read_payload`."""
+    return (await read_payload(store, STORE_PATH, StoreParameters))[0]
+
+
+class PartitionSessions:
+    """What a log server's sessions ask of the metadata; see `engine.server.store_partition.SessionMetadata`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def assigned(self, partition: int) -> tuple[str, ...]:
+        """The storage nodes of a partition, ``host:port``, sorted."""
+        found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
+        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions))
+
+    async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
+        """A partition's metadata and the version of its node, -1 where there is none yet."""
+        path = f"{PARTITION_PATH}/{partition}"
+        try:
+            data, state = await self._store.get(path)
+        except NodeMissingError:
+            return PartitionMetadata(), -1
+        if not data:
+            return PartitionMetadata(), state.version
+        return decoded(f"{self._store.where}, node {path}", PartitionMetadata, data), state.version
+
+    async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+        """Count the session up under this generation; the metadata with the new session in it.
+
+        Raises ConcurrentUpdateError when the stored generation is later.
+        """
+        while True:
+            known, version = await self.partition(partition)
+            if known.generation > generation:
+                raise ConcurrentUpdateError(
+                    f"partition {partition}: it is served under generation {known.generation}, and {generation} is what this"
+                    " server was given"
+                )
+            begun = PartitionMetadata(generation, known.session_id + 1, known.replicas)
+            if await self._write(partition, begun, version):
+                return begun
+
+    async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
+        """Write replica states.  Raises ConcurrentUpdateError when the stored session is another one."""
+        while True:
+            known, version = await self.partition(partition)
+            if known.session_id != session_id:
+                raise ConcurrentUpdateError(
+                    f"partition {partition}: session {known.session_id} has begun behind session {session_id}"
+                )
+            if known.replicas == replicas:
+                return
+            written = PartitionMetadata(known.generation, session_id, replicas)
+            if await self._write(partition, written, version):
+                return
+
+    async def _write(self, partition: int, metadata: PartitionMetadata, version: int) -> bool:
+        path = f"{PARTITION_PATH}/{partition}"
+        with contextlib.suppress(NodeVersionError, NodeExistsError, NodeMissingError):
+            if version < 0:
+                await self._store.create(path, metadata.encode())
+            else:
+                await self._store.set(path, metadata.encode(), version)
+            return True
+        return False

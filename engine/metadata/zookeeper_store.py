@@ -1,0 +1,217 @@
+"""Metadata in ZooKeeper, through kazoo.
+
+The library's calls block and go to threads; every one has a deadline.  What it tells from its own threads is handed to the event
+loop.
+
+A process that cannot reach ZooKeeper is not told by the library when its session is over; it learns that once it gets through
+again.  Release 0.13.2 serves on until then (weakness Z5).  Here the session counts as lost when its timeout has passed without
+contact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.engine.metadata.metadata_store import (
+    ANY_VERSION,
+    Change,
+    Check,
+    Create,
+    Delete,
+    MetadataConflictError,
+    NodeExistsError,
+    NodeMissingError,
+    NodeNotEmptyError,
+    NodeVersionError,
+    Set,
+    Watch,
+    ZnodeState,
+)
+from waltzctl.engine.metadata.zookeeper_connection import connected
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+
+
+class ZooKeeperStore:
+    """A connected store; see `MetadataStore`.  Made by `open`."""
+
+    def __init__(self, client: Any, options: ZooKeeperOptions, stack: contextlib.ExitStack) -> None:
+        self._client, self._options, self._stack = client, options, stack
+        self._root = options.cluster_root.rstrip("/")
+        self._loop = asyncio.get_running_loop()
+        self._lost: asyncio.Future[str] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        client.add_listener(self._state_changed)
+
+    @classmethod
+    async def open(cls, options: ZooKeeperOptions) -> ZooKeeperStore:
+        """Connect.  Raises PeerUnreachableError, InvalidRequestError."""
+        stack = contextlib.ExitStack()
+        client = await asyncio.to_thread(stack.enter_context, connected(options))
+        return cls(client, options, stack)
+
+    @property
+    def where(self) -> str:
+        """As ``--metadata`` takes it."""
+        return f"zk://{self._options.connect_string}{self._options.cluster_root}"
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds; what the ensemble granted."""
+        granted = getattr(self._client, "_session_timeout", None)  # milliseconds; the library has no public name for it
+        return granted / 1000 if granted else self._options.session_timeout
+
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """See `MetadataStore`."""
+        if self._lost.done():
+            self._lost = self._loop.create_future()
+        return self._lost
+
+    # ---- calls ---------------------------------------------------------------------------------------------------------
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}".rstrip("/") or "/"
+
+    def _below(self, path: str) -> str:
+        return path.removeprefix(self._root).lstrip("/")
+
+    async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """One of the library's asynchronous calls, about a node, within the deadline."""
+        from kazoo import exceptions
+
+        def wait() -> Any:
+            return call(*arguments, **named).get(True, self._options.connect_timeout)
+
+        try:
+            return await asyncio.to_thread(wait)
+        except self._client.handler.timeout_exception:
+            what = f"no answer within {self._options.connect_timeout:g} s about node {self._at(path)}"
+            raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
+        except exceptions.KazooException as error:
+            raise self._failure(path, error) from None
+
+    def _failure(self, path: str, error: Exception) -> MetadataConflictError | PeerUnreachableError:
+        from kazoo import exceptions
+
+        kinds: tuple[tuple[type[Exception], type[Any]], ...] = (
+            (exceptions.NoNodeError, NodeMissingError),
+            (exceptions.NodeExistsError, NodeExistsError),
+            (exceptions.BadVersionError, NodeVersionError),
+            (exceptions.NotEmptyError, NodeNotEmptyError),
+        )
+        for theirs, ours in kinds:
+            if isinstance(error, theirs):
+                made = ours(f"ZooKeeper at {self._options.connect_string}", self._at(path))
+                assert isinstance(made, MetadataConflictError)
+                return made
+        what = f"node {self._at(path)}: {type(error).__name__} {error}"
+        return PeerUnreachableError(f"ZooKeeper at {self._options.connect_string}", what.rstrip())
+
+    def _told(self, watch: Watch | None) -> Callable[[Any], None] | None:
+        return None if watch is None else lambda _event: self._in_loop(watch)
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
+        """See `MetadataStore`."""
+        told = self._told(watch)
+        data, stat = await self._call(path, self._client.get_async, self._at(path), watch=told)
+        if told is not None:
+            with contextlib.suppress(NodeMissingError):  # then the first watch has fired
+                await self._call(path, self._client.get_children_async, self._at(path), watch=told)
+        return bytes(data), _state(stat)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
+        """See `MetadataStore`."""
+        stat = await self._call(path, self._client.exists_async, self._at(path), watch=self._told(watch))
+        return None if stat is None else _state(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
+        """See `MetadataStore`."""
+        found = await self._call(path, self._client.get_children_async, self._at(path), watch=self._told(watch))
+        return tuple(sorted(found))
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        """See `MetadataStore`."""
+        made = await self._call(
+            path, self._client.create_async, self._at(path), data, ephemeral=ephemeral, sequence=sequence
+        )
+        return self._below(made)
+
+    async def create_root(self) -> bool:
+        """See `MetadataStore`."""
+        above = self._at("").rpartition("/")[0]
+        if above:
+            await self._call("", self._client.ensure_path_async, above)
+        try:
+            await self._call("", self._client.create_async, self._at(""))
+        except NodeExistsError:
+            return False
+        return True
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
+        """See `MetadataStore`."""
+        return _state(await self._call(path, self._client.set_async, self._at(path), data, version=version))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """See `MetadataStore`."""
+        await self._call(path, self._client.delete_async, self._at(path), version=version)
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """See `MetadataStore`."""
+        from kazoo import exceptions
+
+        transaction = self._client.transaction()
+        for change in changes:
+            match change:
+                case Create(path, data):
+                    transaction.create(self._at(path), data)
+                case Set(path, data, version):
+                    transaction.set_data(self._at(path), data, version)
+                case Delete(path, version):
+                    transaction.delete(self._at(path), version)
+                case Check(path, version):
+                    transaction.check(self._at(path), version)
+        results = await self._call("", transaction.commit_async)
+        of_others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+        for change, result in zip(changes, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, of_others):
+                raise self._failure(change.path, result)
+
+    async def close(self) -> None:
+        """See `MetadataStore`."""
+        self._client.remove_listener(self._state_changed)
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.to_thread(self._stack.close)
+
+    # ---- the session ---------------------------------------------------------------------------------------------------
+
+    def _state_changed(self, state: Any) -> None:
+        """The library's listener: in one of its threads."""
+        self._in_loop(lambda: self._follow(str(state)))
+
+    def _follow(self, state: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state == "LOST":
+            self._tell_lost("the session with ZooKeeper is over")
+        elif state == "SUSPENDED":
+            seconds = self.session_timeout
+            why = f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session"
+            self._timer = self._loop.call_later(seconds, self._tell_lost, why)
+
+    def _tell_lost(self, why: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(why)
+
+
+def _state(stat: Any) -> ZnodeState:
+    return ZnodeState(stat.version, stat.cversion, bool(stat.ephemeralOwner))

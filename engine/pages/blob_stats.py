@@ -1,0 +1,178 @@
+"""Blob stats: which blob files there are, how full each is, and which one takes what is to be written.
+
+A file is *normal*, or *read-only* once its pages are being moved out; a read-only file takes nothing more and goes when nothing
+in it is in use.  What is written goes to the normal file of the lowest valid rate in which it fits, so that room is used again
+before files grow.  Locks are taken in one order: the set first, then one file.  Nothing here reads or writes a file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waltzctl.engine.pages.space_map import SpaceMap
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes `offset` to `offset + size` of a blob file."""
+
+    file_id: int
+    offset: int
+    size: int
+
+
+class BlobStat:
+    """The room in one blob file.  Take `lock` around everything but reading `file_id`."""
+
+    def __init__(self, file_id: int, limit: int) -> None:
+        self.file_id = file_id
+        self.lock = threading.Lock()
+        self.space = SpaceMap(limit)
+        self.read_only = False
+        self.total = 0
+
+    @property
+    def valid(self) -> int:
+        """Bytes in use."""
+        return self.space.valid
+
+    @property
+    def valid_rate(self) -> float:
+        """Share of the bytes that the file ever reached which is in use; 1 of a fresh file."""
+        return self.valid / self.total if self.total else 1.0
+
+    def take(self, size: int) -> int | None:
+        """Offset of room for `size` bytes, or None."""
+        offset = self.space.take(size)
+        if offset is not None:
+            self.total = max(self.total, offset + size)
+        return offset
+
+    def mark_used(self, offset: int, size: int) -> bool:
+        """Mark what a page of the log uses; False where another one uses a part of it."""
+        if not self.space.mark_used(offset, size):
+            return False
+        self.total = max(self.total, offset + size)
+        return True
+
+    def give_back(self, offset: int, size: int) -> bool:
+        """Mark free; False where a part of it is free already."""
+        return self.space.mark_free(offset, size)
+
+    def cut(self) -> int:
+        """Forget what lies behind the last byte in use; returns where the file may be cut."""
+        self.total = self.space.used_boundary
+        return self.total
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFileStatus:
+    """How a blob file is: its highest byte ever reached, bytes in use, where the last one of them ends, free ranges."""
+
+    file_id: int
+    total: int
+    valid: int
+    boundary: int
+    read_only: bool
+    free_ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def valid_rate(self) -> float:
+        """Share of the file up to its last byte in use that is in use."""
+        return self.valid / self.boundary if self.boundary else 1.0
+
+
+class BlobStats:
+    """All blob files.  `limit`: bytes of a file, but for one that a single larger page has for itself."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._creating = threading.Lock()
+        self._stats: dict[int, BlobStat] = {}
+        self._highest = 0
+
+    def add(self, file_id: int, end: int = 0) -> BlobStat:
+        """A file that exists, of which bytes up to `end` are spoken of; more than the limit where it was higher once."""
+        with self._lock:
+            stat = BlobStat(file_id, max(self.limit, end))
+            self._stats[file_id] = stat
+            self._highest = max(self._highest, file_id)
+            return stat
+
+    def reserve_id(self, file_id: int) -> None:
+        """Never give this id, or a lower one, to a new file."""
+        with self._lock:
+            self._highest = max(self._highest, file_id)
+
+    def take(self, size: int, create: Callable[[int], None]) -> Span:
+        """Room for `size` bytes.  `create` makes the file of a new id, durably; what it raises is passed on."""
+        if (span := self._take_existing(size)) is not None:
+            return span
+        with self._creating:  # others that find no room wait here for the file that is being made
+            if (span := self._take_existing(size)) is not None:
+                return span
+            with self._lock:
+                self._highest += 1
+                file_id = self._highest
+            create(file_id)
+            stat = BlobStat(file_id, max(self.limit, size))
+            offset = stat.take(size)
+            assert offset is not None, "a fresh file has room"
+            with self._lock:
+                self._stats[file_id] = stat
+            return Span(file_id, offset, size)
+
+    def _take_existing(self, size: int) -> Span | None:
+        if size > self.limit:
+            return None
+        with self._lock:
+            fitting = []
+            for stat in self._stats.values():
+                with stat.lock:
+                    if not stat.read_only and stat.space.largest_free >= size:
+                        fitting.append((stat.valid_rate, stat.file_id))
+            if not fitting:
+                return None
+            chosen = self._stats[min(fitting)[1]]
+            with chosen.lock:
+                offset = chosen.take(size)
+            return Span(chosen.file_id, offset, size) if offset is not None else None
+
+    def give_back(self, span: Span) -> None:
+        """Room that is no longer used.  Raises RuntimeError for room that is free already: somebody else's would be next."""
+        with self._lock:
+            stat = self._stats[span.file_id]
+            with stat.lock:
+                if not stat.give_back(span.offset, span.size):
+                    raise RuntimeError(
+                        f"blob file {span.file_id}: bytes {span.offset} to {span.offset + span.size} are free"
+                    )
+
+    def all(self) -> tuple[BlobStat, ...]:
+        """The files as of now, by id."""
+        with self._lock:
+            return tuple(sorted(self._stats.values(), key=lambda one: one.file_id))
+
+    def drop_empty(self) -> tuple[int, ...]:
+        """Forget read-only files in which nothing is used; returns their ids."""
+        with self._lock:
+            gone = []
+            for stat in list(self._stats.values()):
+                with stat.lock:
+                    if stat.read_only and stat.valid == 0:
+                        gone.append(stat.file_id)
+                        del self._stats[stat.file_id]
+            return tuple(gone)
+
+    def status(self, *, ranges: bool = False) -> tuple[BlobFileStatus, ...]:
+        """How each file is."""
+        found = []
+        for stat in self.all():
+            with stat.lock:
+                free = tuple(stat.space.free_ranges()) if ranges else ()
+                boundary = stat.space.used_boundary
+                found.append(BlobFileStatus(stat.file_id, stat.total, stat.valid, boundary, stat.read_only, free))
+        return tuple(found)

@@ -1,0 +1,146 @@
+"""Blob store: the data of pages in blob files.
+
+All data of a batch goes into one range of one file with one write and one flush, unless it is larger than a file may be: then
+page by page, and a page that is larger than that has a file for itself.  Room is taken under the locks of `blob_stats`, bytes
+are written outside of them, side by side.  A new file's name is durable before anything is written into it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.pages.blob_stats import BlobStats, Span
+from waltzctl.formats.pages.names import blob_name
+
+Data = bytes | memoryview
+
+
+@dataclass
+class BlobCounters:
+    """Bytes written since the store was opened: by those who write pages, and by moving them."""
+
+    written: int = 0
+    moved: int = 0
+
+
+class BlobStore:
+    """The blob files of a directory, all open.  Thread-safe, but for `close`."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.directory = directory
+        self.stats = BlobStats(limit)
+        self.counters = BlobCounters()
+        self._files: dict[int, WritableFile] = {}
+        self._lock = threading.Lock()
+
+    def path(self, file_id: int) -> Path:
+        """Of a blob file."""
+        return self.directory / blob_name(file_id)
+
+    def adopt(self, file_id: int) -> None:
+        """Open a file that exists.  Raises DiskWriteError, FileNotFoundError."""
+        self._files[file_id] = WritableFile.open(self.path(file_id))
+
+    def _create(self, file_id: int) -> None:
+        file = WritableFile.create(self.path(file_id))
+        try:
+            disk.sync_directory(self.directory)
+        except BaseException:
+            file.close()
+            raise
+        with self._lock:
+            self._files[file_id] = file
+
+    def _file(self, file_id: int) -> WritableFile:
+        with self._lock:
+            return self._files[file_id]
+
+    def write(self, pages: Sequence[Data], *, moving: bool = False) -> tuple[Span, ...]:
+        """Write and flush; returns where each page lies.  An empty page lies nowhere: its span has no file and no size.
+
+        Raises DiskFullError or DiskWriteError, after which the room that was taken is free again, and SyncFailedError, after
+        which nothing that was written to that file can be relied upon.
+        """
+        whole = [page for page in pages if len(page)]
+        size = sum(map(len, whole))
+        if not whole:
+            return (Span(0, 0, 0),) * len(pages)
+        groups = [whole] if size <= self.stats.limit else [[page] for page in whole]
+        taken: list[Span] = []
+        try:
+            for group in groups:
+                span = self.stats.take(sum(map(len, group)), self._create)
+                taken.append(span)
+                self._file(span.file_id).write_pieces_at(span.offset, group)
+            for file_id in dict.fromkeys(span.file_id for span in taken):
+                self._file(file_id).sync()
+        except DiskWriteError:
+            for span in taken:
+                self.stats.give_back(span)
+            raise
+        with self._lock:
+            self.counters.written += 0 if moving else size
+            self.counters.moved += size if moving else 0
+        places = iter(
+            Span(span.file_id, span.offset + sum(map(len, group[:n])), len(page))
+            for span, group in zip(taken, groups, strict=True)
+            for n, page in enumerate(group)
+        )
+        return tuple(next(places) if len(page) else Span(0, 0, 0) for page in pages)
+
+    def read(self, span: Span) -> bytes:
+        """The bytes of a span; fewer where the file ends within it, none where it is not there.  Raises DiskReadError."""
+        with self._lock:
+            file = self._files.get(span.file_id)
+        return file.read_at(span.offset, span.size) if span.size and file is not None else b""
+
+    def give_back(self, spans: Iterable[Span]) -> None:
+        """Room that nobody uses any more."""
+        for span in spans:
+            if span.size:
+                self.stats.give_back(span)
+
+    def remove_empty(self) -> tuple[int, ...]:
+        """Remove read-only files in which nothing is used; returns their ids.  Raises DiskWriteError.
+
+        One that comes back after a crash is a file without a page, and takes pages again.
+        """
+        gone = []
+        for file_id in self.stats.drop_empty():
+            with self._lock:
+                file = self._files.pop(file_id, None)
+            if file is not None:
+                file.close()
+                disk.unlink(self.path(file_id))
+                gone.append(file_id)
+        return tuple(gone)
+
+    def cut_tails(self) -> int:
+        """Cut normal files behind their last byte in use; returns how many bytes went.  Raises DiskWriteError.
+
+        The file is cut under the lock of its room: whoever took room behind the boundary meanwhile would be cut.  Nothing
+        depends on when the cut is durable: behind the boundary stands nothing that anybody was promised.
+        """
+        given = 0
+        for stat in self.stats.all():
+            with stat.lock:
+                if stat.read_only:
+                    continue
+                file = self._file(stat.file_id)
+                size = file.size()
+                if stat.cut() < size:
+                    file.truncate(stat.total)
+                    given += size - stat.total
+        return given
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

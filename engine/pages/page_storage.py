@@ -1,0 +1,530 @@
+"""PageStorage: a directory of pages, open for reading and writing.
+
+A write puts its data into blob files and flushes it, is judged, goes into the log and is flushed, and is only then in memory and
+seen by readers: all of it at once, under one sequence.  Writers that come together share one record of the log and one flush.  A
+write that is refused leaves nothing, neither in the log nor in a blob file.  After a write or flush of the log that failed nobody
+knows what is in it: nothing more is written until the store is opened again; reading goes on.
+
+A snapshot is a sequence.  It costs nothing but the versions that it keeps from being collected, and never blocks a writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import (
+    DamageError,
+    InvalidRequestError,
+    NoSuchPageError,
+    NotWaltzError,
+    PageStoreFailedError,
+    SyncFailedError,
+    WaltzError,
+)
+from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.blob_stats import BlobFileStatus, Span
+from waltzctl.engine.pages.blob_store import BlobStore
+from waltzctl.engine.pages.judgement import Judge
+from waltzctl.engine.pages.page_directory import DirectorySize, Located, PageDirectory
+from waltzctl.engine.pages.reclamation import Reclamation
+from waltzctl.engine.pages.restore import blob_files, directory_of, mark_space, page_finding
+from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
+from waltzctl.engine.pages.wal_store import LOG_SIZE, WalStore
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
+from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId, Version, encode_batch
+
+BLOB_LIMIT = 256 << 20
+"""Bytes of a blob file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How a store is kept.
+
+    `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make a
+    checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied; `recovery`: what is taken of a log that
+    is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
+    """
+
+    blob_limit: int = BLOB_LIMIT
+    log_size: int = LOG_SIZE
+    max_log_files: int = 4
+    full_gc_rate: float = 0.5
+    recovery: RecoveryMode = RecoveryMode.TOLERATE_TORN_TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that was read.  `id` is the one that was asked for; `fields` the places of its fields in `data`."""
+
+    id: int
+    namespace: int
+    tag: int
+    data: memoryview
+    fields: tuple[memoryview, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatistics:
+    """How many snapshots are held, the oldest one's age in seconds (0 without any), and its sequence (None without any)."""
+
+    count: int
+    oldest_age: float
+    oldest_sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a store holds, and what writing it came to since it was opened (bytes)."""
+
+    sequence: int
+    directory: DirectorySize
+    blobs: tuple[BlobFileStatus, ...]
+    log_files: int
+    snapshots: SnapshotStatistics
+    data_written: int
+    data_moved: int
+    log_written: int
+
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes written for each byte of a page; None before the first one."""
+        total = self.data_written + self.data_moved + self.log_written
+        return total / self.data_written if self.data_written else None
+
+    @property
+    def space_amplification(self) -> float | None:
+        """Bytes of blob files for each byte of a page in them; None without any."""
+        valid = sum(blob.valid for blob in self.blobs)
+        return sum(blob.boundary for blob in self.blobs) / valid if valid else None
+
+
+class Snapshot:
+    """What the store held at one moment.  Close it, or use it with ``with``: what it sees is kept meanwhile."""
+
+    def __init__(self, store: PageStorage, sequence: int, created: float) -> None:
+        self._store = store
+        self.sequence = sequence
+        self.created = created
+        self.closed = False
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
+        self._store._release(self)
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+Scanner = Callable[[], Iterable[int]]
+Remover = Callable[[frozenset[int], frozenset[int]], None]
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A batch on its way into the log."""
+
+    edits: list[Edit]
+    sequence: int | None = None
+    error: WaltzError | None = None
+    done: bool = field(default=False)
+
+
+class PageStorage:
+    """An open page store.  Thread-safe.  Make one with `create` or `open`."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: PageOptions,
+        lock: DirectoryLock,
+        directory: PageDirectory,
+        blobs: BlobStore,
+        wal: WalStore,
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.directory = directory
+        self.blobs = blobs
+        self.wal = wal
+        self.reclamation = Reclamation()
+        self.commit_lock = threading.Lock()
+        """Held by whoever writes the log and changes the directory; taken before `directory_lock`."""
+        self.directory_lock = threading.Lock()
+        self.collection_lock = threading.Lock()
+        """Held by a round of garbage collection; taken before both others."""
+        self._lock = lock
+        self._queue_lock = threading.Lock()
+        self._queue: list[_Ticket] = []
+        self._failure: WaltzError | None = None
+        self._closed = False
+        self._snapshots: dict[int, Snapshot] = {}
+        self._callbacks: dict[int, tuple[Scanner, Remover]] = {}
+
+    # ---- opening and closing -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, options: PageOptions = PageOptions()) -> PageStorage:  # frozen
+        """Make a store at `path`, an empty directory or none, and open it.  Raises InvalidRequestError, DiskWriteError."""
+        if not path.is_dir():
+            disk.make_directory(path)
+            disk.sync_directory(path.parent)
+        ours = (BLOB_DIRECTORY, WAL_DIRECTORY)  # empty ones are what is left where this was interrupted
+        left = [name for name in os.listdir(path) if name not in (disk.STATE_DIRECTORY, *ours)]
+        if left := left or [name for name in ours if (path / name).is_dir() and os.listdir(path / name)]:
+            raise InvalidRequestError(f"{path}: not empty, {left[0]} is there", advice="name a new directory")
+        for name in ours:
+            if not (path / name).is_dir():
+                disk.make_directory(path / name)
+        return cls.open(path, options)
+
+    @classmethod
+    def open(cls, path: Path, options: PageOptions = PageOptions()) -> PageStorage:  # frozen
+        """Open a store for reading and writing.
+
+        Raises NotWaltzError, DirectoryLockedError, DamageError for a log that is damaged and for pages that overlap or have no
+        file, DiskError.
+        """
+        if options.recovery in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED):
+            raise InvalidRequestError(
+                f"{path}: not opened for writing with recovery mode {options.recovery.value}",
+                advice="what it leaves out would be gone for good; salvage into a new directory",
+            )
+        if not (path / WAL_DIRECTORY).is_dir():
+            raise NotWaltzError(f"{path}: no page store", advice=f"one has the directory {WAL_DIRECTORY}")
+        lock = DirectoryLock.acquire(path, None)
+        blobs = BlobStore(path / BLOB_DIRECTORY, options.blob_limit)
+        try:
+            contents = read_wal(path)
+            directory = directory_of(edits_of(contents, options.recovery))
+            present = blob_files(path)
+            mark_space(directory, blobs.stats, {one: blobs.path(one) for one in present}, path)
+            for file_id in present:
+                blobs.adopt(file_id)
+            for names in (path, blobs.directory):  # whoever made them may have died before this
+                disk.sync_directory(names)
+            wal = WalStore.continue_behind(contents, log_size=options.log_size)
+        except BaseException:
+            blobs.close()
+            lock.release()
+            raise
+        return cls(path, options, lock, directory, blobs, wal)
+
+    def close(self) -> None:
+        """Close the log and all files; a second call does nothing.  Raises DiskWriteError."""
+        with self.collection_lock, self.commit_lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self.wal.close()
+            finally:
+                self.blobs.close()
+                self._lock.release()
+
+    def __enter__(self) -> PageStorage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check_open(self, *, writing: bool = False) -> None:
+        """Raises InvalidRequestError once it is closed, and for `writing` PageStoreFailedError after a failed flush."""
+        if self._closed:
+            raise InvalidRequestError(f"{self.path}: the page store is closed")
+        if writing and self._failure is not None:
+            raise PageStoreFailedError(
+                f"{self.path}: takes no writes since this failed: {self._failure}", advice="open the page store again"
+            )
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, batch: WriteBatch) -> int:
+        """Make the edits of a batch, durably; returns its sequence, or the last one where it changes nothing.
+
+        Raises PageConflictError for an edit that cannot be made, and DiskFullError or DiskWriteError where the data could not be
+        written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
+        not known whether the batch is in the log, and no more is written.
+        """
+        self.check_open(writing=True)
+        data = batch.data
+        try:
+            spans = self.blobs.write(data)
+        except SyncFailedError as error:
+            self.fail(error)
+            raise
+        places = iter(spans)
+        edits = [
+            edit if edit.entry is None else replace(edit, entry=_placed(edit.entry, next(places)))
+            for edit in batch.edits
+        ]
+        try:
+            sequence = self.commit(edits)
+        except WaltzError:
+            if self._failure is None:
+                self.blobs.give_back(spans)
+            raise
+        return sequence
+
+    def fail(self, error: WaltzError) -> None:
+        """Write nothing more."""
+        self._failure = self._failure or error
+
+    def commit(self, edits: list[Edit]) -> int:
+        """Write edits whose data is in place; returns their sequence.  Raises as `write`."""
+        ticket = _Ticket(edits)
+        with self._queue_lock:
+            self._queue.append(ticket)
+        with self.commit_lock:  # whoever has it writes for all that wait for it
+            if not ticket.done:
+                with self._queue_lock:
+                    group, self._queue = self._queue, []
+                self._commit(group)
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.sequence is not None
+        return ticket.sequence
+
+    def _commit(self, group: Sequence[_Ticket]) -> None:
+        accepted: list[tuple[_Ticket, list[Edit]]] = []
+        try:
+            self.check_open(writing=True)
+            with self.directory_lock:
+                judge, sequence = Judge(self.directory), self.directory.sequence
+                for ticket in group:
+                    try:
+                        made = judge.judge(ticket.edits)
+                    except WaltzError as error:
+                        ticket.error = error
+                        continue
+                    sequence += bool(made)
+                    ticket.sequence = sequence
+                    accepted.append((ticket, [replace(edit, version=Version(sequence)) for edit in made]))
+            if edits := [edit for _, made in accepted for edit in made]:
+                self.log_and_apply(edits)
+        except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
+            told = (
+                error if isinstance(error, WaltzError) else PageStoreFailedError(f"{self.path}: interrupted: {error!r}")
+            )
+            for ticket in group:
+                ticket.error = ticket.error or told
+            if told is not error:
+                raise
+        finally:
+            for ticket in group:
+                ticket.done = True
+
+    def log_and_apply(self, edits: Sequence[Edit], apply: Callable[[], None] | None = None) -> None:
+        """Log, flush, then show.  The caller holds the commit lock, and has judged them.  Raises DiskWriteError.
+
+        `apply`: shows them, where that is not what a replay of the log would do to make them.
+        """
+        try:
+            self.wal.append(encode_batch(edits))
+        except BaseException as error:
+            self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
+            raise
+        with self.directory_lock:
+            if apply is not None:
+                apply()
+            else:
+                for edit in edits:
+                    self.directory.apply(edit)
+            self.reclamation.retire(self.directory.take_freed())
+        try:
+            self.wal.roll_when_full()
+        except WaltzError as error:  # what was written is durable all the same
+            self.fail(error)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def get_entry(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Located | None:
+        """Where a page lies, None where there is none.  Its bytes are not read."""
+        self.check_open()
+        sequence = self._sequence_of(snapshot)
+        with self.directory_lock:
+            return self.directory.locate(PageId(namespace, page), sequence)
+
+    def _sequence_of(self, snapshot: Snapshot | None) -> int | None:
+        if snapshot is None:
+            return None
+        if snapshot.closed or self._snapshots.get(id(snapshot)) is not snapshot:
+            raise InvalidRequestError(f"{self.path}: the snapshot is closed, or another store's")
+        return snapshot.sequence
+
+    def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
+        """Pages with data, as of one moment.  Raises NoSuchPageError."""
+        with self.directory_lock:
+            located = [self.directory.locate(page, sequence) for page in pages]
+        found = []
+        for page, one in zip(pages, located, strict=True):
+            if one is None:
+                raise NoSuchPageError(f"{self.path}: there is no page {page}")
+            if one.entry is None:
+                raise NoSuchPageError(f"{self.path}: page {page} is external, its data is kept elsewhere")
+            found.append((one, one.entry))
+        return found
+
+    def read(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Page:
+        """A page.  Raises NoSuchPageError, DamageError where its checksum is wrong, DiskReadError."""
+        return self.read_many([page], namespace=namespace, snapshot=snapshot)[0]
+
+    def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
+        """Pages as of one moment, in the order of `pages`.  Raises as `read`."""
+        self.check_open()
+        sequence = self._sequence_of(snapshot)
+        with self.reclamation.reading():
+            found = self._locate([PageId(namespace, page) for page in pages], sequence)
+            return [self._page(one, entry) for one, entry in found]
+
+    def _page(self, found: Located, entry: PageEntry) -> Page:
+        data = memoryview(self.read_entry(found.page, entry))
+        ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+        fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
+        return Page(found.page.id, found.page.namespace, entry.tag, data, fields)
+
+    def read_entry(self, page: PageId, entry: PageEntry) -> bytes:
+        """A page's bytes, checked.  Raises DamageError, DiskReadError."""
+        data = self.blobs.read(Span(entry.file_id, entry.offset, entry.size))
+        self._check(page, entry, entry.offset, data, entry.size, entry.checksum, "it")
+        return data
+
+    def read_fields(
+        self, page: int, fields: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None
+    ) -> list[memoryview]:
+        """Some fields of a page, by their numbers from 0.  Only they are read and checked.
+
+        Raises InvalidRequestError for a field that it does not have, else as `read`.
+        """
+        self.check_open()
+        sequence = self._sequence_of(snapshot)
+        with self.reclamation.reading():
+            ((found, entry),) = self._locate([PageId(namespace, page)], sequence)
+            ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+            read = []
+            for number in fields:
+                if not 0 <= number < len(entry.fields):
+                    raise InvalidRequestError(
+                        f"page {found.page} has {len(entry.fields)} fields, and none of number {number}"
+                    )
+                one, size = entry.fields[number], ends[number] - entry.fields[number].offset
+                data = self.blobs.read(Span(entry.file_id, entry.offset + one.offset, size))
+                self._check(found.page, entry, entry.offset + one.offset, data, size, one.checksum, f"field {number}")
+                read.append(memoryview(data))
+            return read
+
+    def _check(
+        self, page: PageId, entry: PageEntry, offset: int, data: bytes, size: int, checksum: int, what: str
+    ) -> None:
+        if len(data) == size and crc32c(data) == checksum:
+            return
+        finding = page_finding(self.path, page, entry, offset, size, len(data), what)
+        raise DamageError(f"{finding.path}: {finding.message}", [finding])
+
+    def traverse(self, *, namespace: int | None = None, snapshot: Snapshot | None = None) -> Iterator[Located]:
+        """Every page of a namespace, or of all, in order, as of one moment."""
+        self.check_open()
+        with self.snapshot() if snapshot is None else contextlib.nullcontext(snapshot) as seen:
+            sequence = self._sequence_of(seen)
+            with self.directory_lock:
+                pages = self.directory.page_ids(namespace)
+            for page in pages:
+                with self.directory_lock:
+                    found = self.directory.locate(page, sequence)
+                if found is not None:
+                    yield found
+
+    def normal_page_id(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> int:
+        """The page that a reference leads to; of any other page its own id.  Raises NoSuchPageError."""
+        found = self.get_entry(page, namespace=namespace, snapshot=snapshot)
+        if found is None:
+            raise NoSuchPageError(f"{self.path}: there is no page {PageId(namespace, page)}")
+        return found.origin.id
+
+    def max_id(self, *, namespace: int = 0) -> int:
+        """The highest id that a page of the namespace ever had, also when it is gone; 0 before the first one."""
+        self.check_open()
+        with self.directory_lock:
+            return self.directory.highest_ids.get(namespace, 0)
+
+    # ---- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What the store holds now."""
+        self.check_open()
+        with self.directory_lock:  # read and registered at once, or a version could go in between
+            taken = Snapshot(self, self.directory.sequence, time.monotonic())
+            self._snapshots[id(taken)] = taken
+            return taken
+
+    def _release(self, snapshot: Snapshot) -> None:
+        with self.directory_lock:
+            snapshot.closed = True
+            self._snapshots.pop(id(snapshot), None)
+
+    def snapshot_statistics(self) -> SnapshotStatistics:
+        """How many are held, and for how long."""
+        with self.directory_lock:
+            held = list(self._snapshots.values())
+        oldest = min(held, key=lambda one: one.created, default=None)
+        age = 0.0 if oldest is None else time.monotonic() - oldest.created
+        return SnapshotStatistics(len(held), age, None if oldest is None else min(one.sequence for one in held))
+
+    def held_sequences(self) -> list[int]:
+        """What snapshots see, falling.  The caller holds the directory lock."""
+        return sorted({one.sequence for one in self._snapshots.values()}, reverse=True)
+
+    # ---- external pages, and what the store is like --------------------------------------------------------------------
+
+    def register_external_callbacks(self, namespace: int, scanner: Scanner, remover: Remover) -> None:
+        """Have external pages of a namespace removed that nothing needs any more.
+
+        In each round of garbage collection `scanner` tells first which there are, and `remover` is then given those and the ones
+        that are still needed.  Raises InvalidRequestError for a namespace that has callbacks.
+        """
+        if namespace in self._callbacks:
+            raise InvalidRequestError(f"namespace {namespace} has callbacks for external pages already")
+        self._callbacks[namespace] = (scanner, remover)
+
+    def unregister_external_callbacks(self, namespace: int) -> None:
+        """Forget them; nothing happens where there are none."""
+        self._callbacks.pop(namespace, None)
+
+    def external_callbacks(self) -> list[tuple[int, Scanner, Remover]]:
+        """Those that are registered."""
+        return [(namespace, scanner, remover) for namespace, (scanner, remover) in self._callbacks.items()]
+
+    def blob_size(self) -> int:
+        """Bytes that the blob files take."""
+        return sum(os.stat(self.blobs.path(file_id)).st_size for file_id in blob_files(self.path))
+
+    def status(self) -> StoreStatus:
+        """What the store holds."""
+        with self.directory_lock:
+            sequence, size = self.directory.sequence, self.directory.size
+        counters = self.blobs.counters
+        return StoreStatus(
+            sequence, size, self.blobs.stats.status(), self.wal.num_files, self.snapshot_statistics(),
+            counters.written, counters.moved, self.wal.written,
+        )  # fmt: skip
+
+
+def _placed(entry: PageEntry, span: Span) -> PageEntry:
+    return replace(entry, file_id=span.file_id, offset=span.offset)

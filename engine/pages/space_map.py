@@ -1,0 +1,103 @@
+"""Space map: the free ranges of a file, from which room is taken and to which it is given back.
+
+Best fit: the smallest free range that is large enough, of equal ones the first.  All numbers are bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+
+class SpaceMap:
+    """Free ranges of bytes 0 to `limit`; all are free at first.  Neighbouring free ranges are always one.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._starts: list[int] = []
+        self._lengths: dict[int, int] = {}
+        self._by_length: list[tuple[int, int]] = []
+        self._valid = limit
+        if limit:
+            self._add(0, limit)
+
+    def _add(self, start: int, length: int) -> None:
+        insort(self._starts, start)
+        self._lengths[start] = length
+        insort(self._by_length, (length, start))
+        self._valid -= length
+
+    def _remove(self, start: int) -> int:
+        length = self._lengths.pop(start)
+        del self._starts[bisect_left(self._starts, start)]
+        del self._by_length[bisect_left(self._by_length, (length, start))]
+        self._valid += length
+        return length
+
+    @property
+    def valid(self) -> int:
+        """Bytes in use."""
+        return self._valid
+
+    @property
+    def largest_free(self) -> int:
+        """The most that can be taken at once."""
+        return self._by_length[-1][0] if self._by_length else 0
+
+    @property
+    def used_boundary(self) -> int:
+        """Behind the last byte in use."""
+        if self._starts and self._starts[-1] + self._lengths[self._starts[-1]] == self.limit:
+            return self._starts[-1]
+        return self.limit
+
+    def free_ranges(self) -> list[tuple[int, int]]:
+        """Start and length of each, in order."""
+        return [(start, self._lengths[start]) for start in self._starts]
+
+    def take(self, size: int) -> int | None:
+        """Mark `size` bytes used, wherever they fit best; returns their offset, or None where nothing is large enough."""
+        if size <= 0:
+            raise ValueError(f"cannot take {size} bytes")
+        place = bisect_left(self._by_length, (size, 0))
+        if place == len(self._by_length):
+            return None
+        start = self._by_length[place][1]
+        self.mark_used(start, size)
+        return start
+
+    def mark_used(self, offset: int, size: int) -> bool:
+        """Mark a range used; False, and nothing is changed, where it does not lie within one free range."""
+        place = bisect_right(self._starts, offset) - 1
+        if place < 0 or size <= 0:
+            return False
+        start = self._starts[place]
+        end = start + self._lengths[start]
+        if offset + size > end:
+            return False
+        self._remove(start)
+        if start < offset:
+            self._add(start, offset - start)
+        if offset + size < end:
+            self._add(offset + size, end - offset - size)
+        return True
+
+    def mark_free(self, offset: int, size: int) -> bool:
+        """Mark a range free; False, and nothing is changed, where a part of it is free or lies outside."""
+        end = offset + size
+        if size <= 0 or offset < 0 or end > self.limit:
+            return False
+        place = bisect_left(self._starts, offset)  # the free range at or behind it
+        if place < len(self._starts) and self._starts[place] < end:
+            return False
+        if place and self._starts[place - 1] + self._lengths[self._starts[place - 1]] > offset:
+            return False
+        if place < len(self._starts) and self._starts[place] == end:
+            end += self._remove(end)
+        if place and self._starts[place - 1] + self._lengths[self._starts[place - 1]] == offset:
+            offset = self._starts[place - 1]
+            self._remove(offset)
+        self._add(offset, end - offset)
+        return True

@@ -1,0 +1,225 @@
+"""Reading a page store's log: which files count, what they hold, and whether what is wrong with them is a torn end or damage.
+
+Read are the checkpoint of the highest number and the logs behind it, in the order of their numbers; what a checkpoint holds is
+left aside, and was only not removed in time.  A start takes a new number, and so does a log that is full, so no number is left
+out.  A log that is not the last one, and a checkpoint, ends with an empty record: what lacks it was cut.
+
+A write is one record, made durable before the next one begins.  Therefore an interrupted write explains bytes at the end of the
+last log behind which no record begins (`LogFault.torn`), and nothing else: everything else is damage, and may have cost records
+that somebody was promised.
+
+`RecoveryMode` says what is taken of a log that is not whole.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
+from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_log_name
+from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch
+
+_WHOLE_FILE = 1 << 62
+
+
+class RecoveryMode(enum.Enum):
+    """What is taken of a log."""
+
+    TOLERATE_TORN_TAIL = "tolerate-torn-tail"
+    """All of it, but for a torn end of the last file; damage is refused."""
+    ABSOLUTE_CONSISTENCY = "absolute-consistency"
+    """All of it; a torn end is refused as well."""
+    POINT_IN_TIME = "point-in-time"
+    """What stands in front of the first fault."""
+    SKIP_DAMAGED = "skip-damaged"
+    """Every record that is whole, whatever is missing between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the log: its whole records without the empty one that ends it, and its faults.
+
+    `closed`: the empty record is there, and last.  `end`: behind the last whole record; `size`: of the file.
+    """
+
+    name: LogName
+    path: Path
+    records: tuple[LogRecord, ...]
+    faults: tuple[LogFault, ...]
+    closed: bool
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalContents:
+    """The log of a directory: the files that count, in the order in which they are applied, and the names of the others."""
+
+    directory: Path
+    files: tuple[LogFile, ...]
+    stale: tuple[LogName, ...] = ()
+    temporary: tuple[str, ...] = ()
+
+    @property
+    def checkpoint(self) -> LogFile | None:
+        """The checkpoint that is read first."""
+        return next((one for one in self.files[:1] if one.name.is_checkpoint), None)
+
+    @property
+    def last(self) -> LogFile | None:
+        """The log that was written last."""
+        return next((one for one in self.files[-1:] if not one.name.is_checkpoint), None)
+
+    @property
+    def highest_number(self) -> int:
+        """Of all files, those that do not count as well."""
+        return max([one.name.number for one in self.files] + [name.number for name in self.stale], default=0)
+
+    @property
+    def torn_from(self) -> int | None:
+        """Where the last log's torn end begins; None where its end is not torn."""
+        last = self.last
+        if last is None or not last.faults or not all(fault.torn for fault in last.faults):
+            return None
+        return last.end
+
+
+def read_file(directory: Path, name: LogName) -> LogFile:
+    """One file.  Raises DiskReadError, FileNotFoundError."""
+    path = directory / str(name)
+    data = read_range(path, 0, _WHOLE_FILE)
+    read = read_log(data, name.number)
+    closed = bool(read.records) and not read.records[-1].payload
+    if read.faults and read.records and read.faults[-1].offset > read.records[-1].offset:
+        closed = False
+    records = tuple(record for record in read.records if record.payload)
+    return LogFile(name, path, records, read.faults, closed, read.end, len(data))
+
+
+def read_wal(store: Path) -> WalContents:
+    """The log of the page store at `store`.  Raises NotWaltzError where there is none, DiskReadError."""
+    directory = store / WAL_DIRECTORY
+    try:
+        found = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotWaltzError(
+            f"{store}: no page store", advice=f"one has the directories {WAL_DIRECTORY} and {BLOB_DIRECTORY}"
+        ) from None
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
+    names = sorted(name for name in map(parse_log_name, found) if name is not None)
+    temporary = tuple(sorted(name for name in found if name.endswith(TEMPORARY_SUFFIX)))
+    checkpoint = max((name for name in names if name.is_checkpoint), default=None)
+    counted = [name for name in names if not name.is_checkpoint and (not checkpoint or name.number > checkpoint.number)]
+    if checkpoint is not None:
+        counted.insert(0, checkpoint)
+    files = tuple(read_file(directory, name) for name in counted)
+    return WalContents(directory, files, tuple(name for name in names if name not in counted), temporary)
+
+
+def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
+    """The edits that count, in the order in which they are applied.  Raises DamageError for what `mode` does not tolerate."""
+    refuse(contents, mode)
+    previous: LogFile | None = None
+    for file in contents.files:
+        broken = mode is RecoveryMode.POINT_IN_TIME
+        if broken and _gap(previous, file) is not None:
+            return
+        before = min((fault.offset for fault in file.faults), default=file.size) if broken else file.size
+        for record in file.records:
+            if record.offset >= before:
+                return
+            try:
+                yield from decode_batch(record.payload)
+            except BatchError:
+                if broken:
+                    return
+        if before < file.size or (broken and not file.closed and file is not contents.files[-1]):
+            return
+        previous = file
+
+
+def refuse(contents: WalContents, mode: RecoveryMode) -> None:
+    """Raises DamageError for what `mode` does not tolerate."""
+    if mode in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED):
+        return
+    findings = wal_findings(contents)
+    strict = mode is RecoveryMode.ABSOLUTE_CONSISTENCY
+    grave = [one for one in findings if one.severity is Severity.DAMAGE or (strict and one.code is Code.LOG_TORN_TAIL)]
+    if grave:
+        raise DamageError(
+            f"{contents.directory}: {grave[0].message}",
+            grave,
+            advice="nothing was changed; salvage what is whole into a new directory",
+        )
+
+
+def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[Finding]:
+    """What is wrong with the log.  `store`: the directory that remedies name."""
+    found: list[Finding] = []
+    last = contents.last
+    previous: LogFile | None = None
+    for file in contents.files:
+        if (gap := _gap(previous, file)) is not None:
+            found.append(make_finding(Code.LOG_MISSING, file.path, gap, storage_directory=store))
+        if file is last and contents.torn_from is not None:
+            found.append(_torn(file, store))
+        else:
+            found += [_fault(file, one, store) for one in file.faults]
+            if not file.closed and file is not last and not file.faults:
+                said = "it ends without the empty record that closes it: its end was cut off"
+                found.append(
+                    make_finding(Code.LOG_RECORD_CHECKSUM, file.path, said, storage_directory=store, offset=file.end)
+                )
+        found += _batch_faults(file, store)
+        previous = file
+    return found
+
+
+def _gap(previous: LogFile | None, file: LogFile) -> str | None:
+    """What is missing in front of a file."""
+    expected = previous.name.number + 1 if previous is not None else 1
+    if file.name.is_checkpoint or file.name.number == expected:
+        return None
+    names = f"log_{expected}_0"
+    if file.name.number > expected + 1:
+        names += f" to log_{file.name.number - 1}_0"
+    return f"{names} missing, or the checkpoint that held what it said"
+
+
+def _torn(file: LogFile, store: PurePath | None) -> Finding:
+    first = file.faults[0]
+    said = f"the last write was interrupted: {first.kind.value}, and no record begins behind it"
+    return make_finding(
+        Code.LOG_TORN_TAIL, file.path, said, storage_directory=store, offset=file.end, length=file.size - file.end
+    )
+
+
+def _fault(file: LogFile, fault: LogFault, store: PurePath | None) -> Finding:
+    said = fault.kind.value if fault.kind is FaultKind.TRAILER else f"{fault.kind.value}, and what was there is lost"
+    return make_finding(
+        Code.LOG_RECORD_CHECKSUM,
+        file.path,
+        said,
+        storage_directory=store,
+        offset=fault.offset,
+        length=fault.end - fault.offset,
+    )
+
+
+def _batch_faults(file: LogFile, store: PurePath | None) -> Iterator[Finding]:
+    for record in file.records:
+        try:
+            decode_batch(record.payload)
+        except BatchError as error:
+            yield make_finding(
+                Code.LOG_RECORD_CHECKSUM, file.path, f"a record of a right checksum is no write batch: {error}",
+                storage_directory=store, offset=record.offset, length=record.end - record.offset,
+            )  # fmt: skip

@@ -1,0 +1,165 @@
+"""The log of a page store, open for writing.
+
+A record is written and flushed before its caller is told; the log takes nothing more after a write or flush that failed.  A log
+that has grown enough is closed with an empty record and the next one begins; so is the log that a process before left, after its
+torn end was cut.  A checkpoint is written beside, flushed, renamed, and only then go the logs that it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import PageStoreFailedError
+from waltzctl.engine.pages.wal_reader import WalContents
+from waltzctl.formats.pages.blocks import LAST_LOG_NUMBER, cut_record
+from waltzctl.formats.pages.names import CHECKPOINT_LEVEL, LOG_LEVEL, LogName, parse_log_name
+
+LOG_SIZE = 2 << 20
+"""Bytes after which a log is closed and the next one begins."""
+
+
+class WalStore:
+    """Not thread-safe: one caller at a time; `finish_checkpoint` may run beside the others."""
+
+    def __init__(self, directory: Path, highest_number: int, *, log_size: int = LOG_SIZE) -> None:
+        """Begin the log behind `highest_number`.  Raises DiskWriteError."""
+        self.directory = directory
+        self.written = 0
+        self._log_size = log_size
+        self._number = highest_number
+        self._checkpoint = 0
+        self._logs: list[int] = []
+        self._names = threading.Lock()
+        self._failed = False
+        self._position = 0
+        self._file = self._begin()
+
+    @classmethod
+    def continue_behind(cls, contents: WalContents, *, log_size: int = LOG_SIZE) -> WalStore:
+        """Cut the torn end that a process left, close its log, remove what a checkpoint holds, and begin the next log.
+
+        Raises DiskWriteError.
+        """
+        last = contents.last
+        if contents.files:
+            disk.sync_directory(contents.directory)  # names as well: a later log must not stand without this one
+        if last is not None:
+            with WritableFile.open(last.path) as file:
+                file.sync()  # whoever wrote what was read may have died before this, and what closes it must not stand alone
+                if last.end < last.size:
+                    file.truncate(last.end)
+                if not last.closed:
+                    file.write_at(last.end, cut_record(b"", last.end, last.name.number))
+                    file.sync()
+        removed = [contents.directory / str(name) for name in contents.stale]
+        removed += [contents.directory / name for name in contents.temporary]
+        for path in removed:
+            disk.unlink(path)
+        store = cls(contents.directory, contents.highest_number, log_size=log_size)
+        store._logs[:0] = [file.name.number for file in contents.files if not file.name.is_checkpoint]
+        if contents.checkpoint is not None:
+            store._checkpoint = contents.checkpoint.name.number
+        return store
+
+    def _begin(self) -> WritableFile:
+        if self._number >= LAST_LOG_NUMBER:
+            raise PageStoreFailedError(f"{self.directory}: the numbers of logs are used up")
+        self._number += 1
+        file = WritableFile.create(self.directory / str(LogName(self._number, LOG_LEVEL)))
+        disk.sync_directory(self.directory)
+        self._position = 0
+        with self._names:
+            self._logs.append(self._number)
+        return file
+
+    @property
+    def num_files(self) -> int:
+        """Logs and checkpoint."""
+        return len(self._logs) + bool(self._checkpoint)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything was written since the last checkpoint, by this process or one before."""
+        return len(self._logs) > 1 or self._position > 0
+
+    def append(self, payload: bytes) -> None:
+        """Write a record and make it durable.
+
+        Raises DiskWriteError, after which nobody knows whether it is in the log, and every later call raises
+        PageStoreFailedError until the log is opened again.
+        """
+        if not payload:
+            raise ValueError("an empty record closes a log")
+        self._write(payload)
+
+    def _write(self, payload: bytes) -> None:
+        if self._failed:
+            raise PageStoreFailedError(
+                f"{self.directory}: a write to the log failed before, and what is in it is not known",
+                advice="open the page store again",
+            )
+        data = cut_record(payload, self._position, self._number)
+        self._failed = True
+        self._file.write_at(self._position, data)
+        self._file.sync()
+        self._failed = False
+        self._position += len(data)
+        self.written += len(data)
+
+    def roll_when_full(self) -> None:
+        """Begin the next log where this one has grown enough.  Raises as `append`."""
+        if self._position >= self._log_size:
+            self.roll()
+
+    def roll(self) -> int:
+        """Close the log and begin the next one; returns the number of the closed one.  Raises as `append`."""
+        self._write(b"")
+        self._failed = True
+        closed = self._number
+        self._file.close()
+        self._file = self._begin()
+        self._failed = False
+        return closed
+
+    def finish_checkpoint(self, number: int, payloads: Iterable[bytes]) -> int:
+        """Write the checkpoint that holds all that the logs up to `number` said, then remove them; returns its size in bytes.
+
+        Raises DiskWriteError; the logs are still there then, unless it was the removal that failed.
+        """
+        path = self.directory / str(LogName(number, CHECKPOINT_LEVEL))
+        size = 0
+
+        def parts() -> Iterable[bytes]:
+            nonlocal size
+            for payload in payloads:
+                part = cut_record(payload, size, number)
+                size += len(part)
+                yield part
+            end = cut_record(b"", size, number)
+            size += len(end)
+            yield end
+
+        disk.write_whole(path, parts())
+        self._checkpoint = number
+        for name in sorted(filter(None, map(parse_log_name, os.listdir(self.directory)))):
+            if name.number < number or name == (number, LOG_LEVEL):
+                disk.unlink(self.directory / str(name))  # one that comes back is left aside, and goes another time
+        with self._names:
+            self._logs = [one for one in self._logs if one > number]
+        self.written += size
+        return size
+
+    def close(self) -> None:
+        """Close the log with an empty record, so that whoever reads it knows that nothing is missing at its end."""
+        if self._file.closed:
+            return
+        try:
+            if not self._failed and self._position:
+                self._write(b"")
+        finally:
+            self._file.close()

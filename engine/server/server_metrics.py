@@ -1,0 +1,87 @@
+"""What a log server counts, and one look at all of it, under the names of release 0.13.2.
+
+A group ``waltz-server`` for the server, and ``waltz-server.partition-N`` for each partition that it serves now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from waltzctl.engine.net.metrics import Clock, Gauge, Meter, NamedMetric, Timer
+
+GROUP = "waltz-server"
+
+
+class PartitionMetrics:
+    """What is counted of a partition while it is served here."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.committed = Meter(clock)
+        self.rejected = Meter(clock)
+        self.latency = Timer(clock)
+        self.feeds_added = 0
+        self.feeds_removed = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """A partition at one moment.  `waits_for`: why no session is open, `recovering_seconds`: since when; empty and None when
+    one is.
+    """
+
+    partition: int
+    metrics: PartitionMetrics
+    generation: int
+    session_id: int
+    high_water_mark: int
+    queued: int
+    undecided: int
+    waits_for: str
+    recovering_seconds: float | None
+    nodes: tuple[str, ...]
+
+    def metrics_by_name(self) -> Iterator[tuple[str, Gauge | Meter | Timer]]:
+        """Under the release's names; what it has two of, for feeds that are up to date and those that are not, is one here."""
+        yield "transaction", self.metrics.committed
+        yield "successful-append", self.metrics.committed
+        yield "rejected-append", self.metrics.rejected
+        yield "response-latency", self.metrics.latency
+        yield "pending-append", Gauge(self.undecided)
+        yield "append-queue-size", Gauge(self.queued)
+        yield "is-closed", Gauge(0)
+        yield "generation", Gauge(self.generation)
+        yield "session-id", Gauge(self.session_id)
+        yield "high-water-mark", Gauge(self.high_water_mark)
+        yield "total-real-time-feed-context-added", Gauge(self.metrics.feeds_added)
+        yield "total-real-time-feed-context-removed", Gauge(self.metrics.feeds_removed)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReading:
+    """A server at one moment."""
+
+    version: str
+    cluster: str
+    server_id: int
+    endpoint: str
+    partitions: tuple[PartitionReading, ...]
+    feed_misses: Meter
+    data_misses: Meter
+    cached: tuple[int, int]
+    connections: int
+
+    def metrics(self) -> Iterator[NamedMetric]:
+        """Everything, by group and name."""
+        yield NamedMetric(GROUP, "feed-cache-miss", self.feed_misses)
+        yield NamedMetric(GROUP, "transaction-cache-miss", self.data_misses)
+        yield NamedMetric(GROUP, "is-closed", Gauge(0))
+        yield NamedMetric(GROUP, "cluster-name", Gauge(self.cluster))
+        yield NamedMetric(GROUP, "server-id", Gauge(self.server_id))
+        yield NamedMetric(GROUP, "endpoint", Gauge(self.endpoint))
+        yield NamedMetric(GROUP, "waltz-server-num-partitions", Gauge(len(self.partitions)))
+        yield NamedMetric(GROUP, "waltz-version-id", Gauge(self.version))
+        for one in self.partitions:
+            for name, metric in one.metrics_by_name():
+                yield NamedMetric(f"{GROUP}.partition-{one.partition}", name, metric)

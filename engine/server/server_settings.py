@@ -1,0 +1,271 @@
+"""Every setting of a log server: one declaration each, from which file, environment, options and the server's own values follow.
+
+The keys are those of release 0.13.2 where it has the setting; what it has not stands under ``waltzctl.``.
+
+Nothing here opens a file or a socket, and nothing heavy is imported: ``waltzctl log-server --help`` is made from this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError, RefusedError
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.loopback import is_loopback
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.setting_kinds import (
+    COUNT,
+    FILLED_TEXT,
+    MILLISECONDS,
+    PORT,
+    PORT_OR_OFF,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    TEXT,
+)
+from waltzctl.engine.net.settings import Option, Settings, check_bounds, group, setting
+from waltzctl.engine.net.tls_options import TlsOptions
+
+NEXT_PORT = -1
+"""Stands for "the client port and two more" where an own number was not given."""
+METADATA_VARIABLE = "WALTZCTL_METADATA"
+"""Where every command looks for the place of the metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a store session treats its replicas.  Times are seconds."""
+
+    in_flight: int = setting("batches under way to one replica", COUNT, default=4, key="waltzctl.storage.inFlight")
+    copied: int = setting(
+        "records that a replica which is behind copies at a time", COUNT, default=256, key="waltzctl.storage.copied"
+    )
+    kept: int = setting(
+        "batches kept for replicas that are behind; who needs older ones reads them from another replica",
+        COUNT,
+        default=256,
+        key="waltzctl.storage.kept",
+    )
+    first_retry: float = setting(
+        "pause before a storage node is tried again, in milliseconds; it doubles each time",
+        MILLISECONDS,
+        default=0.1,
+        key="storage.initialRetryInterval",
+        name="first-retry",
+    )
+    longest_retry: float = setting(
+        "longest of these pauses, in milliseconds",
+        MILLISECONDS,
+        default=20.0,
+        key="storage.maxRetryInterval",
+        name="longest-retry",
+    )
+    deadline: float = setting(
+        "time for an answer of a storage node, after which it is left behind; the release waits for ever",
+        SECONDS,
+        default=10.0,
+        key="waltzctl.storage.deadline",
+        name="storage-deadline",
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """How appends of a partition are taken and its feeds are given."""
+
+    lock_slots: int = setting(
+        "slots of a partition's table of optimistic locks",
+        COUNT,
+        default=30_000,
+        key="server.optimisticLockTableSize",
+    )
+    batch: int = setting(
+        "appends that go to storage together, at most", COUNT, default=256, key="storage.maxBatchSize", name="max-batch"
+    )
+    in_flight: int = setting(
+        "such batches under way for one partition", COUNT, default=16, key="waltzctl.batches", name="batches"
+    )
+    feed: int = setting(
+        "transactions that a feed is granted at least", COUNT, default=100, key="server.minFetchSize", name="min-fetch"
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """What is kept in memory of the latest transactions, over all partitions of a server."""
+
+    headers: int = setting(
+        "memory for the headers of the latest transactions", SIZE, default=64 << 20, key="server.feedCacheSize"
+    )
+    data: int = setting(
+        "memory for the data of the latest transactions", SIZE, default=128 << 20, key="server.transactionDataCacheSize"
+    )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for a value that cannot be meant."""
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Everything that decides how a log server runs.
+
+    `http_port` None: off, `NEXT_PORT`: the client port and two more, or a free one with a client port of 0.  After construction
+    it is a number or None.
+    """
+
+    metadata: str | None = setting(
+        "where the cluster's metadata is: zk://HOST:PORT,.../ROOT, or the file of an embedded store",
+        FILLED_TEXT,
+        default=None,
+        unless=f"{METADATA_VARIABLE}, or ZooKeeper's keys of the file",
+        key="waltzctl.metadata",
+        option=Option("WHERE"),
+    )
+    host: str = setting(
+        "address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS")
+    )
+    port: int = setting(
+        "client port, 0 takes a free one", PORT, default=55180, key="server.port", option=Option(), required=True
+    )
+    http_port: int | None = setting(
+        "HTTP port",
+        PORT_OR_OFF,
+        default=NEXT_PORT,
+        unless="client port + 2",
+        left_out=None,
+        key="server.jetty.port",
+        option=Option(),
+    )
+    advertised_host: str | None = setting(
+        "host under which clients find this server",
+        FILLED_TEXT,
+        default=None,
+        unless="the address that is bound, or this machine's name where that is all of them",
+        key="waltzctl.advertisedHost",
+        option=Option("HOST"),
+    )
+    plaintext: bool = setting(
+        "no TLS on the client port",
+        SWITCH,
+        default=False,
+        key="waltzctl.plaintext",
+        option=Option(),
+        moots=("certificate", "key-store", "trust-store"),
+    )
+    insecure: bool = setting(
+        "allow plaintext beyond this machine",
+        SWITCH,
+        default=False,
+        key="waltzctl.insecure",
+        option=Option(),
+        needs="plaintext",
+    )
+    storage_plaintext: bool = setting(
+        "no TLS to the storage nodes", SWITCH, default=False, key="waltzctl.storage.plaintext", option=Option()
+    )
+    tls: TlsOptions = group(TlsOptions, key="server.", reloadable=True)
+    zookeeper: ZooKeeperOptions | None = group(
+        ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
+    )
+    session: SessionOptions = group(SessionOptions)
+    partition: PartitionOptions = group(PartitionOptions)
+    cache: CacheOptions = group(CacheOptions, name="cache-")
+    graphite: GraphiteOptions | None = group(
+        GraphiteOptions, key="server.graphite.", name="graphite-", wanted_by=("host",)
+    )
+    http: HttpLimits = group(HttpLimits, key="waltzctl.http.", name="http-")
+    drain_seconds: float = setting(
+        "how long a stop lets clients take their answers",
+        SECONDS.within(least=0),
+        default=10.0,
+        key="waltzctl.drain",
+        name="drain",
+        option=Option(),
+        reloadable=True,
+    )
+    limits: PortLimits = group(PortLimits, key="waltzctl.limits.", name="limits-", reloadable=True)
+
+    def __post_init__(self) -> None:
+        if self.http_port == NEXT_PORT:
+            object.__setattr__(self, "http_port", self.port + 2 if self.port else 0)
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether other machines may reach the port."""
+        return not is_loopback(self.host)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant or must be asked for twice.
+
+        Raises InvalidRequestError (no place of the metadata, values out of bounds, ports that are equal, TLS options that
+        contradict each other) and RefusedError (plaintext beyond loopback without `insecure`).
+        """
+        if self.metadata is None and self.zookeeper is None:
+            raise InvalidRequestError(
+                "nothing says where the cluster's metadata is",
+                advice=f"give --metadata, {METADATA_VARIABLE}, or zookeeper.connectString and cluster.root in the configuration",
+            )
+        check_bounds(self)
+        if self.port and self.port == self.http_port:
+            raise InvalidOptionsError(
+                f"the client and the HTTP port are both {self.port}",
+                self,
+                "port",
+                "http_port",
+                advice="the ports must differ",
+            )
+        for one in (
+            self.limits,
+            self.session,
+            self.partition,
+            self.cache,
+            self.tls,
+            self.http,
+            self.zookeeper,
+            self.graphite,
+        ):
+            if one is not None:
+                one.check()
+        if self.plaintext and not self.insecure and self.beyond_loopback:
+            raise RefusedError(
+                f"{self.host}: without TLS everybody on the way can read and change what is sent",
+                advice="leave --plaintext out, bind to 127.0.0.1, or say --insecure if the network is trusted",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LogServerOptions:
+    """What ``waltzctl log-server`` is told: about the server, and about the log of its process."""
+
+    server: ServerOptions = group(ServerOptions)
+    log: LogOptions = group(LogOptions, key="waltzctl.log.", name="log-")
+
+    def check(self) -> None:
+        """Raises as `ServerOptions.check`."""
+        self.server.check()
+
+
+_OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
+LOG_SERVER = Settings(
+    "log-server",
+    LogServerOptions,
+    ignored={
+        "server.ssl.keyManager.algorithm": _OPENSSL,
+        "server.ssl.trustManager.algorithm": _OPENSSL,
+        "server.region": "the release does not use it either",
+        "server.realtimeThreshold": "there is one kind of feed, which reads what is cached from memory",
+        "server.transactionDataCacheAllocation": "there is one kind of memory",
+        "storage.checkpointInterval": "sessions are not ended to make a checkpoint",
+    },
+)

@@ -1,0 +1,405 @@
+"""The client of the log over real servers and nodes of this process: appends, feeds and data, while connections break and
+partitions move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.server.serving import QUICK, Serving, serving
+from tests.server.storing import LOG, PARTITION
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_client import ClientAheadError, ClientOptions, Draft, LogClient, Transaction
+from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
+from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.server.client_port import ClientConnection
+from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.formats.wire import client as wire
+
+OPTIONS = ClientOptions(timeout=20.0, nudge=0.3, first_retry=0.01, longest_retry=0.05, not_ready=0.02)
+
+
+@dataclass
+class Directory:
+    """Who has the partition, as the test says."""
+
+    num_partitions: int = 2
+    servers: Mapping[int, PartitionServer] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
+    given: int = 100
+
+    async def client_id(self) -> int:
+        self.given += 1
+        return self.given
+
+    async def follow(self, told: Told) -> None:
+        self.told.append(told)
+        told(self.servers)
+        await asyncio.Event().wait()
+
+    def tell(self, servers: Mapping[int, PartitionServer]) -> None:
+        self.servers = servers
+        for told in self.told:
+            told(servers)
+
+
+@dataclass
+class Around:
+    """A client, and what it depends on."""
+
+    serving: Serving
+    directory: Directory
+    client: LogClient
+    connections: list[LogConnection]
+
+    def at(self, server: int, generation: int = 1) -> None:
+        """The partition is this server's now."""
+        _, host, port = self.serving.servers[server]
+        self.directory.tell({PARTITION: PartitionServer(host, port, generation)})
+
+    def cut(self) -> None:
+        """All connections break."""
+        for one in self.connections:
+            assert one._transport is not None
+            one._transport.abort()
+        self.connections.clear()
+
+
+@contextlib.asynccontextmanager
+async def around(
+    path: Path, *, nodes: int = 1, servers: int = 1, options: ClientOptions = OPTIONS
+) -> AsyncIterator[Around]:
+    async with serving(path, nodes) as made:
+        for number in range(servers):
+            await made.server(generation=1 + number) if number == 0 else await started(made)
+        connections: list[LogConnection] = []
+
+        async def connect(address: Address) -> LogConnection:
+            found = await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+            connections.append(found)
+            return found
+
+        directory = Directory()
+        async with LogClient(directory, connect, log=LOG, options=options) as client:
+            found = Around(made, directory, client, connections)
+            await asyncio.sleep(0)
+            found.at(0)
+            yield found
+
+
+async def started(made: Serving) -> None:
+    """One more server, which has no partition as yet."""
+    from waltzctl.engine.server.log_server import LogServer
+
+    server = LogServer(made.metadata, made.cluster.connect, log=LOG, options=QUICK)
+    host, port = await server.start("127.0.0.1", 0, None)
+    made.servers.append((server, host, port))
+
+
+def run(path: Path, test: Callable[[Around], Awaitable[None]], **more: object) -> None:
+    async def whole() -> None:
+        async with around(path, **more) as found:  # type: ignore[arg-type]
+            await test(found)
+
+    asyncio.run(whole())
+
+
+async def all_of(client: LogClient, after: int = -1) -> list[Transaction]:
+    last = await client.high_water_mark(PARTITION)
+    return [one async for one in client.feed(PARTITION, after=after, until=lambda _: last)]
+
+
+def test_what_is_appended_comes_in_the_feed_with_its_data(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        assert await client.high_water_mark(PARTITION) == -1
+        made = [await client.append(PARTITION, Draft(b"transaction %d" % n, header=n)) for n in range(3)]
+        assert [(one.transaction_id, one.header) for one in made if one] == [(0, 0), (1, 1), (2, 2)]
+        assert await all_of(client) == made
+        assert await all_of(client, after=1) == made[2:]
+        assert await client.data(PARTITION, 1) == b"transaction 1"
+        assert await client.flush(PARTITION) == 2
+        assert client.seen(PARTITION) == 2
+        with pytest.raises(RefusedError, match="has no transaction 3"):
+            await client.data(PARTITION, 3)
+
+    run(tmp_path, test)
+
+
+def test_many_at_a_time_keep_their_order(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        done = await asyncio.gather(*(client.append(PARTITION, Draft(b"%d" % n)) for n in range(300)))
+        assert [one.transaction_id for one in done if one] == [*range(300)]
+
+    run(tmp_path, test)
+
+
+def test_a_builder_is_called_again_on_what_is_known_by_then(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        seen: dict[int, list[int]] = {0: [], 1: []}
+
+        async def count(who: int) -> None:
+            def build(mark: int) -> Draft:
+                seen[who].append(mark)
+                return Draft(b"%d" % (mark + 1), write_locks=[("counter", 7)])
+
+            for _ in range(20):
+                await client.append(PARTITION, build)
+
+        await asyncio.gather(count(0), count(1))
+        committed = await all_of(client)
+        values = [await client.data(PARTITION, one.transaction_id) for one in committed]
+        assert values == [b"%d" % n for n in range(40)]  # nobody wrote on what was not the latest
+        assert len(seen[0]) + len(seen[1]) > 40  # and somebody was told so
+
+    run(tmp_path, test)
+
+
+def test_a_builder_that_gives_nothing_appends_nothing(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        assert await around.client.append(PARTITION, lambda _mark: None) is None
+
+        def fails(_mark: int) -> Draft:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await around.client.append(PARTITION, fails)
+        assert await around.client.high_water_mark(PARTITION) == -1
+
+    run(tmp_path, test)
+
+
+def test_locks_that_do_not_meet_refuse_nobody(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client, calls = around.client, []
+
+        def build(number: int) -> Callable[[int], Draft]:
+            def made(_mark: int) -> Draft:
+                calls.append(number)
+                return Draft(b"x", append_locks=[("a", 1)], read_locks=[("somebody else", number)])
+
+            return made
+
+        await asyncio.gather(*(client.append(PARTITION, build(n)) for n in range(20)))
+        assert sorted(calls) == [*range(20)]
+
+    run(tmp_path, test)
+
+
+def test_a_connection_that_breaks_is_made_again_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        done: list[Transaction | None] = []
+
+        async def append() -> None:
+            done.extend([await client.append(PARTITION, Draft(b"%d" % n)) for n in range(200)])
+
+        appending = asyncio.ensure_future(append())
+        reading = asyncio.ensure_future(all_of_feed(client, 200))
+        while not appending.done():
+            await asyncio.sleep(0.01)
+            around.cut()
+        await appending
+        assert [one.transaction_id for one in done if one] == [*range(200)]
+        assert await reading == [one for one in done if one]
+
+    run(tmp_path, test)
+
+
+async def all_of_feed(client: LogClient, count: int) -> list[Transaction]:
+    found = []
+    async for one in client.feed(PARTITION):
+        found.append(one)
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_histories(tmp_path: Path, seed: int) -> None:
+    """Whatever breaks: what was told to be committed is there once, in the order of the ids, and readers see the same."""
+
+    async def test(around: Around) -> None:
+        client, chance = around.client, Random(seed)
+        told: dict[int, bytes] = {}
+        stop = False
+
+        async def append(who: int) -> None:
+            number = 0
+            while not stop:
+                number += 1
+                data = b"%d-%d" % (who, number)
+                with contextlib.suppress(DeadlineError):
+                    done = await client.append(
+                        PARTITION, Draft(data, write_locks=[("l", who % 2)] if chance.random() < 0.5 else ())
+                    )
+                    assert done is not None
+                    assert done.transaction_id not in told
+                    told[done.transaction_id] = data
+                await asyncio.sleep(0.001)
+
+        appending = [asyncio.ensure_future(append(who)) for who in range(4)]
+        feed = client.feed(PARTITION)
+        read: list[int] = []
+
+        async def follow() -> None:
+            async for one in feed:
+                read.append(one.transaction_id)  # noqa: PERF401  # looked at while it grows
+
+        following = asyncio.ensure_future(follow())
+        owner, generation = 0, 1
+        for _ in range(12):
+            await asyncio.sleep(chance.random() * 0.08)
+            match chance.choice(("cut", "move", "generation", "away", "silent")):
+                case "cut":
+                    around.cut()
+                case "move":  # the old server is not told at once, as happens
+                    old, owner, generation = owner, 1 - owner, generation + 1
+                    await around.serving.servers[owner][0].assign({PARTITION: generation})
+                    around.at(owner, generation)
+                    if chance.random() < 0.5:
+                        await asyncio.sleep(0.02)
+                    await around.serving.servers[old][0].assign({})
+                case "generation":
+                    generation += 1
+                    await around.serving.servers[owner][0].assign({PARTITION: generation})
+                    around.at(owner, generation)
+                case "away":  # the server closed the partition, and has it again
+                    await around.serving.servers[owner][0].assign({})
+                    await around.serving.servers[owner][0].assign({PARTITION: generation})
+                case "silent":
+                    around.directory.tell({})
+                    await asyncio.sleep(0.03)
+                    around.at(owner, generation)
+        stop = True
+        await asyncio.gather(*appending)
+        last = await client.high_water_mark(PARTITION)
+        there = await all_of(client)
+        assert [one.transaction_id for one in there] == [*range(last + 1)]
+        stored = [await client.data(PARTITION, number) for number in range(last + 1)]
+        assert len(set(stored)) == len(stored)  # nothing twice
+        assert {number: stored[number] for number in told} == told
+        async with asyncio.timeout(20):
+            while len(read) <= last:
+                await asyncio.sleep(0.01)
+        assert read == [*range(last + 1)]
+        following.cancel()
+        assert len(told) > 20
+
+    run(tmp_path, test, servers=2)
+
+
+def test_an_append_that_the_server_passed_over_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        real, lost = Partition.append, []
+
+        def append(self: Partition, request: Append) -> None:
+            if not lost:
+                lost.append(request)
+                return
+            real(self, request)
+
+        monkeypatch.setattr(Partition, "append", append)
+        done = await client.append(PARTITION, Draft(b"1"))
+        assert lost
+        assert done is not None
+        assert done.transaction_id == 1
+
+    run(tmp_path, test)
+
+
+def test_a_client_that_is_ahead_of_the_log_is_told(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        await around.client.append(PARTITION, Draft(b"0"))
+        with pytest.raises(ClientAheadError, match="has seen transaction 1"):
+            await anext(aiter(around.client.feed(PARTITION, after=1)))
+        feed = around.client.feed(PARTITION, after=0)
+        waiting = asyncio.ensure_future(anext(aiter(feed)))
+        await asyncio.sleep(0.05)
+        await around.client.append(PARTITION, Draft(b"1"))
+        assert (await waiting).transaction_id == 1
+
+    run(tmp_path, test)
+
+
+def test_every_call_ends(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        await around.serving.servers[0][0].assign({})
+        around.directory.tell({})
+        for call in (
+            client.append(PARTITION, Draft(b"x"), timeout=0.05),
+            client.flush(PARTITION, timeout=0.05),
+            client.data(PARTITION, 0, timeout=0.05),
+            client.high_water_mark(PARTITION, timeout=0.05),
+        ):
+            with pytest.raises(DeadlineError, match=f"partition {PARTITION}"):
+                await call
+        for number in (-1, 2):
+            with pytest.raises(InvalidRequestError, match="0 to 1"):
+                await client.append(number, Draft(b"x"))
+
+    run(tmp_path, test)
+
+
+def test_data_with_a_wrong_checksum_is_asked_for_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"right"))
+        wrong = [2]
+        real = ClientConnection._say
+
+        def say(self: ClientConnection, message: wire.ServerResponse) -> None:
+            if isinstance(message, wire.TransactionDataResponse) and wrong[0]:
+                wrong[0] -= 1
+                assert isinstance(message.outcome, wire.TransactionData)
+                outcome = wire.TransactionData(b"wrong", message.outcome.checksum)
+                message = wire.TransactionDataResponse(message.request_id, message.transaction_id, outcome)
+            real(self, message)
+
+        monkeypatch.setattr(ClientConnection, "_say", say)
+        assert await client.data(PARTITION, 0) == b"right"
+        wrong[0] = 3
+        with pytest.raises(CorruptRecordError, match="3 times"):
+            await client.data(PARTITION, 0)
+
+    run(tmp_path, test)
+
+
+def test_a_reader_that_is_slow_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(around: Around) -> None:
+        client, did = around.client, []
+        for name in ("pause", "resume"):
+            real = getattr(LogConnection, name)
+
+            def noted(self: LogConnection, name: str = name, real: Callable[[LogConnection], None] = real) -> None:
+                did.append(name)
+                real(self)
+
+            monkeypatch.setattr(LogConnection, name, noted)
+        await asyncio.gather(*(client.append(PARTITION, Draft(b"%d" % n)) for n in range(300)))
+        assert did == []
+        found = 0
+        async for one in client.feed(PARTITION, until=lambda _: 299):
+            assert one.transaction_id == found
+            found += 1
+            if found == 1:
+                await asyncio.sleep(0.1)  # so that more comes than is kept for it
+        assert found == 300
+        assert "pause" in did
+        assert did[-1] == "resume"
+
+    run(tmp_path, test, options=ClientOptions(timeout=20.0, ahead=64, in_flight=256))

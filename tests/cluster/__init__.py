@@ -1,0 +1,1 @@
+"""A whole cluster: metadata, storage nodes and log servers, as processes."""

@@ -1,0 +1,185 @@
+"""The actions of ``cluster`` over nodes and servers that really run: what they show, find, change and refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.running import invoke, run
+from tests.cli.test_schemas import check_object
+from tests.cluster.processes import ClusterOfProcesses
+from tests.interop.processes import Stage, wait_until
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    """Three nodes, each with a replica of everything, and two servers."""
+    with Stage(tmp_path_factory.mktemp("cluster")) as stage:
+        cluster = ClusterOfProcesses(stage)
+        cluster.add_nodes(1, 2, 3)
+        cluster.start_servers(1, 2)
+        cluster.settle()
+        yield cluster
+
+
+def test_a_cluster_is_shown_as_it_stands(made: ClusterOfProcesses) -> None:
+    state = made.state()
+    check_object(state)
+    assert (state["name"], state["cluster_key"], state["num_partitions"]) == ("demo", made.key, 4)
+    assert [node["partitions"] for node in state["nodes"]] == [[0, 1, 2, 3]] * 3
+    assert [node["group"] for node in sorted(state["nodes"], key=lambda node: node["group"])] == [1, 2, 3]
+    served = sorted(held["partition"] for server in state["servers"] for held in server["partitions"])
+    assert served == [0, 1, 2, 3]
+    assert {len(server["partitions"]) for server in state["servers"]} == {2}
+    for partition in state["partitions"]:
+        assert {one["closing_high_water_mark"] for one in partition["replicas"]} == {None}
+        assert len(partition["replicas"]) == 3
+    table = made.cluster("show", "--format", "table").out
+    assert "Storage nodes" in table
+    assert "0-3" in table
+
+
+def test_a_server_says_what_it_is_when_it_is_ready(made: ClusterOfProcesses) -> None:
+    ready = made.ready("s1")
+    check_object(ready)
+    assert {*ready} == {
+        *("schema", "type", "pid", "host", "port", "http_port", "tls", "server_id", "cluster_key", "num_partitions"),
+        "metadata",
+    }
+    assert (ready["cluster_key"], ready["num_partitions"], ready["tls"]) == (made.key, 4, False)
+    answer = json.load(urllib.request.urlopen(f"http://127.0.0.1:{ready['http_port']}/health"))
+    health = answer["server-health-check"]
+    assert health["healthy"] is True
+    assert health["zookeeper"] is True
+    assert list(health["partitions"].values()) == [True, True]
+    text = urllib.request.Request(
+        f"http://127.0.0.1:{ready['http_port']}/metrics", headers={"Accept": "text/plain; version=0.0.4"}
+    )
+    assert f"waltz_server_id {ready['server_id']}.0" in urllib.request.urlopen(text).read().decode()
+
+
+def test_a_cluster_that_is_as_it_should_be_is_clean(made: ClusterOfProcesses) -> None:
+    for action in ("verify", "connectivity"):
+        done = made.cluster(action, "--format", "ndjson")
+        assert done.status == 0
+        (summary,) = done.objects
+        check_object(summary)
+        assert (summary["type"], summary["status"], summary["partitions"]) == ("verify-summary", "clean", 4)
+
+
+def test_what_is_not_agreed_to_is_not_done(made: ClusterOfProcesses) -> None:
+    before = made.state()
+    (name, *_) = [node["node"] for node in before["nodes"]]
+    asked = made.cluster("unassign", name, "--partition", 0)
+    assert asked.status == 13
+    planned = made.cluster("unassign", name, "--partition", "0-1", "--dry-run", "--format", "json")
+    assert planned.status == 0
+    plan = json.loads(planned.out)
+    check_object(plan)
+    assert [(step["action"], step["path"], step["partition"]) for step in plan["steps"]] == [
+        *(("unassign", name, 0), ("unassign", name, 1))
+    ]
+    assert made.state() == before
+
+
+def test_nonsense_is_refused_with_what_to_do(made: ClusterOfProcesses) -> None:
+    (name, *_) = [node["node"] for node in made.state()["nodes"]]
+    for arguments, status, message in (
+        (("add-node", name, "--yes"), 13, "already"),
+        (("add-node", "nowhere"), 2, "no address"),
+        (("assign", "127.0.0.1:1", "--partition", "0", "--yes"), 13, "no storage node 127.0.0.1:1"),
+        (("assign", name, "--partition", "4", "--yes"), 2, "0 to 3"),
+        (("assign", name, "--partition", "0", "--yes"), 13, "has partition 0 already"),
+        (("remove-node", name, "--yes"), 13, "has 4 partitions"),
+        (("auto-assign", "--group", "77", "--yes"), 13, "no storage node is in group 77"),
+        (("create", "--partitions", "1"), 13, "something already"),
+        (("delete", "--name", "other", "--yes"), 13, "is called 'demo'"),
+        (("delete", "--yes"), 13, "at work"),
+        (("sync", "--node", "127.0.0.1:1"), 2, "knows no storage node"),
+    ):
+        done = made.cluster(*arguments)
+        assert (done.status, message in done.err) == (status, True), (arguments, done)
+
+
+def test_metadata_that_is_not_there_or_not_said_is_told(tmp_path: object) -> None:
+    for arguments, status, message in (
+        (("show",), 2, "WALTZCTL_METADATA"),
+        (("show", "--metadata", f"{tmp_path}/nothing"), 10, "there is no metadata"),
+        (("show", "--metadata", "zk://h"), 2, "names no root"),
+        (("show", "--metadata", "http://h/x"), 2, "not understood"),
+        (("verify", "--metadata", "zk://127.0.0.1:1/x", "--timeout", "1s"), 14, "no connection"),
+    ):
+        done = invoke("cluster", *arguments)
+        assert (done.status, message in done.err) == (status, True), (arguments, done)
+
+
+def test_the_environment_says_where_the_metadata_is(made: ClusterOfProcesses) -> None:
+    assert run("cluster", "show", "--format", "plain", WALTZCTL_METADATA=made.metadata).status == 0
+
+
+def test_partitions_go_where_they_are_preferred(made: ClusterOfProcesses) -> None:
+    first, second = made.state()["servers"]
+    wanted = [held["partition"] for held in first["partitions"]]
+    done = made.cluster("prefer", second["endpoint"], "--partition", wanted[0])
+    assert done.status == 0
+    now = made.state()["servers"]
+    assert now[1]["preferred"] == [wanted[0]]
+    assert wanted[0] in [held["partition"] for held in now[1]["partitions"]]
+    assert made.cluster("unprefer", second["endpoint"], "--partition", wanted[0]).status == 0
+    assert made.state()["servers"][1]["preferred"] == []
+    assert made.cluster("prefer", second["endpoint"], "--partition", 9).status == 13
+    made.settle()
+
+
+def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None:
+    node = next(one for one in made.state()["nodes"] if one["group"] == 3)
+    assert (
+        invoke(
+            *("node", f"127.0.0.1:{node['admin_port']}", "remove-partition", "--partition", 2, "--plaintext", "--yes")
+        ).status
+        == 0
+    )
+    found = made.cluster("verify", "--format", "ndjson")
+    assert found.status == 3
+    (differs,) = [one for one in found.only("finding") if one["code"] == "node-differs"]
+    check_object(differs)
+    assert (differs["partition"], differs["path"]) == (2, node["node"])
+    assert differs["remedy"] == f"waltzctl cluster sync --node {node['node']} --metadata {made.metadata}"
+    planned = made.cluster("sync", "--dry-run", "--format", "json")
+    assert [(step["action"], step["partition"]) for step in json.loads(planned.out)["steps"]] == [("assign", 2)]
+    assert made.cluster("sync", "--node", node["node"], "--yes").status == 0
+    assert made.cluster("sync", "--yes").status == 0
+    made.settle()
+
+
+def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfProcesses) -> None:
+    node = next(one["node"] for one in made.state()["nodes"] if one["group"] == 3)
+    made.nodes["n3"].kill()
+    wait_until(lambda: "node-unreachable" in made.codes(), "the node is missed")
+    found = made.cluster("verify", "--format", "ndjson").only("finding")
+    assert {one["path"] for one in found if one["code"] == "node-unreachable"} == {node}
+    assert "quorum-missing" not in {one["code"] for one in found}
+    assert made.cluster("connectivity", "--format", "ndjson").status == 3
+    unreached = made.cluster("sync", "--yes")
+    assert unreached.status == 14
+    assert f"storage node {node} is not told anything" in unreached.err
+    made.nodes["n2"].kill()
+    assert "quorum-missing" in made.codes("--partition", 0)
+    made.start_nodes(2, 3)
+    made.servers[2].kill()
+    wait_until(lambda: len(made.state()["servers"]) == 1, "the dead server is no longer among the servers")
+    wait_until(lambda: len(made.state()["servers"][0]["partitions"]) == 4, "its partitions are the other server's")
+    made.start_servers(2)
+    wait_until(lambda: len(made.state()["servers"]) == 2, "it is back")
+
+
+def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> None:
+    made.servers[2].process.send_signal(signal.SIGTERM)
+    assert made.servers[2].process.wait(20) == 0
+    assert len(made.state()["servers"]) == 1
+    assert not (made.stage.directory / "s2.ready").exists()
+    made.start_servers(2)

@@ -1,0 +1,335 @@
+"""Making a cluster, its storage nodes and their partitions: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.golden import GOLDEN, needs_golden
+from tests.metadata.stores import Stores
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.metadata import cluster_changes
+from waltzctl.engine.metadata.cluster_changes import (
+    add_node,
+    assign,
+    auto_assign,
+    create_cluster,
+    delete_cluster,
+    refuse_without_quorum,
+    remove_node,
+    unassign,
+)
+from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.formats.znodes import LOCK_PATH, PARTITION_PATH, PartitionMetadata, ReplicaState
+
+KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+def over(stores: Stores, test: Callable[[MetadataStore], Awaitable[None]], *, partitions: int = 4) -> None:
+    """A test of a new cluster."""
+
+    async def whole(stores: Stores) -> None:
+        store = await stores.open()
+        await create_cluster(store, name="demo", num_partitions=partitions, cluster_key=KEY)
+        await test(store)
+
+    stores.run(whole)
+
+
+async def three(store: MetadataStore, partitions: range = range(4)) -> None:
+    """Three nodes that hold everything."""
+    for group in range(3):
+        await add_node(store, f"n{group}:1", admin_port=2, group=group)
+        await assign(store, f"n{group}:1", partitions)
+
+
+async def last_session(store: MetadataStore, partition: int, *nodes: str) -> None:
+    replicas = tuple(ReplicaState(partition, node, 7) for node in nodes)
+    await store.create(f"{PARTITION_PATH}/{partition}", PartitionMetadata(1, 7, replicas).encode())
+
+
+@needs_golden
+def test_a_new_cluster_has_the_nodes_of_a_released_one(stores: Stores) -> None:
+    import json
+
+    recorded = [
+        json.loads(one) for one in (GOLDEN / "zookeeper" / "cluster-a-after-stop.jsonl").read_text().splitlines()
+    ]
+    (root, *_) = recorded
+    theirs = {one["path"].removeprefix("/waltz_cluster").lstrip("/") for one in recorded}
+
+    async def test(store: MetadataStore) -> None:
+        ours = {""}
+        for above in ("", "ids", "store", "store/partition", "serverDescriptors"):
+            ours |= {f"{above}/{name}".lstrip("/") for name in await store.children(above)}
+        assert ours == {one for one in theirs if not one.startswith("store/partition/")}
+        assert (await store.get(""))[0].hex() == root["dataHex"].replace(b"waltz_cluster".hex(), b"demo".hex()).replace(
+            "000d", "0004"
+        )
+        assert (await store.get("serverDescriptors"))[0].hex() == "03ffffffff0000000000000000"
+        assert (await store.get("store"))[0].hex() == "01" + "0123456789abcdef" * 2 + "00000004"
+        assert (await store.get("ids/server"))[0] == (await store.get("ids/client"))[0] == bytes(4)
+        for path in ("store/group", "store/assignment", "store/connection"):
+            assert (await store.get(path))[0].hex() == "0100000000"
+
+    over(stores, test)
+
+
+def test_a_cluster_is_made_once_and_where_nothing_is(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        with pytest.raises(RefusedError, match="there is something already"):
+            await create_cluster(store, name="other", num_partitions=1, cluster_key=KEY)
+        assert (await read_cluster_state(store)).name == "demo"
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("number", [0, -1, 10_000_000])
+def test_a_number_of_partitions_that_cannot_be_is_refused(stores: Stores, number: int) -> None:
+    async def test(stores: Stores) -> None:
+        store = await stores.open()
+        with pytest.raises(InvalidRequestError):
+            await create_cluster(store, name="x", num_partitions=number, cluster_key=KEY)
+        assert await store.exists("") is None
+
+    stores.run(test)
+
+
+def test_of_two_that_make_a_cluster_at_once_one_does(stores: Stores) -> None:
+    async def test(stores: Stores) -> None:
+        opened = [(await stores.open(), name) for name in ("a", "b")]
+        made = await asyncio.gather(
+            *(create_cluster(store, name=name, num_partitions=1, cluster_key=KEY) for store, name in opened),
+            return_exceptions=True,
+        )
+        assert sorted(type(one).__name__ for one in made) == ["NoneType", "RefusedError"]
+        winner = "ab"[made.index(None)]
+        assert (await read_cluster_state(await stores.open())).name == winner
+
+    stores.run(test)
+
+
+def test_a_root_without_a_cluster_is_told(stores: Stores) -> None:
+    async def test(stores: Stores) -> None:
+        store = await stores.open()
+        with pytest.raises(NotWaltzError, match="create the cluster first"):
+            await read_cluster_state(store)
+        await store.create_root()
+        with pytest.raises(NotWaltzError, match="holds nothing"):
+            await read_cluster_state(store)
+
+    stores.run(test)
+
+
+def test_nodes_come_and_go(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        await add_node(store, "h:1", admin_port=2, group=5)
+        with pytest.raises(RefusedError, match="already"):
+            await add_node(store, "h:1", admin_port=3, group=6)
+        await assign(store, "h:1", [2, 0])
+        state = await read_cluster_state(store)
+        assert state.nodes == (NodeState("h:1", 2, 5, (0, 2)),)
+        with pytest.raises(RefusedError, match="has 2 partitions"):
+            await remove_node(store, "h:1")
+        await unassign(store, "h:1", [0, 2])
+        await remove_node(store, "h:1")
+        assert (await read_cluster_state(store)).nodes == ()
+        with pytest.raises(RefusedError, match="no storage node h:1"):
+            await remove_node(store, "h:1")
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize(("partition", "there"), [(-1, False), (0, True), (3, True), (4, False)])
+def test_a_partition_is_one_of_the_cluster(stores: Stores, partition: int, there: bool) -> None:
+    async def test(store: MetadataStore) -> None:
+        await add_node(store, "h:1", admin_port=2, group=0)
+        if there:
+            await assign(store, "h:1", [partition])
+            await unassign(store, "h:1", [partition])
+        else:
+            for change in (assign, unassign):
+                with pytest.raises(InvalidRequestError, match="0 to 3"):
+                    await change(store, "h:1", [partition])
+
+    over(stores, test)
+
+
+def test_what_is_not_as_it_was_thought_changes_nothing(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        await three(store, range(1))
+        before = await read_cluster_state(store)
+        for change, message in (
+            (assign(store, "n0:1", [0]), "has partition 0 already"),
+            (assign(store, "n0:1", [1, 0]), "has partition 0 already"),
+            (assign(store, "x:1", [1]), "no storage node"),
+            (unassign(store, "n0:1", [0, 1]), "does not have partition 1"),
+            (auto_assign(store, 9), "no storage node is in group 9"),
+            (auto_assign(store, 0), "has partitions"),
+        ):
+            with pytest.raises(RefusedError, match=message):
+                await change
+        with pytest.raises(InvalidRequestError, match="no partition"):
+            await assign(store, "n0:1", [])
+        assert await read_cluster_state(store) == before
+
+    over(stores, test)
+
+
+def test_all_partitions_are_dealt_to_a_group_once(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        for node in ("b:1", "a:1", "c:1"):
+            await add_node(store, node, admin_port=2, group=3)
+        await add_node(store, "d:1", admin_port=2, group=4)
+        steps = await auto_assign(store, 3)
+        assert [(step.node, step.partition) for step in steps] == [
+            *(("a:1", 0), ("a:1", 3), ("b:1", 1), ("b:1", 4), ("c:1", 2))
+        ]
+        held = {one.node: one.partitions for one in (await read_cluster_state(store)).nodes}
+        assert held == {"a:1": (0, 3), "b:1": (1, 4), "c:1": (2,), "d:1": ()}
+
+    over(stores, test, partitions=5)
+
+
+# --- what recovery needs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "left", "allowed"),
+    [
+        ("abc", "abc", True),
+        ("abc", "ab", True),
+        ("abc", "a", False),
+        ("abc", "axy", False),
+        ("abc", "abxy", True),
+        ("abcde", "abc", True),
+        ("abcde", "ab", False),
+        ("ab", "a", False),
+        ("a", "a", True),
+        ("a", "b", False),
+        ("abcd", "abc", True),
+        ("abcd", "ab", False),
+    ],
+)
+def test_a_quorum_of_the_last_replicas_stays(last: str, left: str, allowed: bool) -> None:
+    if allowed:
+        refuse_without_quorum(3, last, left)
+    else:
+        with pytest.raises(RefusedError, match="partition 3: its last session had"):
+            refuse_without_quorum(3, last, left)
+
+
+def test_replicas_are_taken_away_one_session_after_the_other(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        await three(store)
+        await last_session(store, 1, "n0:1", "n1:1", "n2:1")
+        await unassign(store, "n0:1", [0, 1])
+        with pytest.raises(RefusedError, match=r"partition 1: its last session had 3 replicas.*n0:1, n1:1"):
+            await unassign(store, "n1:1", [0, 1])
+        await unassign(store, "n1:1", [0])  # this one never had a session
+        assert [one.node for one in (await read_cluster_state(store)).nodes_of(1)] == ["n1:1", "n2:1"]
+
+    over(stores, test)
+
+
+def test_a_session_that_begins_meanwhile_is_seen(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(store: MetadataStore) -> None:
+        await three(store)
+        await last_session(store, 1, "n0:1", "n1:1", "n2:1")
+        real = PartitionSessions.partition
+        asked = 0
+
+        async def partition(self: PartitionSessions, number: int) -> tuple[PartitionMetadata, int]:
+            nonlocal asked
+            found = await real(self, number)
+            asked += 1
+            if asked == 1:
+                replicas = tuple(ReplicaState(1, node, 8) for node in ("n0:1", "n1:1"))
+                await store.set(f"{PARTITION_PATH}/1", PartitionMetadata(1, 8, replicas).encode())
+            return found
+
+        monkeypatch.setattr(PartitionSessions, "partition", partition)
+        with pytest.raises(RefusedError, match="2 replicas"):  # allowed by what was read first, not by what is there
+            await unassign(store, "n0:1", [1])
+        assert asked == 2
+
+    over(stores, test)
+
+
+def test_a_writer_without_the_lock_is_seen(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(store: MetadataStore) -> None:
+        await add_node(store, "a:1", admin_port=2, group=0)
+        await add_node(store, "b:1", admin_port=2, group=0)
+        real, interfered = cluster_changes.read_payload, []
+
+        async def read(*given: object) -> object:
+            found = await real(*given)  # type: ignore[arg-type]
+            if given[1] == "store/connection" and not interfered:
+                interfered.append(True)
+                data, _ = await store.get("store/assignment")
+                await store.set("store/assignment", data)
+            return found
+
+        monkeypatch.setattr(cluster_changes, "read_payload", read)
+        await assign(store, "a:1", [0])
+        assert interfered
+        assert [one.partitions for one in (await read_cluster_state(store)).nodes] == [(0,), ()]
+
+    over(stores, test)
+
+
+def test_a_tool_that_holds_the_lock_is_waited_for(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(store: MetadataStore) -> None:
+        await store.create(LOCK_PATH)
+        waiting = asyncio.ensure_future(add_node(store, "a:1", admin_port=2, group=0))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await store.delete(LOCK_PATH)
+        await waiting
+        assert await store.exists(LOCK_PATH) is None
+        await store.create(LOCK_PATH)
+        monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
+        with pytest.raises(DeadlineError, match="another tool holds"):
+            await add_node(store, "b:1", admin_port=2, group=0)
+
+    over(stores, test)
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_told_as_their_metadata_has_them(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        replicas = (ReplicaState(1, "b:1", 7), ReplicaState(1, "a:1", 6, 41))
+        await store.create(f"{PARTITION_PATH}/1", PartitionMetadata(3, 7, replicas).encode())
+        await store.create(f"{PARTITION_PATH}/0")
+        state = await read_cluster_state(store)
+        assert state.partitions[:2] == (
+            PartitionState(0, -1, -1, ()),
+            PartitionState(1, 3, 7, (ReplicaInSession("a:1", 6, 41), ReplicaInSession("b:1", 7, None))),
+        )
+        assert [one.partition for one in state.partitions] == [0, 1, 2, 3]
+
+    over(stores, test)
+
+
+def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        await three(store)
+        await last_session(store, 1, "n0:1")
+        with pytest.raises(RefusedError, match="is called 'demo', not 'dem'"):
+            await delete_cluster(store, name="dem")
+        await store.create("serverDescriptors/s_", ephemeral=True, sequence=True)
+        with pytest.raises(RefusedError, match="at work"):
+            await delete_cluster(store, name="demo")
+        (name,) = await store.children("serverDescriptors")
+        await store.delete(f"serverDescriptors/{name}")
+        await delete_cluster(store, name="demo")
+        assert await store.exists("") is None
+
+    over(stores, test)

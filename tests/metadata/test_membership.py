@@ -1,0 +1,227 @@
+"""Servers among the servers of a cluster: who gets what, when they come, go, prefer, and lose their session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from tests.metadata.stores import Stores
+from waltzctl.engine.errors import ConcurrentUpdateError
+from waltzctl.engine.metadata import membership as rooms
+from waltzctl.engine.metadata.cluster_changes import create_cluster
+from waltzctl.engine.metadata.cluster_state import read_cluster_state
+from waltzctl.engine.metadata.membership import Membership, new_client_id
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.formats.znodes import SERVERS_PATH, ReplicaState
+
+LOG = logging.getLogger("test")
+SOON = 20.0
+
+
+class Server:
+    """A member that does nothing but remember what it was told."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.membership = Membership(store, log=LOG)
+        self.told: list[dict[int, int]] = []
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, name: str = "h", port: int = 1) -> int:
+        number = await self.membership.register(name, port)
+        self._task = asyncio.ensure_future(self.membership.follow(self._assigned))
+        return number
+
+    def _assigned(self, generations: Mapping[int, int]) -> None:
+        self.told.append(dict(generations))
+        self._changed.set()
+
+    async def until(self, condition: Callable[[dict[int, int]], bool]) -> dict[int, int]:
+        async with asyncio.timeout(SOON):
+            while not self.told or not condition(self.told[-1]):
+                self._changed.clear()
+                await self._changed.wait()
+        return self.told[-1]
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        await self.membership.unregister()
+
+
+def over(stores: Stores, test: Callable[[Stores, MetadataStore], Awaitable[None]], partitions: int = 4) -> None:
+    async def whole(stores: Stores) -> None:
+        store = await stores.open()
+        await create_cluster(store, name="demo", num_partitions=partitions, cluster_key=uuid.uuid4())
+        await test(stores, store)
+
+    stores.run(whole)
+
+
+def test_partitions_follow_the_servers(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        first, second = Server(await stores.open()), Server(await stores.open())
+        assert await first.start() == 1
+        assert await first.until(lambda held: len(held) == 4) == {0: 1, 1: 1, 2: 1, 3: 1}
+        assert await second.start() == 2
+        held = await first.until(lambda held: len(held) == 2)
+        others = await second.until(lambda held: len(held) == 2)
+        assert {*held, *others} == {0, 1, 2, 3}
+        assert {*held.values()} == {1}
+        assert {*others.values()} == {2}
+        state = await read_cluster_state(store)
+        assert [(one.server_id, one.endpoint) for one in state.servers] == [(1, "h:1"), (2, "h:1")]
+        assert state.owner_of(min(others)) == state.servers[1]
+        await first.stop()  # the coordinator goes: the other one is it from now on
+        assert await second.until(lambda held: len(held) == 4) == {0: 2, 1: 2, 2: 2, 3: 2}
+        await second.stop()
+
+    over(stores, test)
+
+
+def test_a_preference_moves_a_partition_and_is_taken_back(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        first, second = Server(await stores.open()), Server(await stores.open())
+        await first.start()
+        await second.start()
+        mine = await first.until(lambda held: len(held) == 2)
+        await second.until(lambda held: len(held) == 2)
+        wanted = min(mine)
+        await second.membership.prefer([wanted, wanted], True)
+        await second.until(lambda held: wanted in held)
+        await first.until(lambda held: wanted not in held and len(held) == 2)
+        assert (await read_cluster_state(store)).servers[1].preferred == (wanted,)
+        await second.membership.prefer([wanted], False)
+        assert (await read_cluster_state(store)).servers[1].preferred == ()
+        await first.stop()
+        await second.stop()
+
+    over(stores, test)
+
+
+def test_a_preference_that_cannot_be_assigned_ends(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server = Server(await stores.open())
+        await server.membership.register("h", 1)
+
+        async def busy(*_given: object) -> None:
+            data, _ = await store.get(SERVERS_PATH)
+            await store.set(SERVERS_PATH, data)
+
+        monkeypatch.setattr(rooms.Membership, "_assign", busy)
+        with pytest.raises(ConcurrentUpdateError, match="20 times"):
+            await server.membership.prefer([0], True)
+
+    over(stores, test)
+
+
+def test_an_assignment_is_of_exactly_the_servers_that_were_read(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that comes between two reads is in the assignment, or its coming is noticed."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        one, other = Server(await stores.open()), Server(await stores.open())
+        await one.membership.register("h", 1)
+        real = type(store).children
+        came = []
+
+        async def children(self: MetadataStore, path: str, *more: object) -> tuple[str, ...]:
+            found = await real(self, path, *more)  # type: ignore[arg-type]
+            if path == SERVERS_PATH and not came and self is one.store:
+                came.append(await other.membership.register("h", 2))
+            return found
+
+        monkeypatch.setattr(type(store), "children", children)
+        assignment, _, cversion, servers = await rooms.read_servers(one.store)
+        assert came == [2]
+        assert [server.server for _, server in servers] == [1, 2]
+        assert cversion == 2
+        assert assignment.cversion == -1
+
+    over(stores, test)
+
+
+def test_ids_of_clients_are_never_given_twice(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        other = await stores.open()
+        given = await asyncio.gather(*(new_client_id(one) for one in (store, other) for _ in range(5)))
+        assert sorted(given) == [*range(1, 11)]
+
+    over(stores, test)
+
+
+def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server = Server(await stores.open())
+        number = await server.start()
+        await server.until(lambda held: len(held) == 4)
+        await end_session(stores, server.store)
+        await server.until(lambda held: not held)
+        held = await server.until(lambda held: len(held) == 4)
+        assert held == dict.fromkeys(range(4), 1)
+        (found,) = (await read_cluster_state(store)).servers
+        assert found.server_id == number
+        await server.stop()
+        assert await store.children(SERVERS_PATH) == ()
+
+    over(stores, test)
+
+
+async def end_session(stores: Stores, store: MetadataStore) -> None:
+    """Behind the back of whoever has it."""
+    if stores.zookeeper is None:
+        with sqlite3.connect(stores.path) as database:
+            database.execute("DELETE FROM session")
+            database.execute("DELETE FROM znode WHERE session IS NOT NULL")
+            database.execute("UPDATE znode SET cversion = cversion + 1 WHERE path = ?", (SERVERS_PATH,))
+        return
+    from kazoo.client import KazooClient
+
+    thief = KazooClient(stores.zookeeper.connect_string, client_id=store._client.client_id)  # type: ignore[attr-defined]
+    await asyncio.to_thread(thief.start)
+    await asyncio.to_thread(thief.stop)
+    await asyncio.to_thread(thief.close)
+
+
+# --- sessions of partitions ----------------------------------------------------------------------------------------------
+
+
+def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        sessions = PartitionSessions(store)
+        assert (await sessions.begin_session(2, 5)).session_id == 0
+        begun = await sessions.begin_session(2, 5)
+        assert (begun.generation, begun.session_id) == (5, 1)
+        with pytest.raises(ConcurrentUpdateError, match="generation 5, and 4"):
+            await sessions.begin_session(2, 4)
+        assert (await sessions.begin_session(2, 6)).session_id == 2
+        states = (ReplicaState(2, "h:1", 2),)
+        await sessions.write_replicas(2, 2, states)
+        for session in (1, 3):
+            with pytest.raises(ConcurrentUpdateError, match="session 2"):
+                await sessions.write_replicas(2, session, states)
+        assert (await sessions.partition(2))[0].replicas == states
+
+    over(stores, test)
+
+
+def test_sessions_of_several_servers_are_all_different(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        other = await stores.open()
+        rooms_of = [PartitionSessions(store), PartitionSessions(other)]
+        begun = await asyncio.gather(*(one.begin_session(0, 1) for one in rooms_of for _ in range(5)))
+        assert sorted(one.session_id for one in begun) == [*range(10)]
+
+    over(stores, test)

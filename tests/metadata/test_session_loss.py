@@ -1,0 +1,233 @@
+"""A session with the metadata that is over: whoever had it is told, its nodes go, and nothing is changed in its name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
+from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.metadata_store import SessionLostError
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
+
+SOON = 20.0
+
+DIES = """
+import asyncio, sys
+from pathlib import Path
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+
+async def main():
+    store = await EmbeddedStore.open(Path(sys.argv[1]), session_timeout=0.4)
+    await store.create("mine", ephemeral=True)
+    print("there", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def gone(store: EmbeddedStore | ZooKeeperStore, path: str) -> None:
+    while True:
+        told = asyncio.Event()
+        if await store.exists(path, told.set) is None:
+            return
+        await asyncio.wait_for(told.wait(), SOON)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_nodes_of_a_process_that_is_not_heard_of_go(tmp_path: Path, number: int) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.4)
+        await store.create_root()
+        with subprocess.Popen(
+            [sys.executable, "-c", DIES, tmp_path / "m"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert await asyncio.to_thread(process.stdout.readline) == "there\n"
+                await store.create("ours", ephemeral=True)  # from here on somebody looks at the others
+                assert await store.exists("mine") is not None
+                os.kill(process.pid, number)
+                await gone(store, "mine")
+                assert await store.exists("ours") is not None
+            finally:
+                process.kill()
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_session_that_another_ended_changes_nothing_any_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost = store.lost
+        with sqlite3.connect(tmp_path / "m") as database:
+            database.execute("DELETE FROM session")
+        with pytest.raises(SessionLostError, match="is over"):
+            await store.create("more")
+        assert "is over" in await lost
+        assert await store.exists("more") is None
+        await store.create("again", ephemeral=True)  # a new one
+        assert not store.lost.done()
+        await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(-1.0, False), (1.0, True)])
+def test_a_session_ends_at_its_deadline(tmp_path: Path, seconds: float, holds: bool) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        with sqlite3.connect(tmp_path / "m") as database:
+            now = asyncio.get_running_loop().time()
+            database.execute("UPDATE session SET deadline = ?", (now + seconds,))
+        if holds:
+            await store.create("more")
+        else:
+            with pytest.raises(SessionLostError):
+                await store.create("more")
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_session_of_before_the_machine_was_started_is_over(tmp_path: Path) -> None:
+    async def test() -> None:
+        first = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await first.create_root()
+        await first.create("mine", ephemeral=True)
+        with sqlite3.connect(tmp_path / "m") as database:
+            database.execute("UPDATE session SET boot = 'another'")
+        second = await EmbeddedStore.open(tmp_path / "m")
+        await second.create("ours", ephemeral=True)
+        assert await second.children("") == ("ours",)
+        await first.close()
+        await second.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database, but long enough to be looked at" * 9])
+def test_what_is_no_metadata_is_told_and_left_alone(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "m"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(NotWaltzError, match=str(path)):
+        asyncio.run(EmbeddedStore.open(path))
+    assert [one.name for one in tmp_path.iterdir()] == ([] if content is None else ["m"])
+    assert content is None or path.read_bytes() == content
+
+
+def test_a_database_of_another_program_is_not_taken(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "m") as database:
+        database.execute("CREATE TABLE theirs (x)")
+    for create in (False, True):
+        with pytest.raises(NotWaltzError, match="no metadata of a Waltz cluster"):
+            asyncio.run(EmbeddedStore.open(tmp_path / "m", create=create))
+
+
+def test_a_directory_is_no_metadata(tmp_path: Path) -> None:
+    with pytest.raises(NotWaltzError, match="no regular file"):
+        asyncio.run(EmbeddedStore.open(tmp_path, create=True))
+
+
+# --- ZooKeeper -----------------------------------------------------------------------------------------------------------
+
+
+def options(server: ZooKeeperServer, root: str) -> ZooKeeperOptions:
+    return ZooKeeperOptions(server.connect_string, root, session_timeout=1.0, connect_timeout=10.0)
+
+
+def test_a_session_that_zookeeper_ended_is_told(zookeeper: ZooKeeperServer) -> None:
+    from kazoo.client import KazooClient
+
+    async def test() -> None:
+        store = await ZooKeeperStore.open(options(zookeeper, new_root()))
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost = store.lost
+        thief = KazooClient(zookeeper.connect_string, client_id=store._client.client_id)
+        await asyncio.to_thread(thief.start)
+        await asyncio.to_thread(thief.stop)  # which closes the session that both have
+        await asyncio.to_thread(thief.close)
+        assert "over" in await asyncio.wait_for(lost, SOON)
+        while True:
+            try:
+                assert await store.exists("mine") is None
+                break
+            except PeerUnreachableError:
+                continue
+        assert not store.lost.done()
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_zookeeper_that_is_silent_for_the_timeout_counts_as_lost(tmp_path: Path) -> None:
+    async def test(server: ZooKeeperServer) -> None:
+        store = await ZooKeeperStore.open(options(server, "/x"))
+        await store.create_root()
+        lost = store.lost
+        server.pause()
+        try:
+            assert "was not reached for" in await asyncio.wait_for(lost, SOON)
+        finally:
+            server.resume()
+        await store.close()
+
+    with running(tmp_path) as server:
+        asyncio.run(test(server))
+
+
+def test_a_call_to_a_zookeeper_that_is_silent_ends(tmp_path: Path) -> None:
+    async def test(server: ZooKeeperServer) -> None:
+        patient = ZooKeeperOptions(server.connect_string, "/x", session_timeout=4.0, connect_timeout=0.5)
+        store = await ZooKeeperStore.open(patient)
+        await store.create_root()
+        server.pause()
+        try:
+            with pytest.raises((DeadlineError, PeerUnreachableError), match=server.connect_string):
+                await store.get("")
+        finally:
+            server.resume()
+        await store.close()
+
+    with running(tmp_path) as server:
+        asyncio.run(test(server))
+
+
+def test_an_ensemble_whose_leader_is_killed_keeps_metadata_and_session(tmp_path: Path) -> None:
+    async def test(servers: tuple[ZooKeeperServer, ...]) -> None:
+        hosts = ",".join(server.connect_string for server in servers)
+        store = await ZooKeeperStore.open(ZooKeeperOptions(hosts, "/x", session_timeout=4.0, connect_timeout=10.0))
+        await store.create_root()
+        await store.create("mine", b"kept", ephemeral=True)
+        lost = store.lost
+        (leader,) = [server for server in servers if b"Mode: leader" in server.says(b"srvr")]
+        leader.kill()
+        while True:
+            try:
+                assert (await store.get("mine"))[0] == b"kept"
+                await store.create("more")
+                break
+            except (PeerUnreachableError, DeadlineError):
+                await asyncio.sleep(0.05)
+        assert not lost.done()
+        await store.close()
+
+    with ensemble(tmp_path) as servers:
+        asyncio.run(test(servers))

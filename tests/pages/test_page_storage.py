@@ -1,0 +1,376 @@
+"""A store from outside: pages, fields, snapshots, threads, what is damaged, what stays after a restart."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.pages.stores import crash, data, delete, put, ref
+from waltzctl.engine.catalogue import Code
+from waltzctl.engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    InvalidRequestError,
+    NoSuchPageError,
+    PageConflictError,
+    PageStoreFailedError,
+)
+from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_storage import PageOptions, PageStorage, _Ticket
+from waltzctl.engine.pages.wal_reader import read_wal
+from waltzctl.formats.pages.write_batch import PageId, Version, decode_batch, encode_batch
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PageStorage:
+    return PageStorage.create(tmp_path / "s", PageOptions(blob_limit=64 << 10))
+
+
+def test_an_empty_batch_is_a_no_op(store: PageStorage) -> None:
+    assert store.write(WriteBatch()) == 0
+    assert put(store, 1, b"x") == 1
+    assert store.write(WriteBatch()) == 1
+    assert delete(store, 77) == 1  # nor has this anything to do
+    assert store.wal.written < 200
+
+
+def test_pages_of_namespaces_tags_and_fields(store: PageStorage) -> None:
+    batch = WriteBatch(3).put_page(1, b"abcdef", tag=2**64 - 1, field_sizes=[1, 0, 5]).put_page(2, [b"gh", b"", b"i"])
+    store.write(batch.put_page(3, memoryview(bytearray(b"jk"))))
+    put(store, 1, b"other")
+    page = store.read(1, namespace=3)
+    assert (page.id, page.namespace, page.tag, page.data) == (1, 3, 2**64 - 1, b"abcdef")
+    assert page.fields == (b"a", b"", b"bcdef")
+    assert store.read_fields(1, [2, 0], namespace=3) == [b"bcdef", b"a"]
+    assert [bytes(one.data) for one in store.read_many([3, 2], namespace=3)] == [b"jk", b"ghi"]
+    assert store.read(2, namespace=3).fields == (b"gh", b"", b"i")
+    assert [one.page for one in store.traverse()] == [(0, 1), (3, 1), (3, 2), (3, 3)]
+    assert [one.page.id for one in store.traverse(namespace=0)] == [1]
+    assert (store.max_id(namespace=3), store.max_id(), store.max_id(namespace=8)) == (3, 1, 0)
+
+
+def test_what_cannot_be_meant_is_said(store: PageStorage) -> None:
+    put(store, 1, b"x")
+    store.write(WriteBatch().put_external(2))
+    for act in (
+        lambda: WriteBatch(-1),
+        lambda: WriteBatch().put_page(2**64, b""),
+        lambda: WriteBatch().put_page(1, b"abc", field_sizes=[1, 1]),
+        lambda: WriteBatch().put_page(1, b"abc", field_sizes=[4, -1]),
+        lambda: WriteBatch().put_page(1, b"", tag=-1),
+        lambda: store.read_fields(1, [0]),
+    ):
+        with pytest.raises(InvalidRequestError):
+            act()
+    for act in (
+        lambda: store.read(9),
+        lambda: store.read(2),
+        lambda: store.normal_page_id(9),
+        lambda: store.read_many([1, 9]),
+    ):
+        with pytest.raises(NoSuchPageError):
+            act()
+    assert store.get_entry(9) is None
+
+
+def test_empty_pages(store: PageStorage, tmp_path: Path) -> None:
+    store.write(WriteBatch().put_page(1, b"", tag=5).put_page(2, [b"", b""]).put_ref(3, 1))
+    assert store.blobs.stats.status() == ()
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (again.read(3).data, again.read(3).tag, again.read_fields(2, [1])) == (b"", 5, [b""])
+        entry = again.get_entry(1)
+        assert entry is not None
+        assert entry.entry is not None
+        assert (entry.entry.file_id, entry.entry.offset, entry.entry.size, entry.entry.checksum) == (0, 0, 0, 0)
+        collect_garbage(again, checkpoint=True)
+        assert data(again, 1) == b""
+
+
+def test_a_snapshot_never_blocks_a_writer_and_sees_what_it_saw(store: PageStorage) -> None:
+    put(store, 1, b"old")
+    with store.snapshot() as snapshot:
+        put(store, 1, b"new")
+        delete(store, 1)
+        put(store, 2, b"later")
+        for _ in range(2):
+            collect_garbage(store, checkpoint=True)
+        assert (data(store, 1, snapshot), data(store, 2, snapshot)) == (b"old", None)
+        assert [one.page.id for one in store.traverse(snapshot=snapshot)] == [1]
+        assert (data(store, 1), data(store, 2)) == (None, b"later")
+        statistics = store.snapshot_statistics()
+        assert (statistics.count, statistics.oldest_sequence, statistics.oldest_age >= 0) == (1, 1, True)
+    assert store.snapshot_statistics().count == 0
+    with pytest.raises(InvalidRequestError, match="closed"):
+        store.read(1, snapshot=snapshot)
+
+
+def test_a_snapshot_of_another_store_is_refused(store: PageStorage, tmp_path: Path) -> None:
+    with PageStorage.create(tmp_path / "t") as other, pytest.raises(InvalidRequestError, match="another store"):
+        store.get_entry(1, snapshot=other.snapshot())
+
+
+def test_hundred_held_snapshots_each_see_their_own(store: PageStorage) -> None:
+    held = []
+    for number in range(100):
+        put(store, 1, b"%d" % number)
+        put(store, 2 + number % 3, b"%d" % -number)
+        held.append((store.snapshot(), number))
+    collect_garbage(store)
+    for snapshot, number in held:
+        assert data(store, 1, snapshot) == b"%d" % number
+    for snapshot, _ in held[::2]:
+        snapshot.close()
+    collect_garbage(store)
+    for snapshot, number in held[1::2]:
+        assert data(store, 1, snapshot) == b"%d" % number
+        snapshot.close()
+    collect_garbage(store)
+    assert store.directory.size.rows == 4
+
+
+def test_space_is_used_again_and_then_restored(store: PageStorage, tmp_path: Path) -> None:
+    for number in range(8):
+        put(store, number, bytes([number]) * 1000)
+    delete(store, 1, 3)
+    for _ in range(2):
+        collect_garbage(store)
+    put(store, 20, b"fits" * 250)
+    (blob,) = store.status().blobs
+    assert (blob.total, blob.valid) == (8000, 7000)
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert [data(again, number) for number in (0, 1, 2, 20)] == [b"\0" * 1000, None, b"\2" * 1000, b"fits" * 250]
+        assert again.status().blobs[0].valid == 7000
+        put(again, 21, b"also" * 250)
+        assert again.status().blobs[0].boundary == 8000
+
+
+def test_a_field_is_read_through_a_reference_after_a_restore(store: PageStorage, tmp_path: Path) -> None:
+    store.write(WriteBatch().put_page(1, [b"ab", b"cde"]))
+    ref(store, 2, 1)
+    delete(store, 1)
+    collect_garbage(store, checkpoint=True)
+    store.close()
+    with PageStorage.open(tmp_path / "s") as again:
+        assert again.read_fields(2, [1, 0]) == [b"cde", b"ab"]
+        assert (again.read(2).id, again.normal_page_id(2), data(again, 1)) == (2, 1, None)
+
+
+def test_the_highest_id_is_never_given_away_twice(store: PageStorage, tmp_path: Path) -> None:
+    put(store, 500, b"x")
+    delete(store, 500)
+    collect_garbage(store, checkpoint=True)
+    store.close()
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (again.max_id(), again.directory.sequence) == (500, 2)
+
+
+def test_a_reopened_store_with_a_smaller_limit(store: PageStorage, tmp_path: Path) -> None:
+    for number in range(5):
+        put(store, number, bytes([number]) * 10_000)
+    store.close()
+    with PageStorage.open(tmp_path / "s", PageOptions(blob_limit=15_000)) as again:
+        put(again, 9, b"9" * 10_000)
+        assert [blob.file_id for blob in again.status().blobs] == [1, 2]
+        assert [data(again, number) for number in (0, 4, 9)] == [b"\0" * 10_000, b"\4" * 10_000, b"9" * 10_000]
+
+
+def test_one_writer_at_a_time_has_the_directory(store: PageStorage, tmp_path: Path) -> None:
+    with pytest.raises(DirectoryLockedError):
+        PageStorage.open(tmp_path / "s")
+    store.close()
+    store.close()
+    PageStorage.open(tmp_path / "s").close()
+    for act in (lambda: put(store, 1, b""), lambda: store.read(1), store.snapshot, lambda: collect_garbage(store)):
+        with pytest.raises(InvalidRequestError, match="closed"):
+            act()
+
+
+def test_a_damaged_page_is_never_served_and_costs_only_itself(store: PageStorage, tmp_path: Path) -> None:
+    store.write(WriteBatch().put_page(1, [b"aaaa", b"bbbb"]).put_page(2, b"cccc"))
+    path = tmp_path / "s" / "blob" / "blobfile_1"
+    raw = bytearray(path.read_bytes())
+    raw[5] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DamageError, match="page 0:1: the checksum of its data is wrong") as caught:
+        store.read(1)
+    assert [one.code for one in caught.value.findings] == [Code.PAGE_CHECKSUM]
+    with pytest.raises(DamageError, match="the checksum of field 1"):
+        store.read_fields(1, [1])
+    assert store.read_fields(1, [0]) == [b"aaaa"]
+    assert data(store, 2) == b"cccc"
+    path.write_bytes(raw[:9])
+    with pytest.raises(DamageError, match="has 4 bytes, and the file has 1 of them") as caught:
+        store.read(2)
+    assert [one.code for one in caught.value.findings] == [Code.PAGE_MISSING]
+
+
+def test_a_missing_blob_file_costs_its_pages_only(store: PageStorage, tmp_path: Path) -> None:
+    put(store, 1, b"1" * 60_000)
+    put(store, 2, b"2" * 60_000)
+    store.close()
+    (tmp_path / "s" / "blob" / "blobfile_1").unlink()
+    with PageStorage.open(tmp_path / "s") as again:
+        assert data(again, 2) == b"2" * 60_000
+        with pytest.raises(DamageError, match="the file has 0 of them"):
+            again.read(1)
+        put(again, 1, b"anew")
+        for _ in range(3):
+            collect_garbage(again)
+        assert data(again, 1) == b"anew"
+        assert [blob.file_id for blob in again.status().blobs] == [2]
+
+
+def test_pages_that_overlap_are_refused(store: PageStorage, tmp_path: Path) -> None:
+    put(store, 1, b"abcd")
+    found = store.directory.at(store.directory.head_of(PageId(0, 1)))
+    assert found is not None
+    edit = WriteBatch().put_page(2, b"bc").edits[0]
+    assert edit.entry is not None
+    entry = replace(edit.entry, file_id=1, offset=1)
+    store.wal.append(encode_batch([replace(edit, version=Version(2), entry=entry)]))
+    crash(store)
+    with pytest.raises(DamageError, match="bytes 1 to 3 belong to a page") as caught:
+        PageStorage.open(tmp_path / "s")
+    assert [one.code for one in caught.value.findings] == [Code.SPACE_OVERLAP]
+
+
+def test_batches_of_a_group_see_one_another(store: PageStorage) -> None:
+    """Writers that come together share one record of the log, and are judged in order."""
+
+    def ticket(batch: WriteBatch) -> _Ticket:
+        return _Ticket(batch.edits)
+
+    put(store, 1, b"")
+    group = [
+        ticket(WriteBatch().put_ref(2, 1)),
+        ticket(WriteBatch().put_page(1, b"")),
+        ticket(WriteBatch().delete(2)),
+        ticket(WriteBatch().put_page(1, b"", tag=8)),
+        ticket(WriteBatch().put_ref(5, 5)),
+        ticket(WriteBatch().put_page(3, b"").put_ref(4, 3)),
+    ]
+    with store.commit_lock:
+        store._commit(group)
+    assert [one.sequence for one in group] == [2, None, 3, 4, None, 5]
+    assert [type(one.error) for one in group if one.error] == [PageConflictError, PageConflictError]
+    assert store.read(1).tag == 8
+    assert [len(decode_batch(record.payload)) for record in read_wal(store.path).files[0].records] == [1, 5]
+    assert [data(store, page) for page in (2, 3, 4)] == [None, b"", b""]
+
+
+def test_an_interrupted_write_stops_the_store(store: PageStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came of it nobody knows; a later write behind it would promise more than is known."""
+
+    def interrupted(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.wal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put(store, 1, b"x")
+    waiting = [_Ticket(WriteBatch().put_page(number, b"").edits) for number in (3, 4)]
+    store._failure = None
+    with pytest.raises(KeyboardInterrupt):
+        store._commit(waiting)
+    assert [type(one.error) for one in waiting] == [PageStoreFailedError] * 2
+    monkeypatch.undo()
+    with pytest.raises(PageStoreFailedError, match="interrupted"):
+        put(store, 2, b"x")
+
+
+def test_writers_readers_and_collection_side_by_side(store: PageStorage, tmp_path: Path) -> None:
+    """Every reader sees whole batches, of one moment, whatever moves meanwhile."""
+    pages, writers, rounds = range(1, 7), 3, 40
+    store.write(_equal(pages, 0, 0))
+    failures: list[BaseException] = []
+    left = threading.Semaphore(0)
+
+    def write(number: int) -> None:
+        try:
+            rng = random.Random(number)
+            for turn in range(rounds):
+                store.write(_equal(pages, number * 1000 + turn, rng.randrange(3000)))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            left.release()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                with store.snapshot() as snapshot:
+                    assert len({one.tag for one in store.read_many(pages, snapshot=snapshot)}) == 1
+                tags = {(one.tag, bytes(one.data[:1])) for one in store.read_many(pages)}
+                assert len(tags) == 1
+        except BaseException as error:
+            failures.append(error)
+
+    def collect() -> None:
+        try:
+            while not done.is_set():
+                collect_garbage(store)
+        except BaseException as error:
+            failures.append(error)
+
+    done = threading.Event()
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+    others = [threading.Thread(target=read), threading.Thread(target=collect)]
+    for thread in threads + others:
+        thread.start()
+    for _ in threads:
+        left.acquire()
+    done.set()
+    for thread in threads + others:
+        thread.join()
+    assert failures == []
+    assert store.directory.sequence == 1 + writers * rounds
+    before = store.read_many(pages)
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert again.read_many(pages) == before
+
+
+def _equal(pages: range, tag: int, size: int) -> WriteBatch:
+    batch = WriteBatch()
+    for page in pages:
+        batch.put_page(page, bytes([tag % 251]) * (size + 1), tag=tag)
+    return batch
+
+
+@pytest.mark.parametrize("kind", ["heavy write", "skewed window", "pages of many fields"])
+def test_workloads(store: PageStorage, tmp_path: Path, kind: str) -> None:
+    """Small forms of what the released program is measured with; the measured ones are in `benchmarks`."""
+    rng = random.Random(kind)
+    kept: dict[int, bytes] = {}
+    for turn in range(40):
+        batch = WriteBatch()
+        if kind == "heavy write":
+            wanted = {rng.randrange(30): rng.randbytes(int(2 ** rng.uniform(0, 14))) for _ in range(4)}
+        elif kind == "skewed window":
+            wanted = {turn + max(0, int(rng.gauss(25, 3))): rng.randbytes(rng.randint(100, 10_000))}
+        else:
+            wanted = {rng.randrange(5): rng.randbytes(10_000)}
+        for page, content in wanted.items():
+            sizes = [10] * 1000 if kind == "pages of many fields" else []
+            batch.put_page(page, content, field_sizes=sizes)
+        store.write(batch)
+        kept |= wanted
+        if turn % 7 == 0:
+            collect_garbage(store)
+    store.close()
+    with PageStorage.open(tmp_path / "s") as again:
+        assert {one.page.id: data(again, one.page.id) for one in again.traverse()} == kept
+        for _ in range(4):
+            collect_garbage(again, checkpoint=True)
+        assert {page: data(again, page) for page in kept} == kept
+        amplification = again.status().space_amplification
+        assert amplification is not None
+        assert amplification < 2
+        if kind == "pages of many fields":
+            assert again.read_fields(1, [999, 0]) == [kept[1][-10:], kept[1][:10]]

@@ -1,0 +1,44 @@
+"""cluster connectivity: who answers, and whom the log servers reach."""
+
+from __future__ import annotations
+
+import typer
+
+from waltzctl.cluster_report import report
+from waltzctl.commands.cluster.target import VERIFYING
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import FormatOption, QuietOption, VerboseOption
+
+MANUAL = Manual(
+    name="connectivity",
+    page="cluster",
+    summary="Ask who answers, and whom the log servers reach",
+    description=(
+        (
+            "Connects to every storage node and every log server of the metadata, and asks each server which storage nodes it"
+            " reaches itself."
+        ),
+    ),
+    examples=(Example("waltzctl cluster connectivity --metadata /data/waltz.meta", "Before anything else."),),
+    statuses=VERIFYING,
+    objects=("finding", "verify-summary"),
+)
+
+
+def run(
+    ctx: typer.Context,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask and report."""
+    return report(
+        ClusterTarget.of(ctx),
+        lambda verification: verification.connectivity(),
+        None,
+        output_format,
+        quiet=quiet,
+        verbose=verbose,
+    )

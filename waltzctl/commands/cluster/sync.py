@@ -1,0 +1,91 @@
+"""cluster sync: storage nodes are told what the metadata says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.change_procedure import NODE_SAFETY, Changed, change
+from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.connection_options import address_of
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption
+from waltzctl.repair_procedure import Switches
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from waltzctl.engine.cluster.synchronisation import SyncPlan
+
+MANUAL = Manual(
+    name="sync",
+    page="cluster",
+    summary="Tell the storage nodes what the metadata says",
+    description=(
+        (
+            "Asks every storage node what it holds, and plans what it is to be given and what is to be taken away, with the"
+            " session and marks that would be forgotten; files are kept. --only-add leaves out the second half. A node that does"
+            " not answer is named, and the others are told all the same; the exit status is 14 then."
+        ),
+    ),
+    examples=(
+        Example("waltzctl cluster sync --metadata /data/waltz.meta --dry-run", "What would change?"),
+        Example("waltzctl cluster sync --metadata /data/waltz.meta --only-add --yes", "Take nothing away."),
+    ),
+    statuses=LOOKING,
+    objects=("plan", "result"),
+    sections=(NODE_SAFETY,),
+)
+
+
+def run(
+    ctx: typer.Context,
+    only_add: Annotated[bool, typer.Option("--only-add", help="Take nothing away.")] = False,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="HOST:PORT", help="Only this storage node; may be repeated.")
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Plan, confirm, tell."""
+    target = ClusterTarget.of(ctx)
+    switches = Switches(yes, dry_run, None)
+    switches.check()
+    names = None if not node else {str(address_of(one, name="--node")) for one in node}
+
+    from waltzctl.engine.cluster.synchronisation import plan_synchronisation, synchronise
+    from waltzctl.engine.metadata.cluster_state import read_cluster_state
+    from waltzctl.objects.cluster import sync_plan_object
+
+    location = target.location
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        reach = target.connecting.reach(console)
+        missing: list[tuple[str, str]] = []
+
+        async def make() -> SyncPlan:
+            async with location.open() as store:
+                state = await read_cluster_state(store)
+            unknown = sorted((names or set()) - {one.node for one in state.nodes})
+            if unknown:
+                raise typer.BadParameter(f"the metadata knows no storage node {unknown[0]}", param_hint="'--node'")
+            plan = await plan_synchronisation(state, reach, only_add=only_add, nodes=names)
+            missing[:] = plan.unreachable
+            for name, why in plan.unreachable:
+                console.note(f"storage node {name} is not told anything: {why}")
+            return plan
+
+        async def apply(agreed: SyncPlan) -> Changed:
+            async with location.open() as store:
+                state = await read_cluster_state(store)
+            await synchronise(state, agreed, reach, only_add=only_add)
+            told = counted(len([plan for plan in agreed.plans if plan.steps]), "storage node")
+            return Changed(f"{told} told ({counted(len(agreed.steps), 'step')}).")
+
+        status = change(console, switches, make, apply, lambda plan: sync_plan_object(plan, str(location)))
+    return ExitStatus.IO_ERROR if missing and status is ExitStatus.CLEAN else status

@@ -1,0 +1,68 @@
+"""What the actions of ``cluster`` that change the metadata share: plan, agreement, change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.change_procedure import Changed, change
+from waltzctl.exit_status import ExitStatus
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from waltzctl.console import Console
+    from waltzctl.engine.cluster.cluster_plan import ClusterPlan
+    from waltzctl.engine.metadata.cluster_changes import Mode, Steps
+    from waltzctl.engine.metadata.metadata_store import MetadataStore
+    from waltzctl.repair_procedure import Switches
+
+LOOKING = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.DAMAGED,
+    ExitStatus.NOT_WALTZ,
+    ExitStatus.MISMATCH,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What an action that only reads the metadata can answer."""
+CHANGING = LOOKING
+"""What one that changes it can answer."""
+VERIFYING = tuple(sorted({*LOOKING, ExitStatus.REPAIRABLE}))
+"""What one that judges the cluster can answer."""
+
+NodeArgument = Annotated[
+    str,
+    typer.Argument(metavar="HOST:PORT", help="The storage node: HOST:PORT of its data port.", show_default=False),
+]
+
+
+def change_metadata(
+    target: ClusterTarget,
+    console: Console,
+    switches: Switches,
+    command: str,
+    do: Callable[[MetadataStore, Mode], Awaitable[Steps]],
+    done: str,
+) -> ExitStatus:
+    """Plan, and do what was agreed to; `done` is said afterwards."""
+    from waltzctl.engine.cluster.cluster_plan import ClusterPlan
+    from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY, Mode
+    from waltzctl.objects.cluster import cluster_plan_object
+
+    location = target.location
+
+    async def make() -> ClusterPlan:
+        async with location.open() as store:
+            return ClusterPlan(command, str(location), await do(store, PLAN_ONLY))
+
+    async def apply(agreed: ClusterPlan) -> Changed:
+        async with location.open() as store:
+            steps = await do(store, Mode(agreed=agreed.steps))
+        return Changed(f"{done} ({counted(len(steps), 'step')} in {location}).")
+
+    return change(console, switches, make, apply, cluster_plan_object)

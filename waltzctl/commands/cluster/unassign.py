@@ -1,0 +1,63 @@
+"""cluster unassign: take partitions from a storage node."""
+
+from __future__ import annotations
+
+import typer
+
+from waltzctl.change_procedure import CLUSTER_SAFETY
+from waltzctl.commands.cluster.target import CHANGING, NodeArgument, change_metadata
+from waltzctl.commands.node.target import WantedPartitions, wanted_of
+from waltzctl.connection_options import address_of
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption
+from waltzctl.repair_procedure import Switches
+
+MANUAL = Manual(
+    name="unassign",
+    page="cluster",
+    summary="Take partitions from a storage node",
+    description=(
+        (
+            "Writes to the metadata that the node holds no replica; log servers go on with the others at once. The node keeps"
+            " its files until cluster sync tells it. Where fewer than a quorum of the last session's replicas would be left it"
+            " is refused, as recovery could wait for them for ever."
+        ),
+    ),
+    examples=(Example("waltzctl cluster unassign 10.0.0.7:55280 --partition 0-3", "Four partitions fewer."),),
+    statuses=CHANGING,
+    objects=("plan", "result"),
+    sections=(CLUSTER_SAFETY,),
+)
+
+
+def run(
+    ctx: typer.Context,
+    node: NodeArgument,
+    partition: WantedPartitions,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Plan, confirm, change."""
+    target = ClusterTarget.of(ctx)
+    switches = Switches(yes, dry_run, None)
+    switches.check()
+    address = address_of(node, name="HOST:PORT")
+    wanted = wanted_of(partition)
+
+    from waltzctl.engine.metadata.cluster_changes import unassign
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        return change_metadata(
+            target,
+            console,
+            switches,
+            "cluster unassign",
+            lambda store, mode: unassign(store, str(address), wanted, mode=mode),
+            f"Partitions taken from {address}; waltzctl cluster sync tells the node",
+        )

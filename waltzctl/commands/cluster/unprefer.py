@@ -1,0 +1,53 @@
+"""cluster unprefer: let a log server prefer partitions no longer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.commands.node.target import WantedPartitions, wanted_of
+from waltzctl.connection_options import address_of, run_async
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import FormatOption, QuietOption, VerboseOption
+from waltzctl.values import format_ranges
+
+MANUAL = Manual(
+    name="unprefer",
+    page="cluster",
+    summary="Let a log server prefer partitions no longer",
+    description=(("The partitions stay where they are until the servers change."),),
+    examples=(Example("waltzctl cluster unprefer 10.0.0.7:55180 --partition 0-3", "Four partitions."),),
+    statuses=LOOKING,
+    objects=(),
+)
+
+
+def run(
+    ctx: typer.Context,
+    endpoint: Annotated[
+        str,
+        typer.Argument(metavar="ENDPOINT", help="The log server: HOST:PORT of its client port.", show_default=False),
+    ],
+    partition: WantedPartitions,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask the server."""
+    target = ClusterTarget.of(ctx)
+    address, wanted = address_of(endpoint, name="ENDPOINT"), sorted(wanted_of(partition))
+    with Console(output_format, quiet=quiet, verbose=verbose) as console:
+        reach = target.connecting.reach(console)
+
+        async def ask() -> None:
+            async with await reach.server(address) as client:
+                await client.prefer(wanted, False)
+
+        run_async(ask())
+        console.success(f"DONE  {address} prefers partitions {format_ranges(wanted)} no longer.")
+    return ExitStatus.CLEAN

@@ -1,0 +1,54 @@
+"""cluster verify: the metadata against every storage node and log server."""
+
+from __future__ import annotations
+
+import typer
+
+from waltzctl.cluster_report import report
+from waltzctl.commands.cluster.target import VERIFYING
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
+
+MANUAL = Manual(
+    name="verify",
+    page="cluster",
+    summary="Compare the metadata with every node and server",
+    description=(
+        (
+            "Asks every storage node and every log server at the same time, and names what is not as the metadata says: nodes"
+            " that do not answer or hold other partitions, servers that serve others or have no session, partitions without a"
+            " server or without a quorum of replicas at work, replicas that are not in the last session. What the disks hold"
+            " is for verify and compare."
+        ),
+    ),
+    examples=(
+        Example("waltzctl cluster verify --metadata /data/waltz.meta", "The whole cluster."),
+        Example(
+            "waltzctl cluster verify --metadata /data/waltz.meta --partition 0-3 --format ndjson | jq -r .code",
+            "Four partitions, for a script.",
+        ),
+    ),
+    statuses=VERIFYING,
+    objects=("finding", "verify-summary"),
+    sections=(Section("FINDINGS", ("Every code is explained in waltzctl-findings(7).",)),),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Ask, judge, report."""
+    return report(
+        ClusterTarget.of(ctx),
+        lambda verification: verification.findings(),
+        partitions_of(partition),
+        output_format,
+        quiet=quiet,
+        verbose=verbose,
+    )

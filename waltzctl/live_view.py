@@ -1,0 +1,30 @@
+"""The live view of a node: how its partitions do, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
+from waltzctl.objects.serve import live_object
+
+if TYPE_CHECKING:
+    from waltzctl.engine.columns.column import Object
+    from waltzctl.engine.node.node import Node
+
+
+async def show_live(node: Node, show: Callable[[Object], None], interval: float) -> None:
+    """Show the node every so many seconds, for ever."""
+    reading = SingleFlight(node.read, name="the live view")
+    before: dict[int, int] = {}
+    then = asyncio.get_running_loop().time()
+    while True:
+        with contextlib.suppress(OverdueError):  # a stuck disk: what was shown stays
+            found = await reading.result(interval * 10)
+            now = asyncio.get_running_loop().time()
+            show(live_object(found, node.connections(), before, now - then))
+            before = {one.partition: one.metrics.append.count for one in found.partitions}
+            then = now
+        await asyncio.sleep(interval)

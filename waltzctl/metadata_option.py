@@ -1,0 +1,75 @@
+"""The option that says where a cluster's metadata is, and the way from a command to it and back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from waltzctl.connection_options import Connecting, run_async
+from waltzctl.options import parsed
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from waltzctl.engine.metadata.metadata_location import MetadataLocation
+    from waltzctl.engine.metadata.metadata_store import MetadataStore
+
+Result = TypeVar("Result")
+
+MetadataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="WHERE",
+        envvar="WALTZCTL_METADATA",
+        show_envvar=False,
+        help="zk://HOST:PORT,.../ROOT, or an embedded store's file; WALTZCTL_METADATA unless given.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """Where a cluster's metadata is, and how its nodes and servers are reached."""
+
+    where: str | None
+    connecting: Connecting
+
+    @classmethod
+    def of(cls, context: typer.Context) -> ClusterTarget:
+        """What the group was given."""
+        target = context.obj
+        assert isinstance(target, cls)
+        return target
+
+    @property
+    def location(self) -> MetadataLocation:
+        """The metadata.  Raises typer.BadParameter."""
+        return location_of(self.where, self.connecting.timeout)
+
+    def ask(self, work: Callable[[MetadataStore], Awaitable[Result]], *, create: bool = False) -> Result:
+        """Do something with the metadata; `create` makes an embedded store where there is none."""
+        location = self.location
+
+        async def whole() -> Result:
+            async with location.open(create=create) as store:
+                return await work(store)
+
+        return run_async(whole())
+
+
+def location_of(where: str | None, timeout: str | None = None) -> MetadataLocation:
+    """The metadata of ``--metadata``; `timeout` as it was typed.  Raises typer.BadParameter."""
+    seconds = parsed("--timeout", timeout, parse_duration)
+
+    from waltzctl.engine.errors import InvalidRequestError
+    from waltzctl.engine.metadata.metadata_location import MetadataLocation
+
+    if where is None:
+        raise typer.BadParameter("say where the metadata is, or set WALTZCTL_METADATA", param_hint="'--metadata'")
+    try:
+        return MetadataLocation.parse(where, connect_timeout=seconds)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error), param_hint="'--metadata'") from None

@@ -1,0 +1,114 @@
+"""What the actions of ``cluster`` show beside findings: what the metadata says, and what is to be changed in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waltzctl.engine.columns.column import ABSENT, Column, Columns, Object, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column_kinds import COUNT, COUNT32, INT32, INT64, KEY, TEXT
+from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
+from waltzctl.objects.command_kinds import PORT
+
+if TYPE_CHECKING:
+    from waltzctl.engine.cluster.cluster_plan import ClusterPlan
+    from waltzctl.engine.cluster.synchronisation import SyncPlan
+
+_NODE = Columns(
+    (
+        Column("node", TEXT, "HOST:PORT of its data port, by which it is known"),
+        Column("admin_port", or_null(PORT), "its admin port; null where the metadata does not say"),
+        Column("group", or_null(INT32), "its group; null where the metadata does not say"),
+        Column("partitions", listed(INT32), "the partitions that it is to hold"),
+    )
+)
+_OWNED = Columns(
+    (
+        Column("partition", INT32, "the partition"),
+        Column("generation", INT32, "how often it has changed servers, from 1"),
+    )
+)
+_SERVER = Columns(
+    (
+        Column("server_id", INT32, "its id"),
+        Column("endpoint", TEXT, "HOST:PORT where clients find it"),
+        Column("preferred", listed(INT32), "the partitions that it would like"),
+        Column("partitions", listed(struct(_OWNED)), "those that it has"),
+    )
+)
+_REPLICA = Columns(
+    (
+        Column("node", TEXT, "the storage node"),
+        Column("session_id", INT64, "the last session that it took part in; -1: none"),
+        Column("closing_high_water_mark", or_null(INT64), "up to where it is right; null while unresolved"),
+    )
+)
+_PARTITION = Columns(
+    (
+        Column("partition", INT32, "the partition"),
+        Column("generation", INT32, "of the server that had it last; -1: none"),
+        Column("session_id", INT64, "its last session; -1: none"),
+        Column("replicas", listed(struct(_REPLICA)), "its replicas in that session"),
+    )
+)
+
+
+CLUSTER_STATE = ObjectType(
+    name="cluster-state",
+    meaning="What a cluster's metadata says (cluster show).",
+    columns=(
+        Column("name", TEXT, "the cluster's name"),
+        Column("cluster_key", KEY, "its key"),
+        Column("num_partitions", COUNT32, "how many partitions it has"),
+        Column("nodes", listed(struct(_NODE)), "its storage nodes"),
+        Column("servers", listed(struct(_SERVER)), "the log servers that live"),
+        Column("partitions", listed(struct(_PARTITION)), "its partitions"),
+    ),
+)
+
+CLUSTER_CREATED = ObjectType(
+    name="cluster-created",
+    meaning="What cluster create made.",
+    columns=(
+        Column("name", TEXT, "the cluster's name"),
+        Column("cluster_key", KEY, "its key"),
+        Column("num_partitions", COUNT, "how many partitions it has"),
+        Column("metadata", TEXT, "where its metadata is"),
+    ),
+)
+
+
+def _steps(plan: ClusterPlan) -> list[Object]:
+    return [
+        STEP.keys(
+            step,
+            path=plan.where if step.node is None else step.node,
+            from_transaction_id=None,
+            to_transaction_id=None,
+            offset=None,
+            length=None,
+        )
+        for step in plan.steps
+    ]
+
+
+def cluster_plan_object(plan: ClusterPlan) -> Object:
+    """**plan**, of metadata: `path` is where it is, that of a step its storage node."""
+    return PLAN.shown(plan, path=plan.where, steps=_steps(plan), undecided=[], arguments=_arguments(plan))
+
+
+def sync_plan_object(plan: SyncPlan, where: str) -> Object:
+    """**plan**, of several nodes: `path` is where the metadata is, that of a step the node's URL."""
+    steps = [
+        STEP.keys(step, path=one.address.url, offset=None, length=None) for one in plan.plans for step in one.steps
+    ]
+    return PLAN.shown(plan, path=where, command="cluster sync", steps=steps, undecided=[], arguments=_arguments(plan))
+
+
+def _arguments(plan: ClusterPlan | SyncPlan) -> Object:
+    from waltzctl.engine.repair.arguments import Arguments
+
+    touched = sorted({step.partition for step in plan.steps if step.partition is not None})
+    arguments = Arguments(
+        partitions=tuple(touched), replicas=(), allow_data_loss=any(step.loses_data for step in plan.steps)
+    )
+    return ARGUMENTS.keys(arguments, layout=ABSENT)

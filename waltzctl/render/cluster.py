@@ -1,0 +1,74 @@
+"""What a person reads of a cluster's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from waltzctl.engine.columns.column import Object
+from waltzctl.values import counted, format_ranges, printable
+
+
+def cluster_lines(shown: Object, where: str) -> Iterator[str]:
+    """A page."""
+    yield printable(f"{shown['name']}   {where}")
+    yield f"  cluster key  {shown['cluster_key']}"
+    yield f"  partitions   {shown['num_partitions']}"
+    yield ""
+    yield "Storage nodes" if shown["nodes"] else "Storage nodes: none; waltzctl cluster add-node names one"
+    yield from _table(
+        ("NODE", "ADMIN", "GROUP", "PARTITIONS"),
+        [
+            (one["node"], _or_dash(one["admin_port"]), _or_dash(one["group"]), _ranges(one["partitions"]))
+            for one in shown["nodes"]
+        ],
+    )
+    yield ""
+    yield "Log servers" if shown["servers"] else "Log servers: none is at work"
+    yield from _table(
+        ("ID", "ENDPOINT", "PREFERS", "PARTITIONS"),
+        [
+            (
+                str(one["server_id"]),
+                one["endpoint"],
+                _ranges(one["preferred"]),
+                _ranges([held["partition"] for held in one["partitions"]]),
+            )
+            for one in shown["servers"]
+        ],
+    )
+    served = [one for one in shown["partitions"] if one["session_id"] >= 0]
+    yield ""
+    fresh = len(shown["partitions"]) - len(served)
+    yield "Partitions" + (f"   ({counted(fresh, 'partition')} never had a session)" if fresh else "")
+    yield from _table(
+        ("P", "GENERATION", "SESSION", "REPLICAS"),
+        [(str(one["partition"]), str(one["generation"]), str(one["session_id"]), _replicas(one)) for one in served],
+    )
+
+
+def _replicas(partition: Object) -> str:
+    def said(replica: Object) -> str:
+        mark = replica["closing_high_water_mark"]
+        if mark is None and replica["session_id"] == partition["session_id"]:
+            return str(replica["node"])
+        return (
+            f"{replica['node']} (session {replica['session_id']}" + ("" if mark is None else f", right to {mark}") + ")"
+        )
+
+    return ", ".join(map(said, partition["replicas"])) or "none yet"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _ranges(numbers: list[int]) -> str:
+    return format_ranges(numbers) or "-"
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    if not rows:
+        return
+    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    for row in (heads, *rows):
+        yield printable("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
