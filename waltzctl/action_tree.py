@@ -1,4 +1,4 @@
-"""Commands whose first argument is what they act on and whose second is the action: ``node HOST:PORT list``."""
+"""Commands with actions: ``node HOST:PORT list``, where all act on one thing, ``pages verify DIR``, where each names its own."""
 
 from __future__ import annotations
 

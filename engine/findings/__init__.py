@@ -6,6 +6,7 @@ finds it says the same.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -103,8 +104,10 @@ def remedy_for(
     step = next(iter(steps[done:]), None)
     if step is None or storage_directory is None:
         return None
-    command, *options = step.split()
-    words = ["waltzctl", command, str(storage_directory)]
+    said = step.split()
+    names = list(itertools.takewhile(lambda word: not word.startswith("--"), said))  # a command, and perhaps its action
+    command, options = names[0], said[len(names) :]
+    words = ["waltzctl", *names, str(storage_directory)]
     if partition is not None and command in ("recover", "rebuild-index"):
         words += ["--partition", str(partition)]
     return shlex.join(words + options)

@@ -537,11 +537,12 @@ class PageDirectory:
         rows, pages = self._rows, self._pages
         references: dict[int, list[int]] = {}
         heads: list[int] = []
-        for page_row in (row for row in self._slots if row < _GONE):
-            head = pages.head[page_row]
-            if head != NONE and rows.file[head] == _REFERENCE:
+        for head, count in zip(pages.head, pages.rows, strict=True):
+            if not count or head == NONE:
+                continue
+            if rows.file[head] == _REFERENCE:
                 references.setdefault(rows.offset[head], []).append(head)
-            elif head != NONE and rows.file[head] != _DELETE:
+            elif rows.file[head] != _DELETE:
                 heads.append(head)
         edits: list[Edit] = []
         chosen = set(heads)

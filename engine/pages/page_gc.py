@@ -29,7 +29,8 @@ from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 
 _PAGES_AT_ONCE = 1000
 """Pages of which versions are collected without letting readers in between."""
-_EDITS_OF_A_RECORD = 1 << 14
+_EDITS_OF_A_RECORD = 256
+"""About a block of the log; what is damaged of a checkpoint costs the pages of one record."""
 _MOVED_AT_ONCE = 8 << 20
 """Bytes that are moved with one record of the log."""
 
@@ -89,6 +90,22 @@ def collect_garbage(
     return report
 
 
+def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
+    """Rounds until one finds nothing more to do, the first one with a checkpoint; what they did together, and how many.
+
+    Raises as `collect_garbage`.
+    """
+    total = GcReport()
+    for rounds in itertools.count(1):
+        done = collect_garbage(store, checkpoint=rounds == 1)
+        for name in ("checkpoint_size", "versions", "freed", "files_removed", "cut", "pages_moved", "moved"):
+            setattr(total, name, getattr(total, name) + getattr(done, name))
+        total.files_to_empty, total.findings = done.files_to_empty, done.findings
+        if not (done.versions or done.freed or done.files_removed or done.pages_moved):
+            return total, rounds
+    raise AssertionError("unreachable")
+
+
 def make_checkpoint(store: PageStorage) -> int:
     """Write what is published as a checkpoint, and remove the logs that it holds; returns its size in bytes.
 
@@ -103,14 +120,19 @@ def make_checkpoint(store: PageStorage) -> int:
             raise
         with store.directory_lock:
             edits = store.directory.checkpoint()
-    payloads = (encode_batch(part) for part in _batches(edits, _EDITS_OF_A_RECORD))
-    return store.wal.finish_checkpoint(number, payloads)
+    return store.wal.finish_checkpoint(number, map(encode_batch, _records(edits)))
 
 
-def _batches(edits: Iterable[Edit], size: int) -> Iterator[list[Edit]]:
-    remaining = iter(edits)
-    while part := list(itertools.islice(remaining, size)):
-        yield part
+def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
+    """Edits by records.  A reference stands in one with what it leads to, or it might lead elsewhere where that is damaged."""
+    record: list[Edit] = []
+    for edit in edits:
+        if len(record) >= _EDITS_OF_A_RECORD and edit.type is not EditType.VAR_REF:
+            yield record
+            record = []
+        record.append(edit)
+    if record:
+        yield record
 
 
 def collect_versions(store: PageStorage) -> int:

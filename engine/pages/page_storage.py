@@ -511,6 +511,10 @@ class PageStorage:
         """Those that are registered."""
         return [(namespace, scanner, remover) for namespace, (scanner, remover) in self._callbacks.items()]
 
+    def blob_size(self) -> int:
+        """Bytes that the blob files take."""
+        return sum(os.stat(self.blobs.path(file_id)).st_size for file_id in blob_files(self.path))
+
     def status(self) -> StoreStatus:
         """What the store holds."""
         with self.directory_lock:

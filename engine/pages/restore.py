@@ -14,9 +14,10 @@ from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_n
 from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId
 
 
-def directory_of(edits: Iterable[Edit]) -> PageDirectory:
+def directory_of(edits: Iterable[Edit], *, lenient: bool = False, every_version: bool = False) -> PageDirectory:
     """What the edits of a log come to: no version is left that only a snapshot could have seen.
 
+    `lenient`: edits that cannot be made are left out, as where a part of the log is lost.  `every_version`: superseded ones stay.
     Raises DamageError for edits that cannot follow each other.
     """
     directory = PageDirectory()
@@ -24,11 +25,14 @@ def directory_of(edits: Iterable[Edit]) -> PageDirectory:
         try:
             directory.apply(edit)
         except ValueError as error:
+            if lenient:
+                continue
             raise DamageError(
                 f"the log contradicts itself: {error}", advice="salvage what is whole into a new directory"
             ) from error
     directory.end_checkpoint()
-    directory.collect_all(())
+    if not every_version:
+        directory.collect_all(())
     directory.take_freed()
     return directory
 

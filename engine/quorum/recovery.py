@@ -459,7 +459,7 @@ def replica_states(state: Recovery) -> tuple[ReplicaState, ...]:
 
 
 def _replica_state(state: Recovery, one: Replica, mark: int) -> ReplicaState:
-    if one.in_session or one.marked:
+    if one.in_session:
         return ReplicaState(state.partition, one.node, state.session_id, UNRESOLVED)
     if one.last is None:
         return ReplicaState(state.partition, one.node, -1, mark)

@@ -175,7 +175,7 @@ def test_the_undo_that_a_repair_of_a_partition_prints_can_be_run(tmp_path: Path)
 
 
 def test_every_code_with_a_remedy_has_an_example(tmp_path: Path) -> None:
-    seen = {"repair-interrupted"}
+    seen = {"repair-interrupted", *map(str, OF_PAGE_STORES)}  # remedies of page stores are followed in test_pages.py
     for number, files in enumerate(EXAMPLES.values()):
         seen |= {one["code"] for one in findings(write(tmp_path / str(number), files))}
     elsewhere = OF_PAGE_STORES  # tests/pages

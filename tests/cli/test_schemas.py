@@ -118,6 +118,22 @@ def clocked(path: Path) -> Path:
     return storage
 
 
+def page_store(path: Path) -> Path:
+    """One with every kind of version, a page that is damaged and a torn log."""
+    from tests.pages.stores import crash
+    from waltzctl.engine.pages.batch import WriteBatch
+    from waltzctl.engine.pages.page_storage import PageStorage
+
+    store = PageStorage.create(path)
+    store.write(WriteBatch().put_page(1, b"one").put_page(2, b"two").put_ref(3, 1).put_external(4))
+    store.write(WriteBatch().put_page(2, b"again").delete(4))
+    crash(store)
+    (path / "blob" / "blobfile_1").write_bytes(b"One---again")
+    with (path / "wal" / "log_1_0").open("ab") as log:
+        log.write(b"torn")
+    return path
+
+
 Step = tuple[Callable[[str], Answer], bool, set[str]]
 
 
@@ -177,6 +193,15 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         False,
         {"salvage-report"},
     )
+    store = page_store(tmp_path / f"pages-{form}")
+    yield command("pages", "verify", store), True, {"finding", "page-verify-summary"}
+    yield command("pages", "status", store), False, {"page-store-status"}
+    for what in ("pages", "versions"):
+        yield command("pages", "dump", store, "--what", what), True, {"finding", "page-version"}
+    yield command("pages", "dump", store, "--what", "log"), True, {"finding", "page-log-edit"}
+    yield command("pages", "dump", store, "--what", "free"), True, {"finding", "page-free-range"}
+    yield command("pages", "gc", store), False, {"page-gc-result"}
+    yield command("pages", "salvage", store, "--to", tmp_path / f"pages-to-{form}"), False, {"page-salvage-report"}
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])

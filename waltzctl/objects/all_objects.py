@@ -15,6 +15,15 @@ from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error import ERROR
 from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_VALIDATION
 from waltzctl.objects.node import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
+from waltzctl.objects.pages import (
+    FREE_RANGE,
+    LOG_EDIT,
+    PAGE_GC_RESULT,
+    PAGE_SALVAGE_REPORT,
+    PAGE_STORE_STATUS,
+    PAGE_VERIFY_SUMMARY,
+    PAGE_VERSION,
+)
 from waltzctl.objects.repair import APPEND_RESULT, CLUSTER, RESULT, UNDO_ENTRY
 from waltzctl.objects.salvage import SALVAGE_REPORT, SALVAGED_CONTROL
 from waltzctl.objects.serve import LIVE, LOG, READY, SETTING
@@ -40,5 +49,14 @@ OBJECTS: dict[str, ObjectType] = {
         *(NODE_PARTITION, NODE_SESSION, MAX_TRANSACTION_ID, NODE_METRIC, NODE_PORT),
         *(STATS_PARTITION, STATS_SIZE_CLASS, STATS_CLIENT, STATS_HEADER, STATS_BUCKET, STATS_GAP, STATS_UNTIMED),
         *(STATS_SUMMARY, CLUSTER_STATE, CLUSTER_CREATED, LOG_RECORD, HIGH_WATER_MARK, LOG_LOAD, LOG_VALIDATION),
+        *(
+            PAGE_VERIFY_SUMMARY,
+            PAGE_STORE_STATUS,
+            PAGE_VERSION,
+            LOG_EDIT,
+            FREE_RANGE,
+            PAGE_GC_RESULT,
+            PAGE_SALVAGE_REPORT,
+        ),
     )
 }

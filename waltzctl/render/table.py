@@ -39,9 +39,11 @@ class Heading:
 def headings(kind: str) -> tuple[Heading, ...]:
     """The columns of a table of such objects; none where they are no rows."""
     from waltzctl.objects.all_objects import OBJECTS
+    from waltzctl.objects.pages import BLOB_FILE
     from waltzctl.objects.status import PARTITION_STATUS
 
-    shown = PARTITION_STATUS if kind == PARTITION_STATUS.name else OBJECTS[kind]
+    inner = {one.name: one for one in (PARTITION_STATUS, BLOB_FILE)}  # rows of tables inside another object's view
+    shown = inner.get(kind) or OBJECTS[kind]
     return tuple(
         Heading(one.title, cell_of(one), one.kind.right if one.right is None else one.right, one.cell is Form.PAYLOAD)
         for one in shown.headed

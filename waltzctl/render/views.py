@@ -176,6 +176,24 @@ def _partition_comparison(writer: TableWriter, shown: Object) -> None:
     comparison_view(writer, shown)
 
 
+def _page_store_status(writer: TableWriter, shown: Object) -> None:
+    from waltzctl.render.paged import store_view
+
+    store_view(writer, shown)
+
+
+def _page_gc_result(writer: TableWriter, shown: Object) -> None:
+    from waltzctl.render.paged import gc_view
+
+    gc_view(writer, shown)
+
+
+def _page_salvage_report(writer: TableWriter, shown: Object) -> None:
+    from waltzctl.render.paged import salvage_view
+
+    salvage_view(writer, shown)
+
+
 VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "status": _status,
     "control": _control,
@@ -187,5 +205,8 @@ VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
     "salvaged-control": _salvaged_control,
     "bench-result": _bench_result,
     "partition-comparison": _partition_comparison,
+    "page-store-status": _page_store_status,
+    "page-gc-result": _page_gc_result,
+    "page-salvage-report": _page_salvage_report,
 }
 """Everything that is no row; a verify-summary or compare-summary is told by the sentence that follows it."""

@@ -1,0 +1,336 @@
+"""Looking at a page store without opening it: what its log says, whether every page is whole, what its files hold.
+
+Nothing is locked or changed, and a process that writes there does not matter: what such a process is just writing, moving or
+removing may look like damage for a moment, so that only what a second look shows as well is told.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.durable.directory_lock import lock_holder
+from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
+from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
+from waltzctl.engine.pages.page_directory import Located, PageDirectory
+from waltzctl.engine.pages.restore import blob_files, directory_of, overlap_finding, page_finding
+from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, edits_of, read_wal, wal_findings
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.blocks import LogRecord
+from waltzctl.formats.pages.names import (
+    BLOB_DIRECTORY,
+    WAL_DIRECTORY,
+    LogName,
+    blob_name,
+    parse_blob_name,
+    parse_log_name,
+)
+from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, Version, decode_batch
+
+_LOOKS = 5
+"""How often a log is listed anew whose files go while they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """A store as its log tells it.  What a damaged log holds behind the damage is in it; `findings` are those of the log."""
+
+    path: Path
+    contents: WalContents
+    directory: PageDirectory
+    findings: tuple[Finding, ...]
+
+    def pages(self) -> Iterator[Located]:
+        """Every page, in order."""
+        for page in self.directory.page_ids():
+            found = self.directory.locate(page)
+            if found is not None:
+                yield found
+
+
+def view_store(path: Path, *, every_version: bool = False) -> StoreView:
+    """Read the log.  `every_version`: also of pages that were superseded, as far as the log has them.
+
+    Raises NotWaltzError, DiskReadError.
+    """
+    for look in range(_LOOKS):
+        try:
+            contents = read_wal(path)
+            break
+        except FileNotFoundError as error:  # a checkpoint took the place of logs
+            if look == _LOOKS - 1:
+                raise DiskReadError(path / WAL_DIRECTORY, None, error, doing="list") from error
+    findings = wal_findings(contents, path)
+    edits = edits_of(contents, RecoveryMode.SKIP_DAMAGED)
+    whole = not any(one.severity is Severity.DAMAGE for one in findings)
+    try:
+        directory = directory_of(edits, lenient=not whole, every_version=every_version)
+    except DamageError as error:
+        last = contents.files[-1].path if contents.files else contents.directory
+        findings.append(make_finding(Code.LOG_RECORD_CHECKSUM, last, error.message, storage_directory=path))
+        edits = edits_of(contents, RecoveryMode.SKIP_DAMAGED)
+        directory = directory_of(edits, lenient=True, every_version=every_version)
+    return StoreView(path, contents, directory, tuple(findings))
+
+
+def holder(path: Path) -> int | None:
+    """Process that has the store open: its id, 0 where that is unknown, None where there is none."""
+    return lock_holder(path, None)
+
+
+# ---- status ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PageStoreStatus:
+    """What a store holds.  Sizes are in bytes; `blob_size` is that of all files, `valid_size` what pages use of it."""
+
+    path: Path
+    locked_by: int | None
+    sequence: int
+    namespaces: int
+    pages: int
+    references: int
+    external_pages: int
+    log_files: int
+    log_size: int
+    blob_size: int
+    valid_size: int
+    blobs: tuple[BlobFileStatus, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def space_amplification(self) -> float | None:
+        """Bytes of blob files for each byte that pages use; None where they use none."""
+        return self.blob_size / self.valid_size if self.valid_size else None
+
+
+def store_status(path: Path) -> PageStoreStatus:
+    """What a store holds, from its log and the sizes of its files.  Raises NotWaltzError, DiskReadError."""
+    view = view_store(path)
+    found = list(view.pages())
+    blobs = blob_status(view)
+    return PageStoreStatus(
+        path, holder(path), view.directory.sequence, len({one.page.namespace for one in found}), len(found),
+        sum(one.is_reference for one in found), sum(one.is_external and not one.is_reference for one in found),
+        len(view.contents.files), sum(file.size for file in view.contents.files), sum(blob.total for blob in blobs),
+        sum(blob.valid for blob in blobs), blobs, view.findings,
+    )  # fmt: skip
+
+
+def blob_status(view: StoreView, *, ranges: bool = False) -> tuple[BlobFileStatus, ...]:
+    """How full each blob file is, its `total` being its size; one that pages lie in and that is not there has none."""
+    sizes = _sizes(view.path)
+    spans: dict[int, list[tuple[int, int]]] = {file_id: [] for file_id in sizes}
+    for file_id, offset, size in view.directory.spans().tolist():
+        spans.setdefault(file_id, []).append((offset, size))
+    statuses = []
+    for file_id, used in sorted(spans.items()):
+        size = sizes.get(file_id, 0)
+        stat = BlobStat(file_id, max([size, *(offset + length for offset, length in used)]))
+        for offset, length in used:
+            stat.mark_used(offset, length)
+        free = tuple(stat.space.free_ranges()) if ranges else ()
+        statuses.append(BlobFileStatus(file_id, size, stat.valid, stat.space.used_boundary, False, free))
+    return tuple(statuses)
+
+
+def _sizes(path: Path) -> dict[int, int]:
+    sizes = {}
+    for file_id in blob_files(path):
+        try:
+            sizes[file_id] = os.stat(path / BLOB_DIRECTORY / blob_name(file_id)).st_size
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DiskReadError(path / BLOB_DIRECTORY / blob_name(file_id), None, error, doing="examine") from error
+    return sizes
+
+
+# ---- verify ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PageVerification:
+    """What was looked at and what was found.  `bytes`: of pages and log that were read and checked."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    pages: int
+    references: int
+    log_files: int
+    log_records: int
+    blob_files: int
+    bytes: int
+    elapsed_seconds: float
+
+    def count(self, severity: Severity) -> int:
+        """Findings of a severity."""
+        return sum(one.severity is severity for one in self.findings)
+
+    @property
+    def status(self) -> str:
+        """``clean``, ``repairable`` or ``damaged``."""
+        return (
+            "damaged" if self.count(Severity.DAMAGE) else "repairable" if self.count(Severity.REPAIRABLE) else "clean"
+        )
+
+
+def verify_store(path: Path) -> PageVerification:
+    """Read the log and every page.  Raises NotWaltzError, DiskReadError."""
+    began = time.monotonic()
+    view = view_store(path)
+    findings, read = _findings(view)
+    if findings and holder(path) is not None:  # somebody writes there: only what stays is told
+        view = view_store(path)
+        again, read = _findings(view)
+        seen = {(one.code, one.path, one.offset) for one in findings}
+        findings = [
+            one for one in again if (one.code, one.path, one.offset) in seen and one.code is not Code.SPACE_LEAKED
+        ]
+    found = list(view.pages())
+    files = view.contents.files
+    return PageVerification(
+        path, tuple(findings), len(found), sum(one.is_reference for one in found), len(files),
+        sum(len(file.records) for file in files), len(_sizes(path)), read + sum(file.size for file in files),
+        time.monotonic() - began,
+    )  # fmt: skip
+
+
+def _findings(view: StoreView) -> tuple[list[Finding], int]:
+    """What is wrong with a store, and how many bytes of pages were read."""
+    findings = [*view.findings, *_strangers(view)]
+    known = all(
+        one.severity is not Severity.DAMAGE for one in findings
+    )  # else it is not known whose a file's bytes are
+    findings += [one for one in _space_findings(view) if known or one.code is not Code.SPACE_LEAKED]
+    read = 0
+    for page, entry in entries_of(view.directory):
+        data = read_page(view.path, entry)
+        read += len(data)
+        if len(data) != entry.size or crc32c(data) != entry.checksum:
+            findings.append(page_finding(view.path, page, entry, entry.offset, entry.size, len(data)))
+    return findings, read
+
+
+def entries_of(directory: PageDirectory) -> Iterator[tuple[PageId, PageEntry]]:
+    """Every entry with data, those that only references hold as well, in the order in which they lie in the files."""
+    entries = []
+    for file_id in dict.fromkeys(directory.spans()[:, 0].tolist()):
+        for row in directory.rows_in([file_id]):
+            found = directory.at(row)
+            if found is not None:
+                entries.append((found[2].file_id, found[2].offset, found[0], found[2]))
+    for _, _, page, entry in sorted(entries, key=lambda one: one[:2]):
+        yield page, entry
+
+
+def read_page(path: Path, entry: PageEntry) -> bytes:
+    """The bytes of a page as they are; fewer where the file ends, none where it is not there.  Raises DiskReadError."""
+    if not entry.size:
+        return b""
+    try:
+        return read_range(path / BLOB_DIRECTORY / blob_name(entry.file_id), entry.offset, entry.size)
+    except FileNotFoundError:
+        return b""
+
+
+def _space_findings(view: StoreView) -> Iterator[Finding]:
+    ends: dict[int, int] = {}
+    for file_id, offset, size in view.directory.spans().tolist():
+        if offset < ends.get(file_id, 0):
+            yield overlap_finding(view.path, file_id, offset, size)
+        ends[file_id] = max(ends.get(file_id, 0), offset + size)
+    for file_id, size in _sizes(view.path).items():
+        end = ends.get(file_id, 0)
+        if size > end:
+            said = f"{size - end} bytes behind the last page" if end else f"{size} bytes, and no page lies in it"
+            path = view.path / BLOB_DIRECTORY / blob_name(file_id)
+            yield make_finding(
+                Code.SPACE_LEAKED, path, said, storage_directory=view.path, offset=end, length=size - end
+            )
+
+
+def _strangers(view: StoreView) -> Iterator[Finding]:
+    """Names that belong to nothing in a store."""
+    for directory, known in ((WAL_DIRECTORY, parse_log_name), (BLOB_DIRECTORY, parse_blob_name)):
+        try:
+            names = sorted(os.listdir(view.path / directory))
+        except FileNotFoundError:
+            continue
+        for name in names:
+            if known(name) is None:
+                half = name.endswith(TEMPORARY_SUFFIX)
+                code = Code.TEMPORARY_FILE if half else Code.UNKNOWN_FILE
+                said = "it was being built when its process ended" if half else "it belongs to nothing in a page store"
+                yield make_finding(code, view.path / directory / name, said)
+
+
+# ---- dump ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedVersion:
+    """A version of a page as the log tells it; `located` is None for a delete.  `latest`: whether it is the page's last one."""
+
+    page: PageId
+    version: Version
+    located: Located | None
+    latest: bool
+
+    @property
+    def kind(self) -> str:
+        """``data``, ``reference``, ``external`` or ``delete``."""
+        if self.located is None:
+            return "delete"
+        return "reference" if self.located.is_reference else "external" if self.located.is_external else "data"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEdit:
+    """An edit, where its record stands, and its place among those of the record."""
+
+    log: LogName
+    record: LogRecord
+    place: int
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRange:
+    """Bytes of a blob file that no page uses."""
+
+    file_id: int
+    offset: int
+    size: int
+
+
+def dump_versions(view: StoreView) -> Iterator[DumpedVersion]:
+    """Every version of every page, newest first; what the view has of them."""
+    for page in view.directory.page_ids():
+        for place, (version, located) in enumerate(view.directory.versions(page)):
+            yield DumpedVersion(page, version, located, place == 0)
+
+
+def dump_log(view: StoreView) -> Iterator[LoggedEdit]:
+    """Every edit of the log that can be read, in the order in which they are applied."""
+    for file in view.contents.files:
+        for record in file.records:
+            try:
+                edits = decode_batch(record.payload)
+            except BatchError:
+                continue
+            for place, edit in enumerate(edits):
+                yield LoggedEdit(file.name, record, place, edit)
+
+
+def dump_free(view: StoreView) -> Iterator[FreeRange]:
+    """The free ranges of the blob files, up to the files' ends."""
+    for blob in blob_status(view, ranges=True):
+        for offset, size in blob.free_ranges:
+            yield FreeRange(blob.file_id, offset, size)

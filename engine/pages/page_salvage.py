@@ -1,0 +1,137 @@
+"""Salvage: every page that is whole goes into a new store, and every one that is not is named.
+
+The log is read with everything that proves itself, whatever is missing between; a page counts when its bytes agree with their
+checksum.  Where a part of the log is lost, a page may come back that was deleted there, or in an older version: nothing can tell.
+References stay references, and nothing is copied twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.inspection import StoreView, read_page, view_store
+from waltzctl.engine.pages.page_directory import Located
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.restore import page_finding
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.write_batch import PageEntry, PageId, Version
+
+_BATCH = 8 << 20
+"""Bytes of pages that are written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSalvage:
+    """What was written, and what was not: `lost` are pages whose data is damaged, with all that refer to them."""
+
+    source: Path
+    path: Path
+    pages: int
+    references: int
+    external_pages: int
+    bytes: int
+    lost: tuple[PageId, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_status_name(self) -> str:
+        """``clean`` where nothing was lost that anybody was promised, as far as the log can tell."""
+        return "damage-remains" if any(one.severity is Severity.DAMAGE for one in self.findings) else "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An entry or external page, and the pages that show it, of which its own may be one."""
+
+    origin: PageId
+    version: Version
+    entry: PageEntry | None
+    pages: tuple[Located, ...]
+
+    @property
+    def references(self) -> list[PageId]:
+        """Pages that show it by reference."""
+        return [one.page for one in self.pages if one.is_reference]
+
+    @property
+    def held(self) -> bool:
+        """Whether only references show it."""
+        return len(self.references) == len(self.pages)
+
+
+def salvage_store(source: Path, target: Path) -> PageSalvage:
+    """Write what is whole of the store at `source` into a new one at `target`.
+
+    Raises InvalidRequestError where `target` is not empty or inside `source`, NotWaltzError, DiskError.
+    """
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
+    view = view_store(source)
+    shown = _shown(view)
+    findings = list(view.findings)
+    kept: list[_Shown] = []
+    lost: list[PageId] = []
+    with PageStorage.create(target) as store:
+        for batch in _batches(view, shown, findings, kept, lost):
+            store.write(batch)
+        for namespace, highest in view.directory.highest_ids.items():
+            if highest > store.max_id(namespace=namespace):
+                store.write(WriteBatch(namespace).put_external(highest))
+                store.write(WriteBatch(namespace).delete(highest))
+    return PageSalvage(
+        source, target, sum(one.entry is not None and not one.held for one in kept),
+        sum(len(one.references) for one in kept), sum(one.entry is None and not one.held for one in kept),
+        sum(one.entry.size for one in kept if one.entry is not None), tuple(sorted(lost)), tuple(findings),
+    )  # fmt: skip
+
+
+def _shown(view: StoreView) -> list[_Shown]:
+    """By namespace, and older versions of a page in front of its last one."""
+    found: dict[tuple[PageId, Version], list[Located]] = {}
+    for one in view.pages():
+        found.setdefault((one.origin, one.version), []).append(one)
+    shown = [_Shown(*key, pages[0].entry, tuple(pages)) for key, pages in found.items()]
+    return sorted(shown, key=lambda one: (one.origin.namespace, one.version, one.origin))
+
+
+def _batches(
+    view: StoreView, shown: list[_Shown], findings: list[Finding], kept: list[_Shown], lost: list[PageId]
+) -> Iterator[WriteBatch]:
+    """What an entry is shown by goes into one batch.  An entry that only references show is written and deleted in it."""
+    live = {located.page for one in shown for located in one.pages}
+    highest = dict(view.directory.highest_ids)
+    batch, size = WriteBatch(), 0
+    for one in shown:
+        origin = one.origin
+        if batch.namespace != origin.namespace or size > _BATCH:
+            yield batch
+            batch, size = WriteBatch(origin.namespace), 0
+        number = origin.id
+        if one.held and origin in live:  # the page shows something else by now
+            number = highest[origin.namespace] = highest[origin.namespace] + 1
+        if one.entry is None:
+            batch.put_external(number)
+        else:
+            data = read_page(view.path, one.entry)
+            if len(data) != one.entry.size or crc32c(data) != one.entry.checksum:
+                findings.append(page_finding(view.path, origin, one.entry, one.entry.offset, one.entry.size, len(data)))
+                lost += [located.page for located in one.pages]
+                continue
+            batch.put_page(number, data, tag=one.entry.tag, field_sizes=_field_sizes(one.entry))
+            size += one.entry.size
+        kept.append(one)
+        for page in one.references:
+            batch.put_ref(page.id, number)
+        if one.held:
+            batch.delete(number)
+    yield batch
+
+
+def _field_sizes(entry: PageEntry) -> list[int]:
+    ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+    return [end - one.offset for one, end in zip(entry.fields, ends, strict=False)]

@@ -1,0 +1,232 @@
+"""Looking at a store without opening it, and salvaging what is whole."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.simdisk import Tree
+from tests.pages.model import TIGHT, Model, expected, shown_by, step
+from tests.pages.stores import crash, data, delete, put, ref
+from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.inspection import (
+    dump_free,
+    dump_log,
+    dump_versions,
+    store_status,
+    verify_store,
+    view_store,
+)
+from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_salvage import salvage_store
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.formats.pages.write_batch import EditType, PageId
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Pages 1 to 4, a reference 5 to 2, whose page is gone, and an external page 6."""
+    store = PageStorage.create(tmp_path / "s")
+    store.write(WriteBatch().put_page(1, b"one").put_page(2, [b"t", b"wo"], tag=22).put_page(3, b"three"))
+    store.write(WriteBatch().put_ref(5, 2).put_external(6))
+    delete(store, 2)
+    put(store, 4, b"four", namespace=9)
+    put(store, 1, b"again")
+    crash(store)
+    return tmp_path / "s"
+
+
+def codes(path: Path) -> list[str]:
+    return [str(one.code) for one in verify_store(path).findings]
+
+
+def flip(path: Path, offset: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= 4
+    path.write_bytes(raw)
+
+
+def test_a_whole_store_is_clean_and_left_as_it_was(path: Path) -> None:
+    before = Tree.read(path)
+    found = verify_store(path)
+    assert (found.status, found.pages, found.references, found.log_records, found.blob_files) == ("clean", 5, 1, 5, 1)
+    status = store_status(path)
+    assert (status.pages, status.references, status.external_pages, status.namespaces) == (5, 1, 1, 2)
+    assert (status.valid_size, status.blob_size, status.sequence, status.locked_by) == (17, 20, 5, None)
+    assert status.space_amplification == 20 / 17
+    assert Tree.read(path).differences(before) == []
+
+
+def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+    for act in (verify_store, store_status, view_store):
+        with pytest.raises(NotWaltzError):
+            act(tmp_path)
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"left")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda path: flip(path / "blob" / "blobfile_1", 4), ["page-checksum"]),  # held by a reference only
+        (lambda path: flip(path / "blob" / "blobfile_1", 0), []),  # nobody sees it any more
+        (lambda path: (path / "blob" / "blobfile_1").unlink(), ["page-missing"] * 4),
+        (lambda path: flip(path / "wal" / "log_1_0", 20), ["log-record-checksum"]),
+        (lambda path: flip(path / "wal" / "log_1_0", (path / "wal" / "log_1_0").stat().st_size - 1), ["log-torn-tail"]),
+        (lambda path: grow(path / "blob" / "blobfile_1"), ["space-leaked"]),
+        (lambda path: (path / "blob" / "blobfile_7").write_bytes(b"left"), ["space-leaked"]),
+        (lambda path: (path / "blob" / "notes").write_bytes(b"left"), ["unknown-file"]),
+        (lambda path: (path / "wal" / f"log_3_1{TEMPORARY_SUFFIX}").write_bytes(b""), ["temporary-file"]),
+        (lambda path: shutil.copy(path / "wal" / "log_1_0", path / "wal" / "log_3_0"), ["log-missing"]),
+    ],
+)  # fmt: skip
+def test_damage_is_named(path: Path, damage: Callable[[Path], object], expected: list[str]) -> None:
+    damage(path)
+    found = [code for code in codes(path) if code != "space-leaked" or expected == ["space-leaked"]]
+    if "log-missing" in expected:
+        assert "log-missing" in found
+    else:
+        assert found == expected
+
+
+def test_a_store_in_use_is_verified(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, b"x" * 100)
+    put(store, 2, b"y" * 100)
+    delete(store, 2)
+    assert verify_store(tmp_path / "s").status == "clean"
+    status = store_status(tmp_path / "s")
+    assert status.locked_by is not None
+    store.close()
+
+
+def test_dumps(path: Path) -> None:
+    view = view_store(path, every_version=True)
+    versions = [(one.page, one.version.sequence, one.kind, one.latest) for one in dump_versions(view)]
+    assert versions == [
+        (PageId(0, 1), 5, "data", True), (PageId(0, 1), 1, "data", False),
+        (PageId(0, 2), 3, "delete", True), (PageId(0, 2), 1, "data", False),
+        (PageId(0, 3), 1, "data", True), (PageId(0, 5), 2, "reference", True), (PageId(0, 6), 2, "external", True),
+        (PageId(9, 4), 4, "data", True),
+    ]  # fmt: skip
+    logged = list(dump_log(view))
+    assert [one.edit.type for one in logged][:5] == [EditType.PUT] * 3 + [EditType.REF, EditType.PUT_EXTERNAL]
+    assert [one.place for one in logged][:5] == [0, 1, 2, 0, 1]
+    assert [(one.file_id, one.offset, one.size) for one in dump_free(view_store(path))] == [(1, 0, 3)]
+
+
+def test_salvage_of_a_whole_store_is_the_same_store(path: Path, tmp_path: Path) -> None:
+    done = salvage_store(path, tmp_path / "to")
+    assert (done.exit_status_name, done.pages, done.references, done.external_pages, done.lost) == (
+        "clean",
+        3,
+        1,
+        1,
+        (),
+    )
+    with PageStorage.open(tmp_path / "to") as store:
+        page = store.read(5)
+        assert (page.data, page.tag, [bytes(part) for part in page.fields]) == (b"two", 22, [b"t", b"wo"])
+        assert [data(store, number) for number in (1, 2, 3)] == [b"again", None, b"three"]
+        assert store.read(4, namespace=9).data == b"four"
+        assert store.get_entry(6) is not None
+        assert store.max_id() == 6
+
+
+def test_salvage_names_what_is_lost_and_takes_the_rest(path: Path, tmp_path: Path) -> None:
+    flip(path / "blob" / "blobfile_1", 4)
+    done = salvage_store(path, tmp_path / "to")
+    assert (done.exit_status_name, done.lost) == ("damage-remains", (PageId(0, 5),))
+    assert [str(one.code) for one in done.findings] == ["page-checksum"]
+    with PageStorage.open(tmp_path / "to") as store:
+        assert [data(store, number) for number in (1, 3, 5)] == [b"again", b"three", None]
+
+
+def test_salvage_of_a_damaged_log(path: Path, tmp_path: Path) -> None:
+    """The third record, a delete, is lost: its page comes back, and the finding says that something is missing."""
+    third = view_store(path).contents.files[0].records[2]
+    flip(path / "wal" / "log_1_0", third.offset + 16)
+    done = salvage_store(path, tmp_path / "to")
+    assert done.exit_status_name == "damage-remains"
+    with PageStorage.open(tmp_path / "to") as store:
+        assert [data(store, number) for number in (1, 2, 3, 5)] == [b"again", b"two", b"three", b"two"]
+        assert store.normal_page_id(5) == 2
+
+
+def test_salvage_into_what_is_not_empty_or_inside_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "x").write_bytes(b"")
+    for target in (tmp_path / "to", path, path / "to"):
+        with pytest.raises(InvalidRequestError):
+            salvage_store(path, target)
+
+
+def test_a_page_that_became_a_reference_and_is_held_by_another(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, b"old")
+    put(store, 2, b"two")
+    ref(store, 3, 1)
+    ref(store, 4, 2)
+    delete(store, 1, 2)
+    ref(store, 1, 4)
+    ref(store, 2, 3)
+    collect_garbage(store, checkpoint=True)
+    store.close()
+    salvage_store(tmp_path / "s", tmp_path / "to")
+    for place in ("s", "to"):
+        with PageStorage.open(tmp_path / place) as again:
+            assert [data(again, number) for number in (1, 2, 3, 4)] == [b"two", b"old", b"old", b"two"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_stores_are_verified_and_salvaged(tmp_path: Path, seed: int) -> None:
+    rng, model = random.Random(seed), Model()
+    store = PageStorage.create(tmp_path / "s", TIGHT)
+    for _ in range(80):
+        step(rng, store, model, {})
+    crash(store)
+    assert verify_store(tmp_path / "s").status in ("clean", "repairable")
+    assert salvage_store(tmp_path / "s", tmp_path / "to").exit_status_name == "clean"
+    assert verify_store(tmp_path / "to").status == "clean"
+    with PageStorage.open(tmp_path / "to") as again:
+
+        def bare(shown: dict[tuple[int, int], tuple[object, ...]]) -> dict[tuple[int, int], tuple[object, ...]]:
+            return {page: one[:4] for page, one in shown.items()}
+
+        assert bare(shown_by(again)) == bare(expected(model.pages))
+
+
+def test_every_97th_byte_flipped_is_found_or_nobody_needs_it(tmp_path: Path) -> None:
+    """In the log, in a checkpoint and in data: verify names the place, and what is served is what was written."""
+    store = PageStorage.create(tmp_path / "s")
+    contents = {number: bytes([number]) * 700 for number in range(20)}
+    for number, content in contents.items():
+        put(store, number, content)
+    collect_garbage(store, checkpoint=True)
+    for number in range(20, 30):
+        contents[number] = bytes([number]) * 300
+        put(store, number, contents[number])
+    store.close()
+    tree = Tree.read(tmp_path / "s", (".waltzctl/lock",))
+    flips = 0
+    for name, raw in tree.files.items():
+        for offset in range(0, len(raw), 97):
+            flip(tmp_path / "s" / name, offset)
+            (finding,) = verify_store(tmp_path / "s").findings
+            assert (str(finding.path), finding.offset is not None) == (str(tmp_path / "s" / name), True)
+            assert finding.offset is not None
+            assert finding.length is not None
+            assert finding.offset <= offset < finding.offset + finding.length
+            (tmp_path / "s" / name).write_bytes(raw)
+            flips += 1
+    assert flips > 150
+    whole = dict.fromkeys(tree.files, 0)
+    assert set(whole) == {"blob/blobfile_1", "wal/log_1_1", "wal/log_2_0"}

@@ -1,0 +1,433 @@
+"""The vote and the recovery, each comparison one step to each side, and each sentence as it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum.recovery import CatchUp, CaughtUp, Connected, Failed, MarkSet, Phase, SetLowWaterMark
+from waltzctl.engine.quorum.vote import (
+    ABSENT,
+    DAMAGED,
+    Ballot,
+    Decision,
+    Run,
+    Verdict,
+    decide,
+    in_words,
+    joined,
+    voters_of,
+)
+from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
+
+A, D, U = ABSENT, DAMAGED, UNRESOLVED
+HERE, GONE, OPEN_END = Ballot(), Ballot(present=False), Ballot(open_end=True)
+SESSION_4, SESSION_5 = Ballot(session_id=4), Ballot(session_id=5)
+
+
+# --- the vote --------------------------------------------------------------------------------------------------------
+
+
+def votes(*columns: tuple[int, ...], ballots: list[Ballot] | None = None, of: int = 0) -> Decision:
+    """A vote over the transactions 0, 1, ..., of which each column says how the replicas stand."""
+    runs = [Run(number, number + 1, column) for number, column in enumerate(columns)]
+    ballots = [HERE] * len(columns[0]) if ballots is None else ballots
+    return decide(runs, ballots, of or len(ballots))
+
+
+def outcome(decision: Decision) -> tuple[str, int, bool, list[int | None]]:
+    return decision.verdict.value, decision.clean_to, decision.caught_up, [one.version for one in decision.kept]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ((0, D, A), ("recoverable", 0, False, [0])),  # what is damaged was held
+        ((0, A, A), ("recoverable", -1, False, [])),
+        ((0, 1, A), ("recoverable", -1, False, [])),
+        ((0, 1, D), ("undecidable", -1, False, [])),  # either of them
+        ((0, 0, 2), ("recoverable", 0, False, [0])),
+        ((0, 0, D), ("recoverable", 0, False, [0])),
+        ((0, 0, 0), ("equal", 0, False, [0])),
+        ((0, 1, 2), ("recoverable", -1, False, [])),
+        ((0, D, D), ("recoverable", 0, False, [0])),
+        ((D, D, D), ("lost", 0, False, [None])),
+        ((0, 0, 2, D, A), ("recoverable", 0, True, [0])),  # of two versions one can have had three of five
+        ((0, 1, D, D, A), ("undecidable", -1, False, [])),
+        ((0, D, D, A, A), ("recoverable", 0, False, [0])),
+        ((0, D, A, A, A), ("recoverable", -1, False, [])),
+        ((D, D, A, A, A), ("recoverable", -1, False, [])),
+    ],
+)
+def test_one_transaction_by_how_its_replicas_stand(
+    column: tuple[int, ...], expected: tuple[str, int, bool, list[int | None]]
+) -> None:
+    found = outcome(votes(column))
+    if expected[0] == "lost":
+        assert found[0] == "lost"
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "ballots", "of", "expected"),
+    [
+        ((D, D, A), [HERE] * 3, 3, ("lost", ((0, 1),))),
+        ((D, A, A), [HERE] * 3, 3, ("recoverable", ())),
+        ((D, A, A), [HERE, HERE, GONE], 3, ("lost", ((0, 1),))),
+        ((D, A, A), [HERE, HERE, OPEN_END], 3, ("lost", ((0, 1),))),
+        ((D, A), [HERE, HERE], 3, ("undecidable", ())),
+        ((A, A), [OPEN_END, OPEN_END], 2, ("recoverable", ())),  # nothing tells that there was anything
+    ],
+)
+def test_damage_counts_with_whoever_may_have_held_it(
+    column: tuple[int, ...], ballots: list[Ballot], of: int, expected: tuple[str, tuple[tuple[int, int], ...]]
+) -> None:
+    decision = votes(column, ballots=ballots, of=of)
+    assert (decision.verdict.value, decision.lost) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_front", "clean_to", "verdict"),
+    [(0, 2, "recoverable"), (D, 2, "recoverable"), (2, 1, "undecidable"), (A, 1, "undecidable")],
+)
+def test_others_catch_up_only_with_who_holds_what_is_kept_in_front(in_front: int, clean_to: int, verdict: str) -> None:
+    """Transaction 2 may have been acknowledged by the third and one that lost its end."""
+    decision = votes((0, 0, 0), (0, 0, in_front), (A, A, 2), ballots=[HERE, OPEN_END, HERE])
+    assert (decision.clean_to, decision.verdict.value) == (clean_to, verdict)
+    assert decision.caught_up is (clean_to == 2)
+    assert decision.undecided == (() if clean_to == 2 else ((2, 3),))
+
+
+@pytest.mark.parametrize(
+    ("mark", "undecided", "lost"), [(4, ((4, 6),), ()), (5, ((4, 5),), ((5, 6),)), (6, ((4, 5),), ((5, 7),))]
+)
+def test_what_was_acknowledged_is_lost_also_behind_something_open(
+    mark: int, undecided: tuple[tuple[int, int], ...], lost: tuple[tuple[int, int], ...]
+) -> None:
+    runs = [Run(0, 4, (0, 0)), Run(4, 5, (0, 1)), Run(5, 6, (D, D))]
+    decision = decide(runs, [Ballot(low_water_mark=mark)] * 2, 2)
+    assert (decision.undecided, decision.lost, decision.acknowledged) == (undecided, lost, mark)
+
+
+def test_a_replica_that_is_gone_is_not_equal_to_any() -> None:
+    assert decide([], [HERE, HERE, GONE], 3).verdict is Verdict.RECOVERABLE
+    assert decide([], [HERE, HERE, HERE], 3).verdict is Verdict.EQUAL
+
+
+def test_one_that_is_gone_may_have_held_what_somebody_else_holds() -> None:
+    assert outcome(votes((0, A, A), ballots=[HERE, HERE, GONE])) == ("recoverable", 0, True, [0])
+    assert outcome(votes((0, A, A), ballots=[HERE, GONE, GONE])) == ("undecidable", -1, False, [])
+    assert outcome(votes((0, A), ballots=[HERE, HERE], of=3)) == ("recoverable", 0, True, [0])
+    assert outcome(votes((0, 1), ballots=[HERE, HERE], of=3)) == ("undecidable", -1, False, [])
+
+
+@pytest.mark.parametrize(
+    ("column", "ballots", "expected"),
+    [
+        ((0, A, A, A, A), [HERE, OPEN_END, HERE, HERE, HERE], ("recoverable", -1, False, [])),
+        ((0, A, A, A, A), [HERE, OPEN_END, OPEN_END, HERE, HERE], ("recoverable", 0, True, [0])),
+        ((0, A, A, A, A), [HERE, Ballot(False, open_end=True), HERE, HERE, HERE], ("recoverable", -1, False, [])),
+        ((0, D, A, A, A), [HERE, OPEN_END, HERE, HERE, HERE], ("recoverable", -1, False, [])),
+        ((0, 1, D), [SESSION_5, SESSION_4, SESSION_5], ("recoverable", 0, False, [0])),
+        ((0, A, A), [SESSION_4, Ballot(session_id=5, open_end=True), SESSION_5], ("recoverable", -1, False, [])),
+        ((0, 0, 2, D, A), [Ballot(low_water_mark=0)] * 5, ("recoverable", 0, False, [0])),
+        ((0, 1, A), [Ballot(low_water_mark=0)] * 3, ("undecidable", -1, False, [])),
+        ((A, A, A), [HERE] * 3, ("recoverable", -1, False, [])),
+    ],
+)
+def test_one_transaction_by_who_holds_it(
+    column: tuple[int, ...], ballots: list[Ballot], expected: tuple[str, int, bool, list[int | None]]
+) -> None:
+    """Each replica counts once, whatever is said of it; whoever has an older session counts for nothing."""
+    assert outcome(votes(column, ballots=ballots)) == expected
+
+
+def test_the_session_of_one_that_is_gone_takes_nobody_s_vote() -> None:
+    assert voters_of([Ballot(False, 6), Ballot(session_id=6), SESSION_5], 3) == (False, True, True)
+    assert voters_of([Ballot(session_id=6), Ballot(session_id=6), SESSION_5], 3) == (True, True, False)
+
+
+def test_what_stands_behind_something_that_is_cut_is_not_told() -> None:
+    decision = votes((0, 0), (0, 1), (A, A), (0, 1), ballots=[HERE, HERE], of=3)
+    assert (decision.clean_to, decision.undecided) == (0, ((1, 2),))
+
+
+def test_what_a_quorum_holds_keeps_what_is_in_front_of_it_open() -> None:
+    decision = votes((0, A, A), (0, 0, 0))
+    assert outcome(decision) == ("undecidable", 1, False, [None, 0])
+    assert decision.undecided == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("versions", "differ", "length"),
+    [((0, 0), False, 1), ((0, A), False, 1), ((0, D), False, 2), ((0, 1), True, 3), ((A, D), False, 4)],
+)
+def test_a_run_differs_where_two_intact_versions_stand(versions: tuple[int, ...], differ: bool, length: int) -> None:
+    run = Run(5, 5 + length, versions)
+    assert (run.differs, len(run)) == (differ, length)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ([(4, 5)], "transaction 4"),
+        ([(4, 6)], "transactions 4 to 5"),
+        ([(4, 5), (7, 8)], "transactions 4, 7"),
+        ([(4, 5), (7, 8), (9, 12)], "transactions 4, 7, 9 to 11"),
+        ([(4, 5), (7, 8), (9, 12), (20, 21)], "transactions 4, 7, 9 to 11, 1 more places"),
+        ([(4, 5), (7, 8), (9, 12), (20, 21), (30, 40)], "transactions 4, 7, 9 to 11, 2 more places"),
+    ],
+)
+def test_ranges_in_words(ranges: list[tuple[int, int]], words: str) -> None:
+    assert in_words(ranges) == words
+    assert joined(Run(first, stop, (0,)) for first, stop in ranges) == tuple(ranges)
+    assert joined([Run(0, 2, (0,)), Run(2, 3, (0,)), Run(4, 5, (0,)), Run(5, 9, (0,))]) == ((0, 3), (4, 9))
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason"),
+    [
+        (votes((0, 0, A)), "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold identically"),
+        (
+            votes((0, A), of=3),
+            (
+                "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold, or may have acknowledged,"
+                " identically"
+            ),
+        ),
+        (votes((0, A, A)), "there is no transaction to keep; 2 of 3 replicas are a quorum"),
+        (votes((D, D, A)), "no replica has an intact copy of transaction 0; 2 of 3 replicas are a quorum"),
+        (
+            votes((0, 1, D)),
+            (
+                "nothing tells what recovery would keep of transaction 0: 2 of 3 replicas are a quorum, damage or different"
+                " versions leave it open"
+            ),
+        ),
+        (
+            votes((0, A, A), ballots=[HERE, GONE, GONE], of=5),
+            "nothing tells what recovery would keep of transaction 0: 3 of 5 replicas are a quorum, 4 of them cannot be seen",
+        ),
+    ],
+)
+def test_the_reason_as_it_is_said(decision: Decision, reason: str) -> None:
+    assert decision.reason == reason
+
+
+# --- recovery --------------------------------------------------------------------------------------------------------
+
+
+def begun(*nodes: str, new: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> recovery.Recovery:
+    """Session 2 over replicas of session 1 (`nodes`, and `last` that are no longer assigned) and `new` ones."""
+    states = tuple(ReplicaState(0, name, 1, U) for name in (*nodes, *last))
+    return recovery.begin(0, 2, PartitionMetadata(1, 2, states), (*nodes, *new))
+
+
+def told(state: recovery.Recovery, *events: recovery.Event) -> tuple[recovery.Recovery, tuple[recovery.Action, ...]]:
+    """The state behind all the events, and what the last of them leads to."""
+    actions: tuple[recovery.Action, ...] = ()
+    for event in events:
+        state, actions = recovery.step(state, event)
+    return state, actions
+
+
+def test_the_mark_is_resolved_no_lower_than_the_lowest_that_votes() -> None:
+    """At once, though a voter is below it and nobody has copied yet."""
+    state, _ = told(
+        begun("a:1", "b:1", "c:1"),
+        *(Connected(f"{one}:1", 1, 0, last) for one, last in zip("abc", (9, 7, 5), strict=True)),
+    )
+    assert state.resolved == 7
+
+
+def test_what_ends_a_session_ends_it_for_good() -> None:
+    for event in (recovery.MetadataLost("somebody was faster"), Connected("a:1", 3, 1, 5)):
+        state, actions = told(begun("a:1"), event)
+        assert state.ended
+        assert [type(one) for one in actions] == [recovery.GiveUp]
+        assert recovery.step(state, Connected("a:1", 1, 1, 5)) == (state, ())
+        assert recovery.waits_for(state) == ""
+    assert actions == (recovery.GiveUp("a:1 is in session 3, which is later than this one, 2"),)
+
+
+def test_who_is_waited_for_word_for_word() -> None:
+    state = begun("a:1", "b:1", "c:1", last=("d:1", "e:1"))
+    missing = "a:1 (not connected yet), b:1 (not connected yet), c:1 (not connected yet), 2 that are no longer assigned"
+    assert recovery.waits_for(state) == f"no replica that may vote has told what it holds; missing: {missing}"
+    state, _ = told(state, Connected("a:1", 1, 1, 5), Connected("b:1", 1, 1, 9))
+    assert recovery.waits_for(state) == (
+        "transaction 9 is held by 1 of 5 replicas, 3 are a quorum, and 3 have not told; missing: c:1 (not connected yet),"
+        " 2 that are no longer assigned"
+    )
+    state, _ = told(state, CaughtUp("a:1", 9), Connected("c:1", 1, 1, 8))
+    assert recovery.waits_for(state) == (
+        "transaction 9 is held by 2 of 5 replicas, 3 are a quorum, and 2 have not told; missing: 2 that are no longer assigned"
+    )
+    state, actions = told(state, CaughtUp("c:1", 9))
+    assert state.resolved == 9
+    assert actions == tuple(SetLowWaterMark(f"{one}:1", 9) for one in "abc")
+    said = "0 of 3 replicas are recovered to transaction 9, 2 are needed; missing: 2 that are no longer assigned"
+    assert recovery.waits_for(state) == said
+    state, _ = told(state, MarkSet("a:1"))
+    assert recovery.waits_for(state) == said.replace("0 of", "1 of")
+    state, actions = told(state, MarkSet("b:1"))
+    assert recovery.waits_for(state) == "the metadata is being written"
+    state, actions = told(state, recovery.MetadataWritten())
+    assert recovery.Open(9, ("a:1", "b:1")) in actions
+    assert recovery.waits_for(state) == ""
+
+
+def test_one_that_is_lost_is_copied_from_no_more() -> None:
+    state, actions = told(begun("a:1", "b:1", "c:1"), Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 5))
+    assert actions == (CatchUp("b:1", "a:1", 6, 9),)
+    state, actions = told(state, Failed("a:1", "gone"), CaughtUp("b:1", 7))
+    assert actions == ()
+    assert (state.replicas["a:1"].phase, state.replicas["a:1"].reason) == (Phase.ABSENT, "gone")
+
+
+def test_before_the_vote_everybody_copies_from_the_nearest_ahead() -> None:
+    _, actions = told(
+        begun("a:1", "b:1", "c:1", "d:1", "e:1"),
+        Connected("a:1", 1, 1, 9),
+        Connected("b:1", 1, 1, 7),
+        Connected("c:1", 1, 1, 5),
+    )
+    assert actions == (CatchUp("c:1", "b:1", 6, 7),)
+
+
+def test_behind_the_vote_one_that_has_it_all_and_sends_to_nobody_else_is_copied_from() -> None:
+    state, actions = told(begun(*(f"{one}:1" for one in "abcde")), *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"))
+    assert state.resolved == 9
+    state, actions = told(state, Connected("d:1", 1, 1, 5), Connected("e:1", 1, 1, 4), MarkSet("d:1"))
+    assert actions == (CatchUp("d:1", "a:1", 6, 9),)
+    state, actions = told(state, MarkSet("e:1"))
+    assert actions == (CatchUp("e:1", "b:1", 5, 9),)
+
+
+def test_what_stands_behind_the_mark_is_not_copied() -> None:
+    state, actions = told(
+        begun("a:1", "b:1", "c:1"), Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 7), Connected("c:1", 1, 1, 5)
+    )
+    assert state.resolved == 7
+    assert recovery.Truncate("a:1", 7) in actions
+    assert SetLowWaterMark("c:1", 7) in actions
+    state, actions = told(state, CaughtUp("b:1", 7))
+    assert actions == (SetLowWaterMark("b:1", 7),)
+    state, actions = told(state, MarkSet("b:1"))
+    assert actions == (), "it holds everything up to the mark"
+    assert state.recovered == ("b:1",)
+    _, actions = told(state, MarkSet("c:1"))
+    assert actions == (CatchUp("c:1", "b:1", 6, 7),), "the one that is not cut yet only if there is no other"
+    _, actions = told(state, Failed("b:1", "gone"), MarkSet("c:1"))
+    assert actions == (CatchUp("c:1", "a:1", 6, 7),)
+
+
+def test_behind_the_vote_a_new_replica_is_copied_from_as_well() -> None:
+    state, _ = told(
+        begun("a:1", "b:1", "c:1", new=("n:1",)),
+        *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"),
+        Connected("n:1", 1, 9, 9),
+        MarkSet("n:1"),
+        *(Failed(f"{one}:1", "gone") for one in "ab"),
+    )
+    assert state.recovered == ("n:1",)
+    _, actions = told(state, Connected("c:1", 1, 1, 5), MarkSet("c:1"))
+    assert actions == (CatchUp("c:1", "n:1", 6, 9),)
+
+
+def test_one_that_was_in_the_session_and_comes_back_older_is_cut_and_has_no_vote() -> None:
+    """Its storage was restored; what it held beside the others may have been acknowledged all the same."""
+    state, actions = told(
+        begun("a:1", "b:1", "c:1"),
+        *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"),
+        MarkSet("a:1"),
+        Failed("a:1", "restored"),
+        Connected("a:1", 1, 3, 9),
+    )
+    assert actions == (recovery.Truncate("a:1", 3),)
+    assert not state.replicas["a:1"].votes
+    assert recovery.replica_states(state)[0] == ReplicaState(0, "a:1", 2, U)
+
+
+def test_what_is_written_of_every_kind_of_replica() -> None:
+    """Sorted by node, however they were assigned."""
+    last = (
+        ReplicaState(0, "d:1", 0, 4),
+        ReplicaState(0, "c:1", 0, U),
+        ReplicaState(0, "b:1", 1, U),
+        ReplicaState(0, "a:1", 1, U),
+        ReplicaState(0, "gone:1", 1, U),
+    )
+    state = recovery.begin(0, 2, PartitionMetadata(1, 2, last), ("n:1", "d:1", "b:1", "c:1", "a:1"))
+    assert (state.last_replicas, state.last_quorum, state.quorum, state.absent) == (5, 3, 3, 5)
+    state, actions = told(state, Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 9), Connected("c:1", 0, 9, 9))
+    assert (state.resolved, state.absent) == (9, 2)
+    _, actions = told(state, MarkSet("a:1"), MarkSet("b:1"), Connected("n:1", 0, 9, 9), MarkSet("n:1"))
+    assert actions == (
+        recovery.WriteMetadata(
+            (
+                ReplicaState(0, "a:1", 2, U),
+                ReplicaState(0, "b:1", 2, U),
+                ReplicaState(0, "c:1", 1, 9),
+                ReplicaState(0, "d:1", 0, 4),
+                ReplicaState(0, "n:1", 2, U),
+            )
+        ),
+    )
+    assert recovery.replica_states(state)[-1] == ReplicaState(0, "n:1", -1, 9)
+
+
+def opened() -> recovery.Recovery:
+    """Open with a and b at transaction 9; c has not come."""
+    state, actions = told(
+        begun("a:1", "b:1", "c:1"),
+        *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"),
+        *(MarkSet(f"{one}:1") for one in "ab"),
+        recovery.MetadataWritten(),
+    )
+    assert actions == (recovery.Open(9, ("a:1", "b:1")),)
+    return state
+
+
+def test_an_open_session_goes_on_with_less_than_a_quorum() -> None:
+    state, actions = told(opened(), Failed("a:1", "gone"), Connected("c:1", 1, 1, 5))
+    assert actions == (SetLowWaterMark("c:1", 9),)
+    state, actions = told(state, MarkSet("c:1"))
+    assert actions == (
+        CatchUp("c:1", "b:1", 6, 9),
+        recovery.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),
+    )
+    state, actions = told(state, recovery.MetadataWritten())
+    assert actions == (), "it joins once it holds everything"
+    _, actions = told(state, CaughtUp("c:1", 9))
+    assert actions == (recovery.Join("c:1"),)
+
+
+def test_a_session_opens_with_a_quorum_of_those_that_the_metadata_names() -> None:
+    """Recovered and written have to be the same ones."""
+    state, actions = told(
+        begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"), MarkSet("a:1"), MarkSet("b:1")
+    )
+    assert [type(one) for one in actions] == [recovery.WriteMetadata]
+    state, actions = told(state, Failed("b:1", "gone"), Connected("c:1", 1, 1, 9), MarkSet("c:1"))
+    assert state.recovered == ("a:1", "c:1")
+    assert actions == ()
+    state, actions = told(state, recovery.MetadataWritten())
+    assert actions == (recovery.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),)
+    assert not state.is_open
+    _, actions = told(state, recovery.MetadataWritten())
+    assert actions == (recovery.Open(9, ("a:1", "c:1")),)
+
+
+def test_one_transaction_below_the_mark_is_copied() -> None:
+    state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"))
+    _, actions = told(state, Connected("c:1", 1, 1, 8), MarkSet("c:1"))
+    assert actions == (CatchUp("c:1", "a:1", 9, 9),)
+
+
+def test_a_session_opens_once() -> None:
+    state, actions = told(begun("a:1"), Connected("a:1", 1, 1, 9), MarkSet("a:1"), recovery.MetadataWritten())
+    assert actions == (recovery.Open(9, ("a:1",)),)
+    _, actions = told(state, Failed("a:1", "gone"), Connected("a:1", 2, 9, 12))
+    assert actions == (recovery.Join("a:1"),)

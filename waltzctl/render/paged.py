@@ -1,0 +1,59 @@
+"""How a person reads what page stores hold and what was done to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waltzctl.engine.columns.column import Object
+from waltzctl.values import human_bytes, printable
+
+if TYPE_CHECKING:
+    from waltzctl.render.table import TableWriter
+
+
+def store_view(writer: TableWriter, shown: Object) -> None:
+    """What it holds, then its blob files with a bar each, then what is wrong with its log."""
+    holder = shown["locked_by"]
+    lock = "not open" if holder is None else "open" if holder == 0 else f"open in process {holder}"
+    amplification = shown["space_amplification"]
+    times = "" if amplification is None else f", {amplification:.2f} times what is in use"
+    writer.pairs(
+        ("page store", f"{printable(shown['path'])}, {lock}"),
+        ("pages", (f"{shown['pages']} in {shown['namespaces']} namespaces: {shown['references']} references,"
+                  f" {shown['external_pages']} external")),
+        ("log", f"{shown['log_files']} files, {human_bytes(shown['log_bytes'])}, sequence {shown['sequence']}"),
+        ("data", f"{human_bytes(shown['valid_bytes'])} in use of {human_bytes(shown['blob_bytes'])}{times}"),
+    )  # fmt: skip
+    writer.line()
+    for blob in shown["blob_files"]:
+        writer.row("blob-file", blob)
+    writer.close()
+    for finding in shown["findings"]:
+        writer.finding(finding)
+
+
+def gc_view(writer: TableWriter, shown: Object) -> None:
+    """What a collection did."""
+    writer.pairs(
+        ("page store", shown["path"]),
+        ("rounds", shown["rounds"]),
+        ("let go", f"{shown['versions']} versions, {human_bytes(shown['freed_bytes'])}"),
+        ("moved", f"{shown['pages_moved']} pages, {human_bytes(shown['moved_bytes'])}"),
+        ("given back", f"{human_bytes(shown['cut_bytes'])} cut off, {shown['files_removed']} files removed"),
+    )
+    for finding in shown["findings"]:
+        writer.finding(finding)
+
+
+def salvage_view(writer: TableWriter, shown: Object) -> None:
+    """What was written and what is lost."""
+    writer.pairs(
+        ("written to", shown["path"]),
+        ("pages", f"{shown['pages']}, {human_bytes(shown['bytes'])}"),
+        ("references", shown["references"]),
+        ("external pages", shown["external_pages"]),
+    )
+    if shown["lost"]:
+        writer.wrapped(f"lost: {', '.join(shown['lost'])}", "  ")
+    for finding in shown["findings"]:
+        writer.finding(finding)
