@@ -162,8 +162,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "            Edit(EditType.VAR_HIGHEST, PageId(namespace, page), now)",
-        "            Edit(EditType.VAR_HIGHEST, PageId(namespace, 0 * page), now)",
+        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]",
+        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in self.highest_ids.items()]",
         _OF_VERSIONS,
         "the id of a page that is gone is given away again",
     ),
@@ -183,7 +183,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "        except WaltzError:\n            if self._failure is None:\n                self.blobs.give_back(spans)\n            raise\n",
+        "        except WaltzError:\n            if self._failure is None:\n"
+        "                self.blobs.give_back(spans)\n            raise\n",
         "        except WaltzError:\n            raise\n",
         _OF_WAL,
         "refused batches take room for ever",
@@ -215,6 +216,20 @@ PAGES: tuple[Slip, ...] = (
         "        if len(record) >= _EDITS_OF_A_RECORD:",
         _OF_GC,
         "where a checkpoint is damaged, a reference leads to an older version",
+    ),
+    Slip(
+        "engine/pages/page_index.py",
+        "if np.any((ids[there] == ids[rows]) & (namespaces[there] == namespaces[rows])):",
+        "if np.any((ids[there] == rows) & (namespaces[there] == namespaces[rows])):",
+        ("tests/pages/test_restore.py",),
+        "a page that stands twice in a checkpoint is two pages",
+    ),
+    Slip(
+        "engine/pages/restore.py",
+        "(files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1])",
+        "(files[1:] == files[:-1]) & (offsets[1:] < offsets[:-1])",
+        _WHOLE,
+        "two pages that claim the same bytes are opened",
     ),
     Slip(
         _RECLAMATION,
