@@ -23,7 +23,7 @@ from waltzctl.outcome import conclude, drop_output, system_failed
 
 FILES = (
     "create_cluster", "status", "verify", "dump", "compare", "stats", "rebuild_index", "truncate", "recover", "undo",
-    "convert", "set_partition", "append", "salvage", "serve", "node", "bench", "log_server", "cluster",
+    "convert", "set_partition", "append", "salvage", "serve", "node", "bench", "log_server", "cluster", "log",
     "pages",
 )  # fmt: skip
 """Modules of `waltzctl.commands`, one for each command, in the order in which ``--help`` lists them."""

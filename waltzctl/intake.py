@@ -1,18 +1,23 @@
-"""What append reads: one record a line, as bare data or as JSON.
+"""What append and log append read: one record a line, as bare data or as JSON.
 
 Bare: the line without its end is the data, whatever its bytes.  JSON: an object with `data` (a string is taken as UTF-8 text,
 any other value as compact JSON) or `data_b64`, and optionally `header` and `request_id`.  The keys that ``dump --format
-ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must agree.
+ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must agree.  For a cluster,
+`write_locks`, `read_locks` and `append_locks` are lists of a name and a number each.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import json
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from waltzctl.engine.errors import InvalidRequestError
 
@@ -21,6 +26,7 @@ MAX_LINE = 512 << 20
 
 _IGNORED = {"schema", "partition", "segment", "transaction_id", "offset", "size", "data_length", "record_checksum"}
 _KNOWN = _IGNORED | {"type", "data", "data_b64", "data_hex", "data_checksum", "header", "request_id"}
+_LOCK_KEYS = ("write_locks", "read_locks", "append_locks")
 _REQUEST_KEYS = ("client", "generation", "partition", "sequence")
 
 
@@ -32,6 +38,9 @@ class Entry:
     data: bytes
     header: int = 0
     request_id: tuple[int, int, int, int] | None = None
+    write_locks: tuple[tuple[str, int], ...] = ()
+    read_locks: tuple[tuple[str, int], ...] = ()
+    append_locks: tuple[tuple[str, int], ...] = ()
 
 
 class BadLineError(InvalidRequestError):
@@ -58,12 +67,12 @@ def bare_entries(stream: BinaryIO) -> Iterator[Entry]:
         yield Entry(number, line)
 
 
-def json_entries(stream: BinaryIO) -> Iterator[Entry]:
-    """Every line is a JSON object; blank lines are passed over.  Raises BadLineError."""
+def json_entries(stream: BinaryIO, *, locks: bool = False) -> Iterator[Entry]:
+    """Every line is a JSON object; blank lines are passed over.  `locks`: they may have some.  Raises BadLineError."""
     for number, line in numbered_lines(stream):
         if line.strip():
             try:
-                yield _entry(number, _parse(line))
+                yield _entry(number, _parse(line), locks=locks)
             except (ValueError, RecursionError) as error:
                 raise BadLineError(number, str(error) or type(error).__name__) from None
 
@@ -86,16 +95,37 @@ def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is no JSON number")
 
 
-def _entry(number: int, value: dict[str, Any]) -> Entry:
+def _entry(number: int, value: dict[str, Any], *, locks: bool) -> Entry:
     kind = value.get("type", "record")
-    if kind != "record":
+    if kind not in ("record", "log-record"):
         raise ValueError(f"the object is a {kind!r}, not a record")
-    unknown = sorted(value.keys() - _KNOWN)
+    unknown = sorted(value.keys() - (_KNOWN | set(_LOCK_KEYS) if locks else _KNOWN))
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
     data = _data(value)
     _check_data_checksum(value.get("data_checksum"), data)
-    return Entry(number, data, _signed32(value.get("header", 0), "header"), _request_id(value.get("request_id")))
+    return Entry(
+        number,
+        data,
+        _signed32(value.get("header", 0), "header"),
+        _request_id(value.get("request_id")),
+        *(_locks(value.get(key, []), key) for key in _LOCK_KEYS),
+    )
+
+
+def _locks(value: Any, key: str) -> tuple[tuple[str, int], ...]:
+    fits = isinstance(value, list) and all(
+        isinstance(one, list)
+        and len(one) == 2
+        and isinstance(one[0], str)
+        and isinstance(one[1], int)
+        and not isinstance(one[1], bool)
+        and -(2**63) <= one[1] < 2**63
+        for one in value
+    )
+    if not fits:
+        raise ValueError(f"{key} is not a list of [name, number]")
+    return tuple((name, number) for name, number in value)
 
 
 def _data(value: dict[str, Any]) -> bytes:
@@ -140,3 +170,56 @@ def _request_id(value: Any) -> tuple[int, int, int, int] | None:
         raise ValueError(f"request_id is not an object of {', '.join(_REQUEST_KEYS)}")
     client, generation, partition, sequence = (_signed32(value[key], f"request_id.{key}") for key in _REQUEST_KEYS)
     return client, generation, partition, sequence
+
+
+class EntryStream:
+    """Entries for an event loop, as soon as they are read: a thread of its own waits for the input.
+
+    At most `_AHEAD` are read ahead.  The thread does not keep the process; an input that never ends is left alone.
+    """
+
+    _AHEAD = 4096
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._read: deque[Entry | BaseException | None] = deque()
+        self._room = threading.Semaphore(self._AHEAD)
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> Self:
+        threading.Thread(target=self._take, name="input", daemon=True).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def _take(self) -> None:
+        try:
+            for entry in self._entries:
+                self._room.acquire()
+                self._give(entry)
+            self._give(None)
+        except BaseException as error:  # whoever waits is told
+            self._give(error)
+
+    def _give(self, item: Entry | BaseException | None) -> None:
+        first = not self._read
+        self._read.append(item)
+        if first:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        while True:
+            while self._read:
+                item = self._read.popleft()
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                self._room.release()
+                yield item
+            self._news.clear()
+            if not self._read:
+                await self._news.wait()

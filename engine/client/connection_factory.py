@@ -15,6 +15,7 @@ from dataclasses import replace
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
+from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
@@ -87,6 +88,10 @@ class ConnectionFactory:
         return await ServerClient.connect(
             address.host, address.port, ssl_context=self.context(address), timeout=self.timeout
         )
+
+    async def log(self, address: Address) -> LogConnection:
+        """A connection to a log server for feeds and appends; raises as `LogConnection.connect` and `context`."""
+        return await LogConnection.connect(PORT, address, ssl_context=self.context(address), timeout=self.timeout)
 
     async def storage(
         self, address: Address, *, cluster_key: uuid.UUID | None = None, num_partitions: int | None = None

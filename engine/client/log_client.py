@@ -30,7 +30,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -185,7 +185,7 @@ class LogClient:
 
     async def feed(
         self, partitions: int | Collection[int], *, after: int = -1, until: Callable[[int], int | None] | None = None
-    ) -> AsyncIterator[Transaction]:
+    ) -> AsyncGenerator[Transaction, None]:
         """Committed transactions behind `after`, in order, for ever; of several partitions each in its order.
 
         `until`: gives the last transaction that is wanted of a partition, None for no end; with one the feed ends when all

@@ -24,12 +24,14 @@ from dataclasses import dataclass, field, replace
 from waltzctl.engine.errors import DamageError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.page_directory import Checkpoint
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
 _PAGES_AT_ONCE = 1000
 """Pages of which versions are collected without letting readers in between."""
-_EDITS_OF_A_RECORD = 1 << 14
+_EDITS_OF_A_RECORD = 256
+"""About a block of the log; what is damaged of a checkpoint costs the pages of one record."""
 _MOVED_AT_ONCE = 8 << 20
 """Bytes that are moved with one record of the log."""
 
@@ -118,15 +120,27 @@ def make_checkpoint(store: PageStorage) -> int:
             store.fail(error)
             raise
         with store.directory_lock:
-            edits = store.directory.checkpoint()
-    payloads = (encode_batch(part) for part in _batches(edits, _EDITS_OF_A_RECORD))
-    return store.wal.finish_checkpoint(number, payloads)
+            checkpoint = store.directory.checkpoint()
+    return store.wal.finish_checkpoint(number, _payloads(checkpoint))
 
 
-def _batches(edits: Iterable[Edit], size: int) -> Iterator[list[Edit]]:
-    remaining = iter(edits)
-    while part := list(itertools.islice(remaining, size)):
-        yield part
+def _payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
+    """The records of a checkpoint."""
+    yield from map(encode_batch, _records(checkpoint.edits))
+    for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):
+        yield encode_batch(()) + checkpoint.plain[start : start + _EDITS_OF_A_RECORD].tobytes()
+
+
+def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
+    """Edits by records.  A reference stands in one with what it leads to, or it might lead elsewhere where that is damaged."""
+    record: list[Edit] = []
+    for edit in edits:
+        if len(record) >= _EDITS_OF_A_RECORD and edit.type is not EditType.VAR_REF:
+            yield record
+            record = []
+        record.append(edit)
+    if record:
+        yield record
 
 
 def collect_versions(store: PageStorage) -> int:

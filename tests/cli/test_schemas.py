@@ -20,7 +20,7 @@ from waltzctl.app import COMMANDS, manual_of
 from waltzctl.formats.control import Layout
 
 SCHEMAS = ROOT / "docs" / "schemas"
-WITH_NODES = {"serve", "bench", "node", "log-server", "cluster"}
+WITH_NODES = {"serve", "bench", "node", "log-server", "cluster", "log"}
 """What these print is checked where a node runs: test_serve.py, test_bench.py, test_node.py."""
 INTO_FILES = {"manifest"}
 """What is written into a file: test_verify_manifest.py."""

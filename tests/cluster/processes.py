@@ -29,6 +29,10 @@ class ClusterOfProcesses:
         """``waltzctl cluster``, which finds the metadata and speaks plain text."""
         return invoke("cluster", "--metadata", self.metadata, "--plaintext", *arguments)
 
+    def log(self, *arguments: object, given: str | bytes | None = None) -> Answer:
+        """``waltzctl log``."""
+        return invoke("log", "--metadata", self.metadata, "--plaintext", *arguments, given=given)
+
     def ready(self, name: str) -> dict[str, Any]:
         """What a process said when it was ready."""
         found: dict[str, Any] = json.loads((self.stage.directory / f"{name}.ready").read_text())

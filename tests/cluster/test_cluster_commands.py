@@ -5,25 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
-from collections.abc import Iterator
-
-import pytest
 
 from tests.cli.running import invoke, run
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
-from tests.interop.processes import Stage, wait_until
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
-    """Three nodes, each with a replica of everything, and two servers."""
-    with Stage(tmp_path_factory.mktemp("cluster")) as stage:
-        cluster = ClusterOfProcesses(stage)
-        cluster.add_nodes(1, 2, 3)
-        cluster.start_servers(1, 2)
-        cluster.settle()
-        yield cluster
+from tests.interop.processes import wait_until
 
 
 def test_a_cluster_is_shown_as_it_stands(made: ClusterOfProcesses) -> None:

@@ -169,17 +169,38 @@ def opening(work: Work) -> None:
     work.store.close()
 
 
-WORK: dict[str, Callable[[Work], None]] = {"writing": writing, "collecting": collecting, "opening": opening}
+def anything(work: Work) -> None:
+    """Whatever comes, also processes that die."""
+    work.create()
+    for _ in range(22):
+        what = work.rng.choices(["write", "collect", "checkpoint", "die", "close"], [9, 2, 2, 2, 1])[0]
+        if what == "write":
+            work.write(namespace=work.rng.choice([0, 0, 7]))
+        elif what in ("collect", "checkpoint"):
+            work.collect(checkpoint=what == "checkpoint")
+        else:
+            (work.die if what == "die" else work.store.close)()
+            work.reopen()
+    work.store.close()
+
+
+WORK: dict[str, Callable[[Work], None]] = {
+    "writing": writing,
+    "collecting": collecting,
+    "opening": opening,
+    "anything": anything,
+}
 
 
 def recorded(work: str, path: Path) -> Recording[Truth]:
-    """What the work did to an empty directory."""
+    """What the work did to an empty directory; with a number behind its name another one of its kind."""
     root = path / "root"
     root.mkdir()
+    kind = work.partition(" ")[0]
     recorder: Recorder[Truth] = Recorder(root)
     recorder.promise((None,), settled=True)
     with recorder.listening():
-        WORK[work](Work(root, recorder, random.Random(work)))
+        WORK[kind](Work(root, recorder, random.Random(work)))
     return recorder.recording
 
 
@@ -187,6 +208,11 @@ def recorded(work: str, path: Path) -> Recording[Truth]:
 def test_pages(work: str, tmp_path: Path, survive: CrashTest) -> None:
     report = survive(f"pages, {work}", recorded(work, tmp_path), PageChecker())
     assert report.moments > 20
+
+
+@pytest.mark.parametrize("number", [*range(3), *(pytest.param(one, marks=pytest.mark.long) for one in range(3, 60))])
+def test_random_work_on_pages(number: int, tmp_path: Path, survive: CrashTest) -> None:
+    survive(f"pages, random {number}", recorded(f"anything {number}", tmp_path), PageChecker())
 
 
 @pytest.mark.parametrize("work", ["opening", pytest.param("collecting", marks=pytest.mark.long)])

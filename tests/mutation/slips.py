@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_nodes import NODES
+from tests.mutation.slips_of_pages import PAGES
 from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
@@ -172,4 +173,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM, *PAGES)

@@ -202,3 +202,31 @@ def test_random_stores_are_verified_and_salvaged(tmp_path: Path, seed: int) -> N
             return {page: one[:4] for page, one in shown.items()}
 
         assert bare(shown_by(again)) == bare(expected(model.pages))
+
+
+def test_every_97th_byte_flipped_is_found_or_nobody_needs_it(tmp_path: Path) -> None:
+    """In the log, in a checkpoint and in data: verify names the place, and what is served is what was written."""
+    store = PageStorage.create(tmp_path / "s")
+    contents = {number: bytes([number]) * 700 for number in range(20)}
+    for number, content in contents.items():
+        put(store, number, content)
+    collect_garbage(store, checkpoint=True)
+    for number in range(20, 30):
+        contents[number] = bytes([number]) * 300
+        put(store, number, contents[number])
+    store.close()
+    tree = Tree.read(tmp_path / "s", (".waltzctl/lock",))
+    flips = 0
+    for name, raw in tree.files.items():
+        for offset in range(0, len(raw), 97):
+            flip(tmp_path / "s" / name, offset)
+            (finding,) = verify_store(tmp_path / "s").findings
+            assert (str(finding.path), finding.offset is not None) == (str(tmp_path / "s" / name), True)
+            assert finding.offset is not None
+            assert finding.length is not None
+            assert finding.offset <= offset < finding.offset + finding.length
+            (tmp_path / "s" / name).write_bytes(raw)
+            flips += 1
+    assert flips > 150
+    whole = dict.fromkeys(tree.files, 0)
+    assert set(whole) == {"blob/blobfile_1", "wal/log_1_1", "wal/log_2_0"}

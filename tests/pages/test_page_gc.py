@@ -18,7 +18,7 @@ from waltzctl.engine.pages.blob_stats import Span
 from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
 from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
-from waltzctl.formats.pages.write_batch import EditType
+from waltzctl.formats.pages.write_batch import EditType, PageId, decode_batch
 
 KIB = 1024
 OPTIONS = PageOptions(blob_limit=10 * KIB)
@@ -298,3 +298,21 @@ def test_the_collector_runs_in_the_background_and_stops(store: PageStorage, monk
 
 def _call(function: Callable[..., object], arguments: tuple[object, ...], named: dict[str, object]) -> object:
     return function(*arguments, **named)
+
+
+def test_a_checkpoint_is_many_records_and_a_reference_stands_with_what_it_leads_to(
+    store: PageStorage, tmp_path: Path
+) -> None:
+    """What is damaged of it costs the pages of one record, and no reference leads elsewhere because of it."""
+    batch = WriteBatch()
+    for number in range(600):
+        batch.put_page(number, [b""])
+    for number in range(1000, 1400):
+        batch.put_ref(number, 255)
+    store.write(batch)
+    collect_garbage(store, checkpoint=True)
+    crash(store)
+    records = [decode_batch(record.payload) for record in read_wal(tmp_path / "s").files[0].records]
+    assert [len(record) for record in records] == [256, 401, 256, 88]
+    assert records[1][0].page == PageId(0, 255)
+    assert {edit.origin for edit in records[1][1:]} == {PageId(0, 255)}

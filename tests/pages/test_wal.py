@@ -328,3 +328,33 @@ def test_a_refused_batch_leaves_nothing_in_the_log(tmp_path: Path) -> None:
     assert log.exists()
     with PageStorage.open(tmp_path / "s") as again:
         assert [data(again, page) for page in (1, 2, 3, 9)] == [b"1", None, b"later", b"1"]
+
+
+def test_damage_and_a_torn_tail_are_damage(tmp_path: Path) -> None:
+    log = written(tmp_path / "s", 3)
+    record = read_wal(tmp_path / "s").files[0].records[1]
+    flip(log, record.offset + 20)
+    with log.open("ab") as file:
+        file.write(b"torn")
+    assert codes(tmp_path / "s") == ["log-record-checksum"] * 2
+    with pytest.raises(DamageError):
+        PageStorage.open(tmp_path / "s")
+
+
+def test_nothing_is_written_behind_a_write_that_failed_and_its_room_stays_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log may have the batch: its room is another page's only when the log says so."""
+    store = PageStorage.create(tmp_path / "s")
+    disk_full_after(monkeypatch, 100 + 20)
+    with pytest.raises(DiskFullError):
+        put(store, 1, b"x" * 100)
+    monkeypatch.undo()
+    assert [blob.valid for blob in store.blobs.stats.status()] == [100]
+    with pytest.raises(PageStoreFailedError, match="what is in it is not known"):
+        store.wal.append(b"behind it")
+    with pytest.raises(PageStoreFailedError):
+        store.wal.roll()
+    with pytest.raises(ValueError, match="closes a log"):
+        store.wal.append(b"")
+    store.close()

@@ -13,6 +13,7 @@ from waltzctl.objects.bench import BENCH_RESULT
 from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE
 from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error import ERROR
+from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_VALIDATION
 from waltzctl.objects.node import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
 from waltzctl.objects.pages import (
     FREE_RANGE,
@@ -47,6 +48,7 @@ OBJECTS: dict[str, ObjectType] = {
         *(SALVAGE_REPORT, SALVAGED_CONTROL, READY, LIVE, SETTING, LOG, BENCH_RESULT),
         *(NODE_PARTITION, NODE_SESSION, MAX_TRANSACTION_ID, NODE_METRIC, NODE_PORT),
         *(STATS_PARTITION, STATS_SIZE_CLASS, STATS_CLIENT, STATS_HEADER, STATS_BUCKET, STATS_GAP, STATS_UNTIMED),
+        *(STATS_SUMMARY, CLUSTER_STATE, CLUSTER_CREATED, LOG_RECORD, HIGH_WATER_MARK, LOG_LOAD, LOG_VALIDATION),
         *(
             PAGE_VERIFY_SUMMARY,
             PAGE_STORE_STATUS,
@@ -56,6 +58,5 @@ OBJECTS: dict[str, ObjectType] = {
             PAGE_GC_RESULT,
             PAGE_SALVAGE_REPORT,
         ),
-        *(STATS_SUMMARY, CLUSTER_STATE, CLUSTER_CREATED),
     )
 }

@@ -1,0 +1,147 @@
+"""Load on a cluster's log, and a proof that it keeps its promises: what ``log bench`` and ``log validate`` do.
+
+`validate` is the release's test of the same name: every producer appends, under one lock, the id that its transaction will have
+if nobody was faster; it is told so when somebody was.  Then each transaction's data is its own id, or locks do not work.
+
+Source: release 0.13.2 (its client and performance tools).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from waltzctl.engine.client.latency import LatencyHistogram, LatencySummary
+from waltzctl.engine.client.log_client import Draft, Lock, LogClient
+from waltzctl.engine.errors import DamageError
+
+_LONG = struct.Struct(">q")
+_LOCK: Lock = ("validate-lock", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """`lock_pool`: appends take one of so many locks; 0: none.  `seconds`: how long."""
+
+    partitions: tuple[int, ...]
+    data_size: int = 100
+    in_flight: int = 16
+    seconds: float = 5.0
+    lock_pool: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """`retries`: how often an append was built again.  `latency`: of appends, from the call to their commitment."""
+
+    partitions: tuple[int, ...]
+    transactions: int
+    bytes: int
+    seconds: float
+    retries: int
+    latency: LatencySummary
+
+
+async def load(client: LogClient, options: LoadOptions) -> LoadResult:
+    """Append as fast as `in_flight` at a time in each partition allow.  Raises what appends raise."""
+    data = bytes(options.data_size)
+    begun = time.monotonic()
+    until = begun + options.seconds
+    calls = done = 0
+    taken: list[int] = []
+    chance = Random()
+
+    def draft(_mark: int) -> Draft:
+        nonlocal calls
+        calls += 1
+        locks = [("performance_analysis_lock", chance.randrange(options.lock_pool))] if options.lock_pool else ()
+        return Draft(data, write_locks=locks)
+
+    async def produce(partition: int) -> None:
+        nonlocal done
+        while time.monotonic() < until:
+            started = time.perf_counter_ns()
+            await client.append(partition, draft)
+            taken.append(time.perf_counter_ns() - started)
+            done += 1
+
+    for partition in options.partitions:
+        await client.append(partition, draft)  # mounts it
+    calls = 0
+    begun = time.monotonic()
+    until = begun + options.seconds
+    async with asyncio.TaskGroup() as tasks:
+        for partition in options.partitions:
+            for _ in range(options.in_flight):
+                tasks.create_task(produce(partition))
+    seconds = time.monotonic() - begun
+    histogram = LatencyHistogram()
+    histogram.add(np.asarray(taken, np.int64))
+    return LoadResult(options.partitions, done, done * options.data_size, seconds, calls - done, histogram.summary())
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was appended and read; `retries`: how often somebody was faster."""
+
+    transactions: int
+    retries: int
+    seconds: float
+
+
+async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each: int) -> Validation:
+    """Let every client append `each` transactions to random ones of the partitions, read them all, and compare.
+
+    Raises DamageError where a transaction is missing, there twice, or was written on what was not the latest.
+    """
+    begun = time.monotonic()
+    reader = clients[0]
+    before = {partition: await reader.high_water_mark(partition) for partition in partitions}
+    chance, calls = Random(), 0
+    told: dict[tuple[int, int], int] = {}
+
+    def draft(mark: int) -> Draft:
+        nonlocal calls
+        calls += 1
+        return Draft(_LONG.pack(mark + 1), write_locks=[_LOCK])
+
+    async def produce(client: LogClient) -> None:
+        for _ in range(each):
+            partition = chance.choice(partitions)
+            found = await client.append(partition, draft)
+            assert found is not None, "there always is a draft"
+            place = partition, found.transaction_id
+            if place in told:
+                raise DamageError(f"partition {partition}: transaction {found.transaction_id} was given to two appends")
+            told[place] = found.request_id.client
+
+    async with asyncio.TaskGroup() as tasks:
+        for client in clients:
+            tasks.create_task(produce(client))
+    after = {partition: await reader.high_water_mark(partition) for partition in partitions}
+    for partition in partitions:
+        await _check(reader, partition, before[partition], after[partition], told)
+    missing = [place for place in told if place[1] > after[place[0]]]
+    if missing:
+        raise DamageError(f"partition {missing[0][0]}: transaction {missing[0][1]} was committed and is not there")
+    return Validation(len(told), calls - len(told), time.monotonic() - begun)
+
+
+async def _check(client: LogClient, partition: int, before: int, last: int, told: dict[tuple[int, int], int]) -> None:
+    expected = before
+    async for one in client.feed(partition, after=before, until=lambda _: last):
+        expected += 1
+        if one.transaction_id != expected:
+            raise DamageError(f"partition {partition}: transaction {one.transaction_id} came where {expected} is next")
+        data = await client.data(partition, expected)
+        if (partition, expected) in told and data != _LONG.pack(expected):
+            raise DamageError(
+                f"partition {partition}: transaction {expected} was written on transaction {_LONG.unpack(data)[0] - 1}:"
+                " optimistic locking does not work"
+            )

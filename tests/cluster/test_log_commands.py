@@ -1,0 +1,172 @@
+"""The actions of ``log`` over a cluster that really runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+
+from tests.cli.running import command_line, environment
+from tests.cli.test_schemas import check_object
+from tests.cluster.processes import ClusterOfProcesses
+from tests.interop.processes import wait_until
+
+
+def mark(made: ClusterOfProcesses, partition: int) -> int:
+    (one,) = made.log("high-water-mark", "--partition", partition, "--format", "ndjson").objects
+    check_object(one)
+    assert one["partition"] == partition
+    return int(one["high_water_mark"])
+
+
+def test_lines_become_transactions_in_their_order(made: ClusterOfProcesses) -> None:
+    before = mark(made, 0)
+    lines = [f"line {n}" for n in range(200)]
+    done = made.log("append", "--partition", 0, "--format", "ndjson", given="\n".join(lines))
+    assert done.status == 0
+    (result,) = done.objects
+    check_object(result)
+    assert (result["first_transaction_id"], result["last_transaction_id"]) == (before + 1, before + 200)
+    assert (result["records"], result["bytes"]) == (200, 200 * 40 + sum(map(len, lines)))
+    tail = made.log("tail", "--partition", 0, "--from", before + 1, "--data", "utf8", "--format", "ndjson")
+    assert tail.status == 0
+    for one in tail.objects:
+        check_object(one)
+    assert [one["data"] for one in tail.objects] == lines
+    assert [one["transaction_id"] for one in tail.objects] == [*range(before + 1, before + 201)]
+    assert mark(made, 0) == before + 200
+
+
+def test_a_tail_begins_ends_and_leaves_data_out_as_it_is_told(made: ClusterOfProcesses) -> None:
+    for partition in (1, 2):
+        made.log("append", "--partition", partition, given="a\nb\nc\n")
+    first = mark(made, 1) - 2
+
+    def ids(*options: object) -> list[tuple[int, int]]:
+        shown = made.log("tail", "--format", "ndjson", "--data", "none", *options)
+        assert shown.status == 0, shown.err
+        assert all("data" not in one and "data_b64" not in one for one in shown.objects)
+        return [(one["partition"], one["transaction_id"]) for one in shown.objects]
+
+    assert ids("--partition", 1, "--from", first) == [(1, first), (1, first + 1), (1, first + 2)]
+    assert ids("--partition", 1, "--from", first, "--to", first + 1) == [(1, first), (1, first + 1)]
+    assert ids("--partition", 1, "--from", first + 1, "--limit", 1) == [(1, first + 1)]
+    assert ids("--partition", 1, "--from", first + 3) == []
+    both = ids("--partition", "1-2")
+    for partition in (1, 2):
+        assert [number for one, number in both if one == partition] == [*range(mark(made, partition) + 1)]
+    assert {one for one, _ in ids()} >= {1, 2}
+
+
+def test_single_transactions_are_shown_or_refused(made: ClusterOfProcesses) -> None:
+    made.log("append", "--partition", 3, given="x\ny\nz\n")
+    last = mark(made, 3)
+    shown = made.log("get", "--partition", 3, last, last - 2, "--format", "ndjson")
+    assert [(one["transaction_id"], base64.b64decode(one["data_b64"])) for one in shown.objects] == [
+        *((last - 2, b"x"), (last, b"z"))
+    ]
+    refused = made.log("get", "--partition", 3, last + 1)
+    assert (refused.status, f"the last one is {last}" in refused.err) == (13, True)
+
+
+def test_locks_headers_and_data_come_from_objects(made: ClusterOfProcesses) -> None:
+    lines = [
+        {"data": {"a": 1}, "header": 7, "write_locks": [["account", 5]]},
+        {"data_b64": base64.b64encode(b"\x00\xff").decode(), "read_locks": [["account", 5]], "append_locks": []},
+    ]
+    given = "\n".join(map(json.dumps, lines))
+    done = made.log("append", "--partition", 3, "--input-format", "ndjson", "--format", "ndjson", given=given)
+    assert done.status == 0, done.err
+    (result,) = done.objects
+    got = made.log("get", "--partition", 3, result["first_transaction_id"], "--data", "json", "--format", "ndjson")
+    assert (got.objects[0]["header"], got.objects[0]["data"]) == (7, {"a": 1})
+    for wrong in (
+        '{"data": 1, "write_locks": [["a"]]}',
+        '{"data": 1, "write_locks": 3}',
+        '{"data": 1, "unknown": 3}',
+        "{",
+    ):
+        refused = made.log("append", "--partition", 3, "--input-format", "ndjson", given=f'{{"data": 0}}\n{wrong}')
+        assert refused.status == 2
+        assert "input line 2" in refused.err
+
+
+def test_what_is_committed_is_told_as_it_rises(made: ClusterOfProcesses) -> None:
+    done = made.log("append", "--partition", 0, "--progress-ids", "-q", "--in-flight", 1, given="a\nb\nc\n")
+    last = mark(made, 0)
+    assert done.out.split() == [str(last - 2), str(last - 1), str(last)]
+
+
+def test_nonsense_is_refused(made: ClusterOfProcesses) -> None:
+    for arguments, status, message in (
+        (("append", "--partition", 9), 2, "0 to 3"),
+        (("tail", "--partition", "7"), 2, "0 to 3"),
+        (("get", "--partition", 9, 0), 2, "0 to 3"),
+        (("high-water-mark", "--partition", "x"), 2, "'x'"),
+        (("append",), 2, "--partition"),
+    ):
+        done = made.log(*arguments, given="a\n")
+        assert (done.status, message in done.err) == (status, True), (arguments, done)
+
+
+def test_validation_finds_that_locks_work(made: ClusterOfProcesses) -> None:
+    done = made.log("validate", "--clients", 2, "--transactions", 20, "--partition", "0-1", "--format", "ndjson")
+    assert done.status == 0, done.err
+    (result,) = done.objects
+    check_object(result)
+    assert result["transactions"] == 40
+
+
+def test_a_load_is_measured(made: ClusterOfProcesses) -> None:
+    done = made.log("bench", "--partition", "0-1", "--duration", "300ms", "--lock-pool", 3, "--format", "ndjson")
+    assert done.status == 0, done.err
+    (result,) = done.objects
+    check_object(result)
+    assert result["transactions"] > 0
+    assert 0 < result["latency"]["p50"] <= result["latency"]["maximum"]
+
+
+def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesses) -> None:
+    """A producer and a follower, as processes; the server of their partition is killed in between."""
+    before = mark(made, 1)
+    options = ("--metadata", made.metadata, "--plaintext")
+    follower = subprocess.Popen(
+        command_line(
+            *("log", "tail", *options, "--partition", 1, "--from", before + 1, "--to", before + 400, "-f"),
+            *("--data", "utf8", "--format", "ndjson"),
+        ),
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    producer = subprocess.Popen(
+        command_line("log", "append", *options, "--partition", 1, "--progress-ids", "-q"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert producer.stdin is not None
+    lines = [f"{n}" for n in range(400)]
+    producer.stdin.write("\n".join(lines[:200]) + "\n")
+    producer.stdin.flush()
+    wait_until(lambda: mark(made, 1) > before, "something is committed")
+    owner = next(
+        server["server_id"]
+        for server in made.state()["servers"]
+        if 1 in [held["partition"] for held in server["partitions"]]
+    )
+    number = next(number for number in made.servers if made.ready(f"s{number}")["server_id"] == owner)
+    made.servers[number].process.send_signal(signal.SIGKILL)
+    told, _ = producer.communicate("\n".join(lines[200:]) + "\n", timeout=60)
+    assert producer.returncode == 0
+    assert int(told.split()[-1]) == before + 400
+    out, _ = follower.communicate(timeout=60)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [one["transaction_id"] for one in found] == [*range(before + 1, before + 401)]
+    assert [one["data"] for one in found] == lines
+    made.servers[number].process.wait()
+    wait_until(lambda: len(made.state()["servers"]) == 1, "the dead server is gone")
+    made.start_servers(number)
+    made.settle()

@@ -1,0 +1,248 @@
+"""Slips in the page store: torn or damaged, which room is whose, what a snapshot sees, what is durable before what."""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+_BLOCKS = "formats/pages/blocks.py"
+_SPACE = "engine/pages/space_map.py"
+_STATS = "engine/pages/blob_stats.py"
+_BLOBS = "engine/pages/blob_store.py"
+_READER = "engine/pages/wal_reader.py"
+_WAL = "engine/pages/wal_store.py"
+_DIRECTORY = "engine/pages/page_directory.py"
+_JUDGEMENT = "engine/pages/judgement.py"
+_STORAGE = "engine/pages/page_storage.py"
+_GC = "engine/pages/page_gc.py"
+_RECLAMATION = "engine/pages/reclamation.py"
+_SALVAGE = "engine/pages/page_salvage.py"
+_OF_BLOCKS = ("tests/formats/pages/test_blocks.py",)
+_OF_SPACE = ("tests/pages/test_space_map.py",)
+_OF_WAL = ("tests/pages/test_wal.py",)
+_OF_VERSIONS = ("tests/pages/test_page_directory.py",)
+_OF_GC = ("tests/pages/test_page_gc.py",)
+_WHOLE = ("tests/pages/test_page_storage.py",)
+_CRASHES = ("tests/crash/test_pages.py",)
+
+PAGES: tuple[Slip, ...] = (
+    Slip(
+        _BLOCKS,
+        "            begun += 1\n",
+        "",
+        _OF_BLOCKS,
+        "damage in the middle of a log is cut as a torn tail, with all that was written later",
+    ),
+    Slip(
+        _BLOCKS,
+        "if kind == FragmentType.ZERO or crc32c(data[offset + COVERED_FROM : start + length]) != checksum:",
+        "if kind == FragmentType.ZERO or crc32c(data[offset + COVERED_FROM + 2 : start + length]) != checksum:",
+        _OF_BLOCKS,
+        "a length is not covered, so that a wrong one leads past records that are whole",
+    ),
+    Slip(
+        _BLOCKS,
+        "        if isinstance(one, LogFault):\n            drop_open()\n",
+        "        if isinstance(one, LogFault):\n",
+        _OF_BLOCKS,
+        "the halves of two records are joined over what is damaged between them",
+    ),
+    Slip(
+        _BLOCKS,
+        "    if not plain and _HEADER.unpack_from(data, offset)[3] != log_number:\n        return FaultKind.OTHER_LOG\n",
+        "",
+        _OF_BLOCKS,
+        "what another log left in the file is replayed",
+    ),
+    Slip(
+        _SPACE,
+        "        if place < len(self._starts) and self._starts[place] < end:\n            return False\n",
+        "        if place < len(self._starts) and offset < self._starts[place] < end:\n            return False\n",
+        _OF_SPACE,
+        "room that is free already is given back, and two pages get it",
+    ),
+    Slip(
+        _SPACE,
+        "        if offset + size > end:\n            return False\n        self._remove(start)\n",
+        "        self._remove(start)\n",
+        _OF_SPACE,
+        "a page may lie over another one",
+    ),
+    Slip(
+        _STATS,
+        "if not stat.read_only and stat.space.largest_free >= size:",
+        "if stat.space.largest_free >= size:",
+        _OF_SPACE,
+        "pages are written into a file that is being emptied",
+    ),
+    Slip(
+        _BLOBS,
+        "            for span in taken:\n                self.stats.give_back(span)\n            raise\n",
+        "            raise\n",
+        ("tests/pages/test_blob_store.py",),
+        "each write onto a full disk takes room for ever",
+    ),
+    Slip(
+        _BLOBS,
+        "            for file_id in dict.fromkeys(span.file_id for span in taken):\n"
+        "                self._file(file_id).sync()\n",
+        "",
+        _CRASHES,
+        "a page is in the log and not on the disk",
+    ),
+    Slip(
+        _BLOBS,
+        "            disk.sync_directory(self.directory)\n",
+        "            pass\n",
+        _CRASHES,
+        "a power loss takes a blob file with pages that were promised",
+    ),
+    Slip(
+        _READER,
+        "        if last is None or not last.faults or not all(fault.torn for fault in last.faults):",
+        "        if last is None or not last.faults or not any(fault.torn for fault in last.faults):",
+        ("tests/pages/test_inspection.py", *_OF_WAL),
+        "a log with damage and a torn tail is opened, and cut at the damage",
+    ),
+    Slip(
+        _READER,
+        "            if not file.closed and file is not last and not file.faults:",
+        "            if not file.closed and file is not last and file.faults:",
+        _OF_WAL,
+        "a log or checkpoint that was cut short is believed",
+    ),
+    Slip(
+        _READER,
+        "    expected = previous.name.number + 1 if previous is not None else 1",
+        "    expected = previous.name.number + 1 if previous is not None else file.name.number",
+        _OF_WAL,
+        "a lost checkpoint is not missed",
+    ),
+    Slip(
+        _WAL,
+        "                file.sync()  # whoever wrote what was read may have died before this, and what closes it must not"
+        " stand alone\n",
+        "",
+        _CRASHES,
+        "what one process wrote and died over is shown by the next one, and a power loss takes it",
+    ),
+    Slip(
+        _WAL,
+        '        self._write(b"")\n        self._failed = True\n',
+        "        self._failed = True\n",
+        _OF_WAL,
+        "a log does not say where it ends",
+    ),
+    Slip(
+        _WAL,
+        "        self._failed = True\n        self._file.write_at(self._position, data)\n",
+        "        self._file.write_at(self._position, data)\n",
+        _OF_WAL,
+        "records are written behind a half one",
+    ),
+    Slip(
+        _DIRECTORY,
+        "        while row != NONE and sequences[row] > sequence:",
+        "        while row != NONE and sequences[row] >= sequence:",
+        _OF_VERSIONS,
+        "a snapshot sees one batch less than there was",
+    ),
+    Slip(
+        _DIRECTORY,
+        "        self._rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
+        "",
+        _OF_VERSIONS,
+        "what a reference leads to is freed with its page",
+    ),
+    Slip(
+        _DIRECTORY,
+        "            if sequence is not None and rows.sequence[row] <= sequence:\n                kept.append(row)\n",
+        "            if sequence is not None and rows.sequence[row] < sequence:\n                kept.append(row)\n",
+        _OF_VERSIONS,
+        "a snapshot loses a version",
+    ),
+    Slip(
+        _DIRECTORY,
+        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]",
+        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in self.highest_ids.items()]",
+        _OF_VERSIONS,
+        "the id of a page that is gone is given away again",
+    ),
+    Slip(
+        _JUDGEMENT,
+        "        if (count := self._references(page)) > 0:",
+        "        if (count := self._references(page)) > 1:",
+        _OF_VERSIONS,
+        "a page that another one refers to is written anew",
+    ),
+    Slip(
+        _STORAGE,
+        "            if self._failure is None:\n                self.blobs.give_back(spans)\n",
+        "            self.blobs.give_back(spans)\n",
+        _WHOLE + _OF_WAL,
+        "after a failed flush the room of a page is given away that the log may have",
+    ),
+    Slip(
+        _STORAGE,
+        "        except WaltzError:\n            if self._failure is None:\n"
+        "                self.blobs.give_back(spans)\n            raise\n",
+        "        except WaltzError:\n            raise\n",
+        _OF_WAL,
+        "refused batches take room for ever",
+    ),
+    Slip(
+        _STORAGE,
+        "        if len(data) == size and crc32c(data) == checksum:",
+        "        if len(data) == size:",
+        _WHOLE,
+        "damaged pages are served",
+    ),
+    Slip(
+        _STORAGE,
+        "            for ticket in group:\n                ticket.error = ticket.error or told\n",
+        "",
+        _WHOLE,
+        "writers whose batch is not in the log are told that it is",
+    ),
+    Slip(
+        _GC,
+        "                if span.size and store.directory.at(one.row) == (one.page, one.version, one.entry)",
+        "                if span.size",
+        _OF_GC,
+        "a page that was written or deleted while its old version moved becomes the old one",
+    ),
+    Slip(
+        _GC,
+        "        if len(record) >= _EDITS_OF_A_RECORD and edit.type is not EditType.VAR_REF:",
+        "        if len(record) >= _EDITS_OF_A_RECORD:",
+        _OF_GC,
+        "where a checkpoint is damaged, a reference leads to an older version",
+    ),
+    Slip(
+        "engine/pages/page_index.py",
+        "if np.any((ids[there] == ids[rows]) & (namespaces[there] == namespaces[rows])):",
+        "if np.any((ids[there] == rows) & (namespaces[there] == namespaces[rows])):",
+        ("tests/pages/test_restore.py",),
+        "a page that stands twice in a checkpoint is two pages",
+    ),
+    Slip(
+        "engine/pages/restore.py",
+        "(files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1])",
+        "(files[1:] == files[:-1]) & (offsets[1:] < offsets[:-1])",
+        _WHOLE,
+        "two pages that claim the same bytes are opened",
+    ),
+    Slip(
+        _RECLAMATION,
+        "            while self._retired and self._retired[0][0] < oldest:",
+        "            while self._retired and self._retired[0][0] <= oldest:",
+        _OF_GC,
+        "room is given away while somebody reads there",
+    ),
+    Slip(
+        _SALVAGE,
+        "            if len(data) != one.entry.size or crc32c(data) != one.entry.checksum:",
+        "            if len(data) != one.entry.size:",
+        ("tests/pages/test_inspection.py",),
+        "damaged pages are salvaged as if they were whole",
+    ),
+)

@@ -1,0 +1,60 @@
+"""log: appends to a cluster's log, and reads of it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import typer
+
+from waltzctl.commands.log import append, bench, get, high_water_mark, tail, validate
+from waltzctl.commands.log.target import STATUSES
+from waltzctl.connection_options import SECURITY, Connecting, with_connection
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.metadata_option import ClusterTarget, MetadataOption
+
+ACTIONS: tuple[ModuleType, ...] = (append, tail, get, high_water_mark, validate, bench)
+"""One file each, in the order in which ``--help`` lists them."""
+
+MANUAL = Manual(
+    name="log",
+    summary="Append to a cluster's log, and read it",
+    description=(
+        (
+            "Through the cluster's log servers, ours and those of release 0.13.2, which are found in its metadata. Connections"
+            " that break are made again, and partitions are followed when they move: nothing is appended or read twice. The"
+            " options of the connection, and --metadata, may stand before or behind the action."
+        ),
+    ),
+    examples=(
+        Example("seq 1000 | waltzctl log append --metadata /data/waltz.meta --partition 0", "A thousand transactions."),
+        Example(
+            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson", "All partitions, as they grow."
+        ),
+        Example("waltzctl log get --metadata /data/waltz.meta --partition 0 17 18", "Two transactions."),
+        Example("waltzctl log high-water-mark --metadata /data/waltz.meta", "How far is each partition?"),
+    ),
+    statuses=STATUSES,
+    objects=("log-record", "append-result", "high-water-mark", "log-validation", "log-load"),
+    sections=(
+        Section(
+            "METADATA",
+            (
+                (
+                    "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file. WALTZCTL_METADATA says it"
+                    " for every command."
+                ),
+            ),
+        ),
+        SECURITY,
+    ),
+)
+
+
+@with_connection
+def run(
+    ctx: typer.Context,
+    metadata: MetadataOption = None,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
+) -> None:
+    """Remember which cluster is meant; the action does the rest."""
+    ctx.obj = ClusterTarget(metadata, connection)

@@ -1,0 +1,187 @@
+"""log append: transactions from stdin into a partition of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.commands.append import InputFormat
+from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.log_session import use_log
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import FormatOption, OnePartitionOption, QuietOption, VerboseOption
+from waltzctl.outcome import say
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from waltzctl.engine.client.log_client import LogClient
+    from waltzctl.intake import Entry
+
+MANUAL = Manual(
+    name="append",
+    page="log",
+    summary="Append transactions from standard input",
+    description=(
+        (
+            "Reads one transaction a line and appends them in the order of the lines, several under way at a time. Each is"
+            " committed when a quorum of the partition's storage nodes has made it durable. When a server dies, those that are"
+            " not decided are decided with the next one; nothing is appended twice."
+        ),
+        (
+            "A line that cannot be a transaction ends the run: those before it are committed. append-result says how far it"
+            " came; its ids may have others between them when other clients append as well."
+        ),
+    ),
+    examples=(
+        Example("seq 1000 | waltzctl log append --metadata /data/waltz.meta --partition 0", "A thousand transactions."),
+        Example(
+            """jq -c '{data: ., write_locks: [["account", .account]]}' moves.json | waltzctl log append --metadata"""
+            " /data/waltz.meta --partition 0 --input-format ndjson",
+            "Under optimistic locks.",
+        ),
+        Example(
+            "producer | waltzctl log append --metadata /data/waltz.meta --partition 0 --progress-ids",
+            "Print how far it is committed, as it rises.",
+        ),
+    ),
+    statuses=STATUSES,
+    objects=("append-result",),
+    sections=(
+        Section(
+            "INPUT",
+            (
+                (
+                    "As for waltzctl append: lines, or ndjson with data, data_b64 or data_hex, and header. write_locks,"
+                    " read_locks and append_locks are lists of [name, id]. A transaction that finds one of its write or read"
+                    " locks written since is built again on what was seen by then, and waits its turn; a request_id is"
+                    " understood and not used, because the client numbers its own."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: OnePartitionOption,
+    input_format: Annotated[InputFormat, typer.Option("--input-format", help="Form of the input.")] = InputFormat.LINES,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", metavar="N", min=1, max=100_000, help="Undecided transactions at a time.")
+    ] = 64,
+    progress_ids: Annotated[
+        bool, typer.Option("--progress-ids", help="Print the highest id that is committed, whenever it rises.")
+    ] = False,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Append until the input ends."""
+    target = ClusterTarget.of(ctx)
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        progress = _Progress(console, partition, show_ids=progress_ids)
+        ended_early = True
+        try:
+            use_log(
+                target,
+                console,
+                lambda client: _append(client, partition, input_format, in_flight, progress),
+                options_of(target, in_flight),
+            )
+            ended_early = False
+        except KeyboardInterrupt:
+            return ExitStatus.INTERRUPTED
+        finally:
+            progress.show(ended_early=ended_early)
+        console.success(f"APPENDED  {counted(progress.committed, 'transaction')} to partition {partition}.")
+    return ExitStatus.CLEAN
+
+
+class _Progress:
+    """What is committed so far."""
+
+    def __init__(self, console: Console, partition: int, *, show_ids: bool) -> None:
+        self._console, self._partition, self._show_ids = console, partition, show_ids
+        self.committed = self._bytes = 0
+        self._first: int | None = None
+        self._last: int | None = None
+
+    def note(self, transaction_id: int, size: int) -> None:
+        """One more."""
+        self.committed += 1
+        self._bytes += size
+        self._first = transaction_id if self._first is None else min(self._first, transaction_id)
+        if self._last is None or transaction_id > self._last:
+            self._last = transaction_id
+            if self._show_ids:
+                self._console.line(str(transaction_id))
+                self._console.flush()
+
+    def show(self, *, ended_early: bool) -> None:
+        """The result."""
+        from waltzctl.engine.storage.append import AppendResult
+        from waltzctl.objects.repair import APPEND_RESULT
+
+        result = AppendResult(self._partition, self._first, self._last, self.committed, self._bytes)
+        if ended_early or not (self._console.quiet and self._console.for_people):
+            self._console.emit(APPEND_RESULT.shown(result), flush=True)
+        if ended_early:
+            last = "" if self._last is None else f", the last one is transaction {self._last}"
+            say(f"waltzctl: {counted(self.committed, 'transaction')} committed{last}; what was under way may be, too")
+
+
+async def _append(
+    client: LogClient, partition: int, input_format: InputFormat, in_flight: int, progress: _Progress
+) -> None:
+    from waltzctl.engine.client.log_client import Draft
+    from waltzctl.formats.segment import RECORD_OVERHEAD
+    from waltzctl.intake import EntryStream, bare_entries, json_entries
+
+    chosen({partition}, client.num_partitions)
+    source = sys.stdin.buffer
+    entries = json_entries(source, locks=True) if input_format is InputFormat.NDJSON else bare_entries(source)
+    room = asyncio.Semaphore(in_flight)
+    failed: list[BaseException] = []
+
+    async def append(entry: Entry) -> None:
+        draft = Draft(entry.data, entry.header, entry.write_locks, entry.read_locks, entry.append_locks)
+        try:
+            done = await client.append(partition, draft)
+            assert done is not None, "there is a draft"
+            progress.note(done.transaction_id, RECORD_OVERHEAD + len(entry.data))
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            room.release()
+
+    tasks: set[asyncio.Task[None]] = set()
+    try:
+        async with EntryStream(entries) as stream:
+            async for entry in stream:
+                await room.acquire()
+                if failed:
+                    break
+                task = asyncio.ensure_future(append(entry))
+                tasks.add(task)
+                task.add_done_callback(_retire(tasks))
+    finally:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if failed:
+        raise failed[0]
+
+
+def _retire(tasks: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]], None]:
+    def done(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the first one is raised by whoever began them
+
+    return done

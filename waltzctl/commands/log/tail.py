@@ -1,0 +1,173 @@
+"""log tail: committed transactions of partitions, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.console import Console, on_terminal
+from waltzctl.exit_status import ExitStatus
+from waltzctl.log_session import use_log
+from waltzctl.manual import Example, Manual, Section
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import (
+    DataForm,
+    Format,
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    partitions_of,
+    transaction_of,
+)
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from waltzctl.engine.client.log_client import LogClient, Transaction
+
+MANUAL = Manual(
+    name="tail",
+    page="log",
+    summary="Show committed transactions, from any one on",
+    description=(
+        (
+            "Each partition's transactions come in their order, without a gap and none twice, also when servers are replaced."
+            " Without --follow it ends with what is committed when it begins."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson", "All partitions, as they grow."
+        ),
+        Example(
+            "waltzctl log tail --metadata /data/waltz.meta --partition 2 --from 1000 --limit 10 --data utf8",
+            "Ten of them.",
+        ),
+    ),
+    statuses=STATUSES,
+    objects=("log-record",),
+    sections=(
+        Section(
+            "DATA",
+            (
+                "Data is asked for several transactions at a time; with --data none it is not asked for, which is much faster.",
+            ),
+        ),
+    ),
+)
+
+AT_ONCE = 64
+"""Transactions whose data is asked for at the same time."""
+
+DataOption = Annotated[
+    DataForm | None,
+    typer.Option("--data", help="Form of the data; base64 unless given, text in a table."),
+]
+
+
+def run(
+    ctx: typer.Context,
+    partition: PartitionsOption = None,
+    first: Annotated[int, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="So many at most.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is committed later.")] = False,
+    data: DataOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Read and show."""
+    target = ClusterTarget.of(ctx)
+    wanted = partitions_of(partition)
+    transaction_of(first, "--from")
+    transaction_of(last, "--to")
+    with Console(output_format, quiet=quiet, verbose=verbose) as console:
+        shower = RecordShower(console, data, flush=follow)
+
+        async def work(client: LogClient) -> None:
+            numbers = chosen(wanted, client.num_partitions)
+            marks = dict(zip(numbers, await asyncio.gather(*map(client.high_water_mark, numbers)), strict=True))
+            there = [number for number in numbers if follow or first <= marks[number]]
+            ends = {number: _end(marks[number], last, follow=follow) for number in there}
+            begin = min([first, *(marks[number] + 1 for number in there)])  # nobody can begin behind the end of a log
+            feed = client.feed(there, after=begin - 1, until=None if follow and last is None else ends.__getitem__)
+            async with aclosing(feed):
+                await shower.show_all(client, feed, first=first, limit=limit)
+
+        use_log(target, console, work, options_of(target))
+        console.success(f"{counted(shower.count, 'transaction')}.")
+    return ExitStatus.CLEAN
+
+
+def _end(mark: int, last: int | None, *, follow: bool) -> int | None:
+    if follow:
+        return last
+    return mark if last is None else min(last, mark)
+
+
+class RecordShower:
+    """Shows transactions with their data, in the order in which they come."""
+
+    def __init__(self, console: Console, data: DataForm | None, *, flush: bool) -> None:
+        self._console, self._flush = console, flush
+        self._form = DataForm.BASE64 if data is None and console.format is not Format.TABLE else data
+        self._preview = 60 if on_terminal(console.stream) else None
+        self.count = 0
+
+    async def show_all(
+        self, client: LogClient, feed: AsyncGenerator[Transaction, None], *, first: int = 0, limit: int | None = None
+    ) -> None:
+        """Show what a feed gives, from `first` on."""
+        waiting: deque[tuple[Transaction, asyncio.Task[bytes] | None]] = deque()
+        upcoming: asyncio.Task[Transaction] | None = None
+        taken = 0
+        try:
+            while True:
+                wanted = limit is None or taken < limit
+                if upcoming is None and wanted and len(waiting) < AT_ONCE:
+                    upcoming = asyncio.ensure_future(anext(feed))
+                oldest = waiting[0][1] if waiting else None
+                if waiting and (oldest is None or oldest.done()):
+                    self._show(*waiting.popleft())
+                    continue
+                if upcoming is None and not waiting:
+                    return
+                either = {one for one in (upcoming, oldest) if one is not None}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if upcoming is not None and upcoming.done():
+                    try:
+                        found = upcoming.result()
+                    except StopAsyncIteration:
+                        limit, upcoming = taken, None
+                        continue
+                    upcoming = None
+                    if found.transaction_id >= first:
+                        taken += 1
+                        waiting.append((found, self._ask(client, found)))
+        finally:
+            unfinished = [one for one in (upcoming, *(task for _, task in waiting)) if one is not None]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+
+    def _ask(self, client: LogClient, one: Transaction) -> asyncio.Task[bytes] | None:
+        if self._form is DataForm.NONE:
+            return None
+        return asyncio.ensure_future(client.data(one.partition, one.transaction_id))
+
+    def _show(self, one: Transaction, data: asyncio.Task[bytes] | None) -> None:
+        from waltzctl.objects.log import LOG_RECORD
+        from waltzctl.render.dumped import data_keys
+
+        shown = LOG_RECORD.keys(one)
+        if data is not None:
+            shown |= data_keys(data.result(), self._form, self._preview)
+        self._console.emit(LOG_RECORD.named(shown), flush=self._flush)
+        self.count += 1

@@ -1,0 +1,43 @@
+"""What the actions of ``log`` share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waltzctl.exit_status import ExitStatus
+from waltzctl.log_session import client_options
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import parsed
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from waltzctl.engine.client.log_client import ClientOptions
+
+STATUSES = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.DAMAGED,
+    ExitStatus.NOT_WALTZ,
+    ExitStatus.MISMATCH,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+
+
+def options_of(target: ClusterTarget, in_flight: int | None = None) -> ClientOptions:
+    """The client's, as the command line has them."""
+    return client_options(parsed("--timeout", target.connecting.timeout, parse_duration), in_flight)
+
+
+def chosen(partitions: Collection[int] | None, num_partitions: int) -> list[int]:
+    """The partitions that are meant.  Raises InvalidRequestError for one beyond the cluster."""
+    from waltzctl.engine.errors import InvalidRequestError
+
+    if partitions is None:
+        return [*range(num_partitions)]
+    if beyond := [one for one in partitions if one >= num_partitions]:
+        raise InvalidRequestError(f"partition {min(beyond)} does not exist: they are 0 to {num_partitions - 1}")
+    return sorted(partitions)

@@ -1,0 +1,74 @@
+"""log validate: appends under a lock by several clients, read back and compared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
+from waltzctl.values import counted
+
+if TYPE_CHECKING:
+    from waltzctl.engine.client.log_load import Validation
+
+MANUAL = Manual(
+    name="validate",
+    page="log",
+    summary="Prove that appends and locks of a cluster work",
+    description=(
+        (
+            "Several clients append to the partitions at the same time, each transaction under the same lock, with the id as"
+            " data that it must get if the lock works. Then everything is read, and every id has to be there once, in order,"
+            " with itself as data. IT WRITES: what is appended stays."
+        ),
+    ),
+    examples=(
+        Example("waltzctl log validate --metadata /data/waltz.meta --clients 4 --transactions 100", "Four clients."),
+    ),
+    statuses=STATUSES,
+    objects=("log-validation",),
+)
+
+
+def run(
+    ctx: typer.Context,
+    partition: PartitionsOption = None,
+    clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, max=1000, help="Clients.")] = 3,
+    transactions: Annotated[
+        int, typer.Option("--transactions", metavar="N", min=1, help="Transactions of each client.")
+    ] = 100,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Append, read, compare."""
+    target = ClusterTarget.of(ctx)
+    wanted = partitions_of(partition)
+
+    from waltzctl.engine.client.log_load import validate
+    from waltzctl.engine.client.open_log import open_log_client
+    from waltzctl.objects.log import LOG_VALIDATION
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
+        location, reach = target.location, target.connecting.reach(console)
+
+        async def work() -> Validation:
+            async with contextlib.AsyncExitStack() as stack:
+                opened = [
+                    await stack.enter_async_context(open_log_client(location, reach, options=options_of(target)))
+                    for _ in range(clients)
+                ]
+                return await validate(opened, chosen(wanted, opened[0].num_partitions), transactions)
+
+        done = asyncio.run(work())
+        console.emit(LOG_VALIDATION.shown(done))
+        console.success(f"OK  {counted(done.transactions, 'transaction')}, {done.retries} of them built again.")
+    return ExitStatus.CLEAN

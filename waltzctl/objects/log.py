@@ -1,0 +1,84 @@
+"""What the actions of ``log`` show."""
+
+from __future__ import annotations
+
+from waltzctl.engine.columns.column import Column, Columns, Form, ObjectType, listed, or_null, struct
+from waltzctl.engine.columns.column_kinds import ANYTHING, BASE64, COUNT, COUNT32, HEX, INT32, INT64, REQUEST_ID, SIZE
+from waltzctl.objects.command_kinds import RATE, SECONDS
+
+LOG_RECORD = ObjectType(
+    name="log-record",
+    meaning=(
+        "A committed transaction (log tail, log get). The data's key is as in a record: with --data none there is none; with"
+        " hex it is data_hex; with utf8 and json it is data, or data null and data_b64 where the bytes are not that."
+    ),
+    columns=(
+        Column("partition", COUNT32, "the partition", title="P"),
+        Column("transaction_id", COUNT, "its id", title="TRANSACTION"),
+        Column(
+            "request_id",
+            REQUEST_ID,
+            "who appended it, and where in its own order",
+            title="REQUEST ID",
+            cell=Form.DOTTED,
+            right=False,
+        ),
+        Column("header", INT32, "the application's own number", title="HEADER"),
+        Column("data_b64", BASE64, "its data", given=True, optional=True),
+        Column("data_hex", HEX, "its data", given=True, optional=True),
+        Column(
+            "data",
+            ANYTHING.told("Text (utf8) or any JSON value (json); null where the bytes are not that."),
+            "its data",
+            given=True,
+            optional=True,
+            title="DATA",
+            cell=Form.PAYLOAD,
+        ),
+    ),
+)
+
+HIGH_WATER_MARK = ObjectType(
+    name="high-water-mark",
+    meaning="The last committed transaction of a partition (log high-water-mark).",
+    columns=(
+        Column("partition", COUNT32, "the partition", title="P"),
+        Column("high_water_mark", INT64, "its last committed transaction; -1: none", title="HIGH-WATER MARK"),
+    ),
+)
+
+_LATENCY = Columns(
+    (
+        Column("minimum", or_null(SECONDS), "the least"),
+        Column("mean", or_null(SECONDS), "the mean"),
+        Column("p50", or_null(SECONDS), "the median"),
+        Column("p90", or_null(SECONDS), "the 90th percentile"),
+        Column("p99", or_null(SECONDS), "the 99th percentile"),
+        Column("p999", or_null(SECONDS), "the 99.9th percentile"),
+        Column("maximum", or_null(SECONDS), "the most"),
+    )
+)
+
+LOG_LOAD = ObjectType(
+    name="log-load",
+    meaning="What a load of appends on a cluster measured (log bench).",
+    columns=(
+        Column("partitions", listed(COUNT32), "the partitions"),
+        Column("transactions", COUNT, "how many were committed"),
+        Column("bytes", SIZE, "their data"),
+        Column("seconds", SECONDS, "how long it took"),
+        Column("transactions_per_second", RATE, "the rate", given=True),
+        Column("retries", COUNT, "how often an append was built again"),
+        Column("latency", struct(_LATENCY), "seconds from an append to its commitment"),
+    ),
+)
+
+LOG_VALIDATION = ObjectType(
+    name="log-validation",
+    meaning="What log validate appended and found to be right.",
+    columns=(
+        Column("transactions", COUNT, "how many were appended and read"),
+        Column("retries", COUNT, "how often somebody was faster, and the append was built again"),
+        Column("seconds", SECONDS, "how long it took"),
+    ),
+)
