@@ -595,4 +595,4 @@ def test_a_file_that_ends_where_its_scan_begins(tmp_path: Path, length: int) -> 
     os.truncate(seg(storage, 0, 20), at(4) + length)
     starts, found = told(storage)
     assert starts == "does not start"
-    assert "[-] the record of transaction 24" in found
+    assert "[-] the record of" in found
