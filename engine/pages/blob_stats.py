@@ -8,7 +8,7 @@ before files grow.  Locks are taken in one order: the set first, then one file. 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.pages.space_map import SpaceMap
@@ -94,10 +94,13 @@ class BlobStats:
         self._stats: dict[int, BlobStat] = {}
         self._highest = 0
 
-    def add(self, file_id: int, end: int = 0) -> BlobStat:
-        """A file that exists, of which bytes up to `end` are spoken of; more than the limit where it was higher once."""
+    def add(self, file_id: int, offsets: Sequence[int] = (), sizes: Sequence[int] = ()) -> BlobStat:
+        """A file that exists, and the ranges that pages use, rising; they may reach beyond the limit of today."""
+        end = offsets[-1] + sizes[-1] if offsets else 0
         with self._lock:
             stat = BlobStat(file_id, max(self.limit, end))
+            stat.space.mark_many_used(offsets, sizes)
+            stat.total = end
             self._stats[file_id] = stat
             self._highest = max(self._highest, file_id)
             return stat

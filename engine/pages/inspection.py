@@ -18,8 +18,8 @@ from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
-from waltzctl.engine.pages.restore import blob_files, directory_of, overlap_finding, page_finding
-from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, edits_of, read_wal, wal_findings
+from waltzctl.engine.pages.restore import blob_files, overlap_finding, page_finding, restore
+from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, read_wal, wal_findings
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.blocks import LogRecord
 from waltzctl.formats.pages.names import (
@@ -66,15 +66,13 @@ def view_store(path: Path, *, every_version: bool = False) -> StoreView:
             if look == _LOOKS - 1:
                 raise DiskReadError(path / WAL_DIRECTORY, None, error, doing="list") from error
     findings = wal_findings(contents, path)
-    edits = edits_of(contents, RecoveryMode.SKIP_DAMAGED)
     whole = not any(one.severity is Severity.DAMAGE for one in findings)
     try:
-        directory = directory_of(edits, lenient=not whole, every_version=every_version)
+        directory = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=not whole, every_version=every_version)
     except DamageError as error:
         last = contents.files[-1].path if contents.files else contents.directory
         findings.append(make_finding(Code.LOG_RECORD_CHECKSUM, last, error.message, storage_directory=path))
-        edits = edits_of(contents, RecoveryMode.SKIP_DAMAGED)
-        directory = directory_of(edits, lenient=True, every_version=every_version)
+        directory = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, every_version=every_version)
     return StoreView(path, contents, directory, tuple(findings))
 
 

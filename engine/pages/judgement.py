@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from waltzctl.engine.errors import PageConflictError
-from waltzctl.engine.pages.page_directory import LARGEST_PAGE, NONE, PageDirectory
+from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
+from waltzctl.engine.pages.page_index import NONE
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 
 

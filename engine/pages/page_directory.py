@@ -22,26 +22,25 @@ from typing import Any
 import numpy as np
 
 from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.page_index import NONE, PageIndex
 from waltzctl.formats.pages.write_batch import (
     FIELD,
     NO_FILE,
+    PUT_EDIT,
     Edit,
     EditType,
     FieldEntry,
     PageEntry,
     PageId,
     Version,
+    decode_batch,
+    encode_batch,
 )
 
-NONE = 2**32 - 1
-"""No row."""
 _DELETE, _REFERENCE, _EXTERNAL = 2**32 - 1, 2**32 - 2, 2**32 - 3
 """In the place of a blob file's id: what a version is that is no entry.  A reference's offset is its target's row."""
 LAST_FILE_ID = 2**32 - 16
 LARGEST_PAGE = 2**32 - 1
-_EMPTY, _GONE = 2**32 - 1, 2**32 - 2
-_MIX_ID, _MIX_NAMESPACE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
-_64 = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,31 @@ class DirectorySize:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """Edits in the order in which they are to be applied, and the entries of all other pages, of `PUT_EDIT.dtype`."""
+
+    edits: tuple[Edit, ...]
+    plain: np.ndarray[Any, Any]
+
+    @property
+    def all_edits(self) -> list[Edit]:
+        """The others as edits too."""
+        return [*self.edits, *decode_batch(encode_batch(()) + self.plain.tobytes())]
+
+
+_PLAIN = {
+    "sequence": "version.sequence",
+    "epoch": "version.epoch",
+    "file": "entry.file_id",
+    "offset": "entry.offset",
+    "size": "entry.size",
+    "checksum": "entry.checksum",
+    "tag": "entry.tag",
+}
+"""Columns of rows by the names that their values have in an edit."""
+
+
 class _Columns:
     """Columns of equal length, and rows that are used again."""
 
@@ -96,6 +120,18 @@ class _Columns:
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
         return len(self._free_link) - 1
+
+    def extend(self, **values: np.ndarray[Any, Any]) -> None:
+        """Rows behind the last one, by columns."""
+        for name, column in self.columns.items():
+            column.frombytes(values[name].astype(f"u{column.itemsize}").tobytes())
+        self.used += len(next(iter(values.values())))
+
+    def cut(self, length: int) -> None:
+        """Take back what was added behind the first `length` rows."""
+        self.used -= len(self._free_link) - length
+        for column in self.columns.values():
+            del column[length:]
 
     def remove(self, row: int) -> None:
         """Make the row free; its first column is used for something else then."""
@@ -156,64 +192,25 @@ class PageDirectory:
         self._pages = _Pages()
         self._rows = _Rows()
         self._fields: dict[int, bytes] = {}
-        self._slots = array("I", [_EMPTY]) * 16
-        self._shift = 60
-        self._filled = 0  # slots that are not empty: pages and gone ones
+        self._index = PageIndex(self._pages.namespace, self._pages.id)
         self._checkpoint_target: dict[PageId, int] = {}
         self.freed: list[Span] = []
 
-    # ---- the table of pages ------------------------------------------------------------------------------------------
-
-    def _slot(self, namespace: int, page: int) -> int:
-        return ((page * _MIX_ID + namespace * _MIX_NAMESPACE) & _64) >> self._shift
+    # ---- pages ---------------------------------------------------------------------------------------------------------
 
     def find(self, page: PageId) -> int:
         """The row of a page, or NONE."""
-        namespace, number = page
-        slots, mask = self._slots, len(self._slots) - 1
-        ids, namespaces = self._pages.id, self._pages.namespace
-        place = self._slot(namespace, number)
-        while (row := slots[place]) != _EMPTY:
-            if row != _GONE and ids[row] == number and namespaces[row] == namespace:
-                return row
-            place = (place + 1) & mask
-        return NONE
+        return self._index.find(page)
 
     def _find_or_add(self, page: PageId) -> int:
-        row = self.find(page)
-        if row != NONE:
-            return row
-        if (self._filled + 1) * 5 > len(self._slots) * 4:
-            self._rebuild()
-        row = self._pages.add(NONE, page.namespace, page.id, 0, 0)
-        place, mask = self._slot(*page), len(self._slots) - 1
-        while self._slots[place] not in (_EMPTY, _GONE):
-            place = (place + 1) & mask
-        self._filled += self._slots[place] == _EMPTY
-        self._slots[place] = row
+        row = self._index.find(page)
+        if row == NONE:
+            row = self._pages.add(NONE, page.namespace, page.id, 0, 0)
+            self._index.add(row)
         return row
 
-    def _rebuild(self) -> None:
-        """Make the table anew, twice as large where pages fill it and not what is gone."""
-        live = [row for row in self._slots if row < _GONE]
-        size = len(self._slots)
-        while (len(live) + 1) * 5 > size * 3:
-            size *= 2
-        self._slots = array("I", [_EMPTY]) * size
-        self._shift = 64 - (size.bit_length() - 1)
-        self._filled = len(live)
-        mask = size - 1
-        for row in live:
-            place = self._slot(self._pages.namespace[row], self._pages.id[row])
-            while self._slots[place] != _EMPTY:
-                place = (place + 1) & mask
-            self._slots[place] = row
-
     def _drop_page(self, row: int) -> None:
-        place, mask = self._slot(self._pages.namespace[row], self._pages.id[row]), len(self._slots) - 1
-        while self._slots[place] != row:
-            place = (place + 1) & mask
-        self._slots[place] = _GONE
+        self._index.remove(row)
         self._pages.remove(row)
 
     def _page_id(self, row: int) -> PageId:
@@ -259,7 +256,7 @@ class PageDirectory:
 
     def page_ids(self, namespace: int | None = None) -> list[PageId]:
         """Of all pages that may have a version, in order."""
-        found = (self._page_id(row) for row in self._slots if row < _GONE)
+        found = map(self._page_id, self._index)
         return sorted(page for page in found if namespace is None or page.namespace == namespace)
 
     def versions(self, page: PageId) -> list[tuple[Version, Located | None]]:
@@ -529,40 +526,78 @@ class PageDirectory:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> list[Edit]:
-        """The edits that make what is published anew, in the order in which they are to be applied.
+    def checkpoint(self) -> Checkpoint:
+        """What makes anew all that is published.
 
         Superseded versions are left out, and so are deletes, but where an entry is held whose page is gone.
         """
         rows, pages = self._rows, self._pages
+        page_rows = np.flatnonzero(np.frombuffer(pages.rows, np.uint32))
+        heads = np.frombuffer(pages.head, np.uint32)[page_rows]
+        page_rows, heads = page_rows[heads != NONE], heads[heads != NONE]
+        kinds = np.frombuffer(rows.file, np.uint32)[heads]
         references: dict[int, list[int]] = {}
-        heads: list[int] = []
-        for head, count in zip(pages.head, pages.rows, strict=True):
-            if not count or head == NONE:
-                continue
-            if rows.file[head] == _REFERENCE:
-                references.setdefault(rows.offset[head], []).append(head)
-            elif rows.file[head] != _DELETE:
-                heads.append(head)
-        edits: list[Edit] = []
-        chosen = set(heads)
-        held = [row for row in references if row not in chosen]
+        for head in heads[kinds == _REFERENCE].tolist():
+            references.setdefault(rows.offset[head], []).append(head)
+        held = [row for row in references if pages.head[rows.page[row]] != row]
+        special = np.fromiter((*references, *self._fields), np.int64)
+        of_held = np.fromiter((rows.page[row] for row in held), np.int64)
+        plain = (kinds <= LAST_FILE_ID) & ~np.isin(heads, special) & ~np.isin(page_rows, of_held)
+        others = heads[~plain & (kinds != _REFERENCE) & (kinds != _DELETE)].tolist()
+        now = Version(self.sequence)
+        edits = [Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]
         for row in sorted(
             held, key=lambda row: (rows.page[row], rows.sequence[row])
         ):  # before their pages' last versions
             edits += self._var(row, references[row])
-        now = Version(self.sequence)
         edits += [
             Edit(EditType.VAR_DELETE, self._page_id(page), now)
             for page in dict.fromkeys(rows.page[row] for row in held)
             if pages.head[page] == NONE or rows.file[pages.head[page]] == _DELETE
         ]
-        for row in heads:
+        for row in others:
             edits += self._var(row, references.get(row, ()))
-        edits += [
-            Edit(EditType.VAR_HIGHEST, PageId(namespace, page), now) for namespace, page in self.highest_ids.items()
-        ]
-        return edits
+        return Checkpoint(tuple(edits), self._plain(heads[plain]))
+
+    def _plain(self, chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Entries without references and fields as the bytes of their edits."""
+        table = np.zeros(len(chosen), PUT_EDIT.dtype)
+        table["type"], table["references"] = EditType.VAR_ENTRY, 1
+        owners = np.frombuffer(self._rows.page, np.uint32)[chosen]
+        table["page.id"] = np.frombuffer(self._pages.id, np.uint64)[owners]
+        table["page.namespace"] = np.frombuffer(self._pages.namespace, np.uint64)[owners]
+        for name, code in _PLAIN.items():
+            column = self._rows.columns[name]
+            table[code] = np.frombuffer(column, f"u{column.itemsize}")[chosen]
+        return table
+
+    def load(self, table: np.ndarray[Any, Any]) -> bool:
+        """Entries of a checkpoint, each the only version of its page, many at once.
+
+        `table`: of `PUT_EDIT.dtype`.  False, and nothing is changed, where that cannot be: they are applied one by one then.
+        """
+        bounds = ("entry.offset", "entry.size", "entry.checksum", "version.epoch")
+        if any(np.any(table[name] > LARGEST_PAGE) for name in bounds) or np.any(table["entry.file_id"] > LAST_FILE_ID):
+            return False
+        count, page_start, row_start = len(table), len(self._pages.head), len(self._rows.older)
+        ones, none = np.ones(count, np.uint32), np.zeros(count, np.uint32)
+        page_rows = np.arange(page_start, page_start + count, dtype=np.int64)
+        self._pages.extend(
+            head=np.arange(row_start, row_start + count), namespace=table["page.namespace"], id=table["page.id"],
+            rows=ones, live_references=none,
+        )  # fmt: skip
+        if not self._index.add_many(page_rows):
+            self._pages.cut(page_start)
+            return False
+        self._rows.extend(
+            older=none + np.uint32(NONE), page=page_rows, references=ones,
+            **{name: table[code] for name, code in _PLAIN.items()},
+        )  # fmt: skip
+        for namespace in np.unique(table["page.namespace"]).tolist():
+            highest = int(table["page.id"][table["page.namespace"] == namespace].max())
+            self._note_id(PageId(namespace, highest))
+        self.sequence = max(self.sequence, int(table["version.sequence"].max(initial=0)))
+        return True
 
     def _var(self, row: int, references: Sequence[int]) -> Iterator[Edit]:
         page, version, entry = self._page_id(self._rows.page[row]), self._version(row), self._entry(row)
@@ -578,7 +613,7 @@ class PageDirectory:
     @property
     def size(self) -> DirectorySize:
         """How much there is."""
-        total = self._pages.bytes + self._rows.bytes + self._slots.__sizeof__()
+        total = self._pages.bytes + self._rows.bytes + self._index.bytes
         return DirectorySize(self._pages.used, self._rows.used, total)
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from waltzctl.engine.errors import DamageError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.page_directory import Checkpoint
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
@@ -119,8 +120,15 @@ def make_checkpoint(store: PageStorage) -> int:
             store.fail(error)
             raise
         with store.directory_lock:
-            edits = store.directory.checkpoint()
-    return store.wal.finish_checkpoint(number, map(encode_batch, _records(edits)))
+            checkpoint = store.directory.checkpoint()
+    return store.wal.finish_checkpoint(number, _payloads(checkpoint))
+
+
+def _payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
+    """The records of a checkpoint."""
+    yield from map(encode_batch, _records(checkpoint.edits))
+    for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):
+        yield encode_batch(()) + checkpoint.plain[start : start + _EDITS_OF_A_RECORD].tobytes()
 
 
 def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:

@@ -36,8 +36,8 @@ from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.judgement import Judge
 from waltzctl.engine.pages.page_directory import DirectorySize, Located, PageDirectory
 from waltzctl.engine.pages.reclamation import Reclamation
-from waltzctl.engine.pages.restore import blob_files, directory_of, mark_space, page_finding
-from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
+from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
 from waltzctl.engine.pages.wal_store import LOG_SIZE, WalStore
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
@@ -211,7 +211,7 @@ class PageStorage:
         blobs = BlobStore(path / BLOB_DIRECTORY, options.blob_limit)
         try:
             contents = read_wal(path)
-            directory = directory_of(edits_of(contents, options.recovery))
+            directory = restore(contents, options.recovery)
             present = blob_files(path)
             mark_space(directory, blobs.stats, {one: blobs.path(one) for one in present}, path)
             for file_id in present:

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
 
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
-from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.page_directory import Checkpoint, PageDirectory
+from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
-from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId
+from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
 
 
-def directory_of(edits: Iterable[Edit], *, lenient: bool = False, every_version: bool = False) -> PageDirectory:
-    """What the edits of a log come to: no version is left that only a snapshot could have seen.
+def restore(
+    contents: WalContents, mode: RecoveryMode, *, lenient: bool = False, every_version: bool = False
+) -> PageDirectory:
+    """What a log comes to: no version is left that only a snapshot could have seen.
 
     `lenient`: edits that cannot be made are left out, as where a part of the log is lost.  `every_version`: superseded ones stay.
-    Raises DamageError for edits that cannot follow each other.
+    Raises DamageError for what `mode` does not tolerate, and for edits that cannot follow each other.
     """
     directory = PageDirectory()
-    for edit in edits:
-        try:
-            directory.apply(edit)
-        except ValueError as error:
-            if lenient:
-                continue
-            raise DamageError(
-                f"the log contradicts itself: {error}", advice="salvage what is whole into a new directory"
-            ) from error
+    plain: list[np.ndarray[Any, Any]] = []
+    for file, payload in payloads_of(contents, mode):
+        table = plain_entries(payload) if file.name.is_checkpoint else None
+        if table is not None:
+            plain.append(table)
+            continue
+        if plain and not file.name.is_checkpoint:
+            _load(directory, plain, lenient=lenient)
+        with contextlib.suppress(BatchError):  # where it is not tolerated it was refused
+            _apply(directory, decode_batch(payload), lenient=lenient)
+    _load(directory, plain, lenient=lenient)
+    return _restored(directory, every_version=every_version)
+
+
+def directory_of(edits: Iterable[Edit]) -> PageDirectory:
+    """The same from edits.  Raises DamageError for those that cannot follow each other."""
+    directory = PageDirectory()
+    _apply(directory, edits, lenient=False)
+    return _restored(directory, every_version=False)
+
+
+def _restored(directory: PageDirectory, *, every_version: bool) -> PageDirectory:
     directory.end_checkpoint()
     if not every_version:
         directory.collect_all(())
     directory.take_freed()
     return directory
+
+
+def _load(directory: PageDirectory, plain: list[np.ndarray[Any, Any]], *, lenient: bool) -> None:
+    """Entries of a checkpoint at once, or one by one where pages stand in it twice, as only damage has it."""
+    if not plain:
+        return
+    table = np.concatenate(plain)
+    plain.clear()
+    if not directory.load(table):
+        _apply(directory, Checkpoint((), table).all_edits, lenient=lenient)
+
+
+def _apply(directory: PageDirectory, edits: Iterable[Edit], *, lenient: bool) -> None:
+    for edit in edits:
+        try:
+            directory.apply(edit)
+        except ValueError as error:
+            if not lenient:
+                raise DamageError(
+                    f"the log contradicts itself: {error}", advice="salvage what is whole into a new directory"
+                ) from error
 
 
 def blob_files(store: Path) -> list[int]:
@@ -54,19 +95,17 @@ def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int,
     Raises DamageError where two pages claim the same bytes: neither could be moved or given back.  A page whose file is not
     there is no reason to refuse the others.
     """
-    ends: dict[int, int] = {}
-    table = directory.spans().tolist()
-    for file_id, offset, size in table:
-        ends[file_id] = max(ends.get(file_id, 0), offset + size)
-    for file_id in sorted({*present, *ends}):
-        stats.add(file_id, ends.get(file_id, 0))
-    by_id = {stat.file_id: stat for stat in stats.all()}
-    for file_id, offset, size in table:
-        if not by_id[file_id].mark_used(offset, size):
-            finding = overlap_finding(store, file_id, offset, size)
-            raise DamageError(f"{finding.path}: {finding.message}", [finding], advice="salvage into a new directory")
-    for file_id in sorted(ends.keys() - present.keys()):  # nothing is written into a file that should be there
-        by_id[file_id].read_only = True
+    table = directory.spans()
+    files, offsets, sizes = table[:, 0], table[:, 1], table[:, 2]
+    overlapping = np.flatnonzero((files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1]))
+    if overlapping.size:
+        finding = overlap_finding(store, *table[overlapping[0] + 1].tolist())
+        raise DamageError(f"{finding.path}: {finding.message}", [finding], advice="salvage into a new directory")
+    bounds = {file_id: slice(*np.searchsorted(files, (file_id, file_id + 1))) for file_id in np.unique(files).tolist()}
+    for file_id in sorted({*present, *bounds}):
+        own = bounds.get(file_id, slice(0))
+        stat = stats.add(file_id, offsets[own].tolist(), sizes[own].tolist())
+        stat.read_only = file_id not in present  # nothing is written into a file that should be there
 
 
 def overlap_finding(store: PurePath, file_id: int, offset: int, size: int) -> Finding:

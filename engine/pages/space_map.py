@@ -6,6 +6,7 @@ Best fit: the smallest free range that is large enough, of equal ones the first.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 
 
 class SpaceMap:
@@ -83,6 +84,19 @@ class SpaceMap:
         if offset + size < end:
             self._add(offset + size, end - offset - size)
         return True
+
+    def mark_many_used(self, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Mark ranges of a map that is wholly free used: rising, and none in another.  Raises ValueError."""
+        if self._valid:
+            raise ValueError("a part of the map is used already")
+        ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+        gaps = list(zip([0, *ends], [*offsets, self.limit], strict=True))
+        if any(start > end for start, end in gaps):
+            raise ValueError("ranges overlap, or reach beyond the map")
+        self._lengths = {start: end - start for start, end in gaps if start < end}
+        self._starts = list(self._lengths)
+        self._by_length = sorted((length, start) for start, length in self._lengths.items())
+        self._valid = self.limit - sum(self._lengths.values())
 
     def mark_free(self, offset: int, size: int) -> bool:
         """Mark a range free; False, and nothing is changed, where a part of it is free or lies outside."""

@@ -24,7 +24,7 @@ from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_log_name
-from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch
+from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
 
 _WHOLE_FILE = 1 << 62
 
@@ -126,6 +126,16 @@ def read_wal(store: Path) -> WalContents:
 
 def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
     """The edits that count, in the order in which they are applied.  Raises DamageError for what `mode` does not tolerate."""
+    for _, payload in payloads_of(contents, mode):
+        try:
+            yield from decode_batch(payload)
+        except BatchError:
+            if mode is RecoveryMode.POINT_IN_TIME:
+                return
+
+
+def payloads_of(contents: WalContents, mode: RecoveryMode) -> Iterator[tuple[LogFile, bytes]]:
+    """The records that count, in their order, each with its file.  Raises DamageError for what `mode` does not tolerate."""
     refuse(contents, mode)
     previous: LogFile | None = None
     for file in contents.files:
@@ -136,11 +146,7 @@ def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
         for record in file.records:
             if record.offset >= before:
                 return
-            try:
-                yield from decode_batch(record.payload)
-            except BatchError:
-                if broken:
-                    return
+            yield file, record.payload
         if before < file.size or (broken and not file.closed and file is not contents.files[-1]):
             return
         previous = file
@@ -217,7 +223,8 @@ def _fault(file: LogFile, fault: LogFault, store: PurePath | None) -> Finding:
 def _batch_faults(file: LogFile, store: PurePath | None) -> Iterator[Finding]:
     for record in file.records:
         try:
-            decode_batch(record.payload)
+            if plain_entries(record.payload) is None:
+                decode_batch(record.payload)
         except BatchError as error:
             yield make_finding(
                 Code.LOG_RECORD_CHECKSUM, file.path, f"a record of a right checksum is no write batch: {error}",

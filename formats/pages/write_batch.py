@@ -35,12 +35,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from construct import Int8ul, Int32ul, Int64sl, Int64ul, Struct
 
 from waltzctl.formats.checksums import Buffer
 from waltzctl.formats.schema import compile_schema
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BATCH_LAYOUT = 1
 CRC64_CHECKSUMS, CRC32C_CHECKSUMS = 0, 1
@@ -223,3 +226,18 @@ def _decode_edit(view: memoryview, offset: int, kind: EditType) -> tuple[Edit, i
     _, page, namespace, sequence, epoch, *counted = values
     references = counted[0] if counted else 1
     return Edit(kind, PageId(namespace, page), Version(sequence, epoch), references=references), end
+
+
+def plain_entries(data: Buffer) -> np.ndarray[Any, Any] | None:
+    """The edits of a record as an array of `PUT_EDIT.dtype`, where all of them are VAR_ENTRY without references and fields.
+
+    Then, and only then, do they say what `decode_batch` says; None otherwise.
+    """
+    import numpy as np
+
+    size = len(data) - _HEAD.size
+    if size <= 0 or size % PUT_EDIT.size or _HEAD.unpack_from(data)[0] != BATCH_VERSION:
+        return None
+    table = np.frombuffer(data, PUT_EDIT.dtype, offset=_HEAD.size)
+    plain = (table["type"] == EditType.VAR_ENTRY) & (table["references"] == 1) & (table["entry.num_fields"] == 0)
+    return table if plain.all() else None

@@ -306,13 +306,13 @@ def test_a_checkpoint_is_many_records_and_a_reference_stands_with_what_it_leads_
     """What is damaged of it costs the pages of one record, and no reference leads elsewhere because of it."""
     batch = WriteBatch()
     for number in range(600):
-        batch.put_page(number, b"")
+        batch.put_page(number, [b""])
     for number in range(1000, 1400):
         batch.put_ref(number, 255)
     store.write(batch)
     collect_garbage(store, checkpoint=True)
     crash(store)
     records = [decode_batch(record.payload) for record in read_wal(tmp_path / "s").files[0].records]
-    assert [len(record) for record in records] == [656, 256, 88 + 1]
-    assert records[0][255].page == PageId(0, 255)
-    assert {edit.origin for edit in records[0][256:]} == {PageId(0, 255)}
+    assert [len(record) for record in records] == [256, 401, 256, 88]
+    assert records[1][0].page == PageId(0, 255)
+    assert {edit.origin for edit in records[1][1:]} == {PageId(0, 255)}

@@ -183,8 +183,7 @@ def test_an_unknown_file_id_is_an_error() -> None:
 def test_restore_totals_and_a_smaller_limit() -> None:
     """A file that was larger once keeps its room; a new one has the limit of today."""
     stats, made = BlobStats(50), Made()
-    stat = stats.add(3, 200)
-    assert stat.mark_used(150, 50)
+    stat = stats.add(3, [150], [50])
     assert not stat.mark_used(160, 10)
     assert (stat.total, stat.valid, stat.space.largest_free) == (200, 50, 150)
     assert stats.take(60, made) == Span(4, 0, 60)  # over the limit: a file of its own
