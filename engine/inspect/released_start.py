@@ -78,7 +78,6 @@ class _Refused(Exception):  # noqa: N818  # the release does not get past this s
     """Why a segment cannot be opened.  `command` mends it without loss, where there is one."""
 
     def __init__(self, path: PurePath, why: str, command: str | None = None) -> None:
-        super().__init__(why)
         self.path, self.why, self.command = path, why, command
 
 
@@ -205,10 +204,10 @@ class _PartitionStart:
 
     def run(self) -> None:
         """Every name that ends in .seg, then what the next segments would meet.  Raises DiskReadError."""
-        view, last = self.view, None
-        for path in view.special:
-            if not path.name.endswith(".idx"):
-                self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
+        view = self.view
+        special = [path for path in view.special if not path.name.endswith(".idx")]
+        for path in special:
+            self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
         states = [one.data for one in view.data_segments if one.data is not None] + [one.data for one in view.strays]
         opened: list[_Opened] = []
         for state in states:
@@ -220,7 +219,7 @@ class _PartitionStart:
             opened.append(found)
             self._tell(state.path, found)
         last = max(opened, key=lambda one: one.first, default=None)
-        if not states and not view.special:
+        if not states and not special:
             self._begin_anew()
         elif last is not None:
             self._orphans(last.next_id)
@@ -259,9 +258,8 @@ class _PartitionStart:
         if places.special(path) is not None:
             self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
         elif state is not None and state.size:
-            entries = max(0, state.size - HEADER_SIZE) // ENTRY_SIZE
             said = "there is no data file, and the index of the first one, which it would make, is not empty"
-            self._refuse(_Refused(path, said, None if entries else "recover"))
+            self._refuse(_Refused(path, said, "recover" if state.size < HEADER_SIZE + ENTRY_SIZE else None))
 
     def _orphans(self, next_id: int) -> None:
         """Indexes at which a later roll-over stops for ever."""
@@ -365,19 +363,16 @@ class _PartitionStart:
 
     def _size_of_good(self, path: PurePath, source: ByteSource, offset: int, number: int) -> int | None:
         """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
-        if offset >= source.size():
-            return None
         self._check_length(path, source, offset, number)
         for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
-            if isinstance(item, RecordRun) and item.start == offset:
+            if isinstance(item, RecordRun):
                 ends = int(item.offset[1]) if len(item) > 1 else item.end
                 return ends - offset
             break
         return None
 
     def _check_length(self, path: PurePath, source: ByteSource, offset: int, number: int) -> None:
-        size = source.size()
-        header = Probe(source, size, MAX_DATA_LENGTH, Budget(2**63)).header(offset) if offset < size else None
+        header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)
         if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:
             said = f"transaction {number} in {path.name} says that its data has {header.data_length} bytes"
             raise _Refused(path, said)
@@ -392,8 +387,7 @@ class _PartitionStart:
         for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
             if isinstance(item, Damage):
                 bad = True
-            elif bad or item.first_transaction_id != following:
-                bad = True
+            elif bad:
                 dropped.append((item.first_transaction_id, item.first_transaction_id + len(item) - 1))
             else:
                 following, stopped = item.first_transaction_id + len(item), item.end

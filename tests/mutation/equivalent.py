@@ -529,7 +529,65 @@ _LOG = (
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_LOG, *_REPAIR, *_SCAN, *_STORAGE)
+_RELEASED = "engine/inspect/released_start.py"
+_PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)"
+_READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
+_INSPECT = (
+    *(
+        Equivalent(
+            _RELEASED,
+            "_PartitionStart._check_length",
+            _PROBED,
+            _PROBED.replace("2**63", other),
+            "a look at one header asks for no budget",
+        )
+        for other in ("1**63", "3**63", "2**62", "2**64")
+    ),
+    Equivalent(
+        _RELEASED,
+        "_Start._in_force",
+        "current = max(valid, key=lambda one: one.sequence or 0)",
+        "current = max(valid, key=lambda one: one.sequence or False)",
+        "False counts as 0",
+    ),
+    Equivalent(
+        _RELEASED,
+        "_PartitionStart._orphans",
+        "if segment.data is None and segment.index is not None and segment.index.size:",
+        "if segment.data is None and True and segment.index.size:",
+        "a segment without data has an index",
+    ),
+    Equivalent(
+        _RELEASED,
+        "_PartitionStart._recover",
+        "if highest > self.mark:",
+        "if highest >= self.mark:",
+        "the mark is no less than the checkpoint in front of it",
+    ),
+    Equivalent(
+        _RELEASED,
+        "_PartitionStart._entry",
+        _READ_SHORT,
+        _READ_SHORT.replace("< HEADER_SIZE", "< (HEADER_SIZE) - 1"),
+        "entries are 8 bytes apart from the header's end on",
+    ),
+    Equivalent(
+        _RELEASED,
+        "_PartitionStart._entry",
+        _READ_SHORT,
+        _READ_SHORT.replace("< ENTRY_SIZE", "< (ENTRY_SIZE) - 1"),
+        "no entry that the file has only a part of is asked for",
+    ),
+    Equivalent(
+        _RELEASED,
+        "_PartitionStart._scan",
+        "if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < 0:",
+        "if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < -1:",
+        "entries are 8 bytes apart, and so are their distances from the file's beginning",
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"

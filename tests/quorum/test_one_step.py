@@ -186,33 +186,47 @@ def test_ranges_in_words(ranges: list[tuple[int, int]], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "reason"),
+    ("column", "ballots", "of", "reason"),
     [
-        (votes((0, 0, A)), "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold identically"),
         (
-            votes((0, A), of=3),
+            (0, 0, A),
+            [HERE] * 3,
+            3,
+            "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold identically",
+        ),
+        (
+            (0, A),
+            [HERE] * 2,
+            3,
             (
                 "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold, or may have acknowledged,"
                 " identically"
             ),
         ),
-        (votes((0, A, A)), "there is no transaction to keep; 2 of 3 replicas are a quorum"),
-        (votes((D, D, A)), "no replica has an intact copy of transaction 0; 2 of 3 replicas are a quorum"),
+        ((0, A, A), [HERE] * 3, 3, "there is no transaction to keep; 2 of 3 replicas are a quorum"),
+        ((D, D, A), [HERE] * 3, 3, "no replica has an intact copy of transaction 0; 2 of 3 replicas are a quorum"),
         (
-            votes((0, 1, D)),
+            (0, 1, D),
+            [HERE] * 3,
+            3,
             (
                 "nothing tells what recovery would keep of transaction 0: 2 of 3 replicas are a quorum, damage or different"
                 " versions leave it open"
             ),
         ),
         (
-            votes((0, A, A), ballots=[HERE, GONE, GONE], of=5),
-            "nothing tells what recovery would keep of transaction 0: 3 of 5 replicas are a quorum, 4 of them cannot be seen",
+            (0, A, A),
+            [HERE, GONE, GONE],
+            5,
+            (
+                "nothing tells what recovery would keep of transaction 0: 3 of 5 replicas are a quorum, 4 of them cannot be"
+                " seen"
+            ),
         ),
     ],
 )
-def test_the_reason_as_it_is_said(decision: Decision, reason: str) -> None:
-    assert decision.reason == reason
+def test_the_reason_as_it_is_said(column: tuple[int, ...], ballots: list[Ballot], of: int, reason: str) -> None:
+    assert votes(column, ballots=ballots, of=of).reason == reason
 
 
 # --- recovery --------------------------------------------------------------------------------------------------------
