@@ -5,11 +5,10 @@ Tables::
     znode     path (primary key), data, version, cversion, sequence (of the next sequential child), session (NULL: none)
     session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock), pid
 
-Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  Whoever says so, or opens a
-session, also ends the sessions whose deadline has passed or that began before the machine was last started: their nodes go at
-most `SESSION_TIMEOUT` and one of these intervals after their process died.  A process that was stopped for that long finds its
-session gone, and each of its changes is refused from then on (`SessionLostError`), because a change and the look at the session
-are one transaction.
+Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  A session whose deadline
+has passed, or that began before the machine was last started, is over: nobody sees its nodes from then on, also where nobody
+writes, and the next change of anybody deletes them.  A process that was stopped for that long finds its session gone, and each of
+its changes is refused from then on (`SessionLostError`), because a change and the look at the session are one transaction.
 
 The file is written through SQLite's rollback journal, synced fully: a session id that was given away is never given again, also
 after a power failure.  There is one file and, while it is written, its journal; it must lie on a disk of this machine.
@@ -55,6 +54,8 @@ _HEARTBEATS = 4
 """How often in each timeout a process says that it lives."""
 _POLL = 0.05
 """Seconds after which a change of another process is noticed at the latest."""
+_LOOKS = 10
+"""After so many of them without a change it is looked whether a session is over."""
 _BUSY = 10.0
 """Seconds to wait for another process's transaction."""
 _TABLES = (
@@ -146,9 +147,23 @@ class EmbeddedStore:
         row = self._database.execute(
             "SELECT data, version, cversion, session FROM znode WHERE path = ?", (path,)
         ).fetchone()
-        if row is None:
+        over = self._over()
+        if row is None or row[3] in over:
             raise NodeMissingError(self.where, path)
-        return bytes(row[0]), ZnodeState(row[1], row[2], row[3] is not None)
+        gone = len(self._below(path, over)) if over else 0  # which their deletion will count as well
+        return bytes(row[0]), ZnodeState(row[1], row[2] + gone, row[3] is not None)
+
+    def _over(self) -> tuple[int, ...]:
+        """The sessions that are over and whose nodes are still in the file."""
+        now, boot = time.monotonic(), _boot()
+        sessions = self._database.execute("SELECT id, boot, deadline FROM session")
+        return tuple(number for number, begun, deadline in sessions if begun != boot or deadline < now)
+
+    def _below(self, path: str, sessions: Sequence[int]) -> list[str]:
+        """The children of a node that live as long as one of these sessions."""
+        marks = ", ".join("?" * len(sessions))
+        rows = self._database.execute(f"SELECT path FROM znode WHERE session IN ({marks})", sessions)
+        return [one for (one,) in rows if one.rpartition("/")[0] == path]
 
     def _state(self, path: str) -> ZnodeState | None:
         with contextlib.suppress(NodeMissingError):
@@ -160,7 +175,8 @@ class EmbeddedStore:
         rows = self._database.execute(
             "SELECT path FROM znode WHERE path > ? AND path < ? AND path != ''", (below, _after(below))
         )
-        return tuple(sorted(name for (one,) in rows if "/" not in (name := one[len(below) :])))
+        gone = {*self._below(path, over)} if (over := self._over()) else ()
+        return tuple(sorted(name for (one,) in rows if one not in gone and "/" not in (name := one[len(below) :])))
 
     # ---- writing -------------------------------------------------------------------------------------------------------
 
@@ -238,6 +254,9 @@ class EmbeddedStore:
         self._check(path, version)
         if self._children(path):
             raise NodeNotEmptyError(self.where, path)
+        self._remove(path)
+
+    def _remove(self, path: str) -> None:
         self._database.execute("DELETE FROM znode WHERE path = ?", (path,))
         if path:
             above = path.rpartition("/")[0]
@@ -264,6 +283,7 @@ class EmbeddedStore:
             try:
                 if fenced and self._session is not None:
                     self._look_at_session(self._session)
+                self._end_sessions()
                 result = work()
             except BaseException:
                 self._database.execute("ROLLBACK")
@@ -294,7 +314,6 @@ class EmbeddedStore:
             return
 
         def begin() -> int:
-            self._end_sessions()
             made = self._database.execute(
                 "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
                 (_boot(), time.monotonic() + self._timeout, os.getpid()),
@@ -307,14 +326,9 @@ class EmbeddedStore:
 
     def _end_sessions(self, also: int | None = None) -> None:
         """Delete the sessions that are over, with their nodes."""
-        over = [
-            number
-            for number, boot, deadline in self._database.execute("SELECT id, boot, deadline FROM session")
-            if number == also or boot != _boot() or deadline < time.monotonic()
-        ]
-        for number in over:
+        for number in {*self._over(), *(() if also is None else (also,))}:
             for (path,) in self._database.execute("SELECT path FROM znode WHERE session = ?", (number,)).fetchall():
-                self._delete(path, ANY_VERSION)
+                self._remove(path)
             self._database.execute("DELETE FROM session WHERE id = ?", (number,))
 
     async def _live(self, session: int) -> None:
@@ -324,7 +338,6 @@ class EmbeddedStore:
             self._database.execute(
                 "UPDATE session SET deadline = ? WHERE id = ?", (time.monotonic() + self._timeout, session)
             )
-            self._end_sessions()
 
         until = self._loop.time() + self._timeout
         while self._session == session:
@@ -354,12 +367,13 @@ class EmbeddedStore:
         self._unsure = True  # it may have been changed since it was read
 
     async def _poll(self) -> None:
-        """Look for what other processes changed.  For ever."""
-        last = None
+        """Look for what other processes changed, and now and then for whose session is over.  For ever."""
+        last, looks = None, 0
         while True:
             with contextlib.suppress(PeerUnreachableError, DeadlineError):
                 (now,) = await self._run(lambda: self._database.execute("PRAGMA data_version").fetchone())
-                if now != last or self._unsure:
+                looks += 1
+                if now != last or self._unsure or looks % _LOOKS == 0:
                     last, self._unsure = now, False
                     await self._fire()
             await asyncio.sleep(_POLL)

@@ -103,11 +103,18 @@ class StorageNode:
 class OurServer:
     """A log server of ours; as `ReleasedServer`."""
 
-    def __init__(self, stage: Stage, zookeeper: str, root: str) -> None:
-        (self.port,) = free_ports(1)
-        ready = stage.directory / f"our-server-{self.port}.ready"
-        command = [sys.executable, "-m", "tests.interop.our_server", zookeeper, root, str(self.port), str(ready)]
-        self.running = stage.start(f"our-server-{self.port}", command, env=environment())
+    def __init__(self, stage: Stage, config: Mapping[str, object]) -> None:
+        self.port, self.http_port = free_ports(2)
+        name = f"our-server-{self.port}"
+        ready = stage.directory / f"{name}.ready"
+        file = write_yaml(
+            stage.directory / f"{name}.yml",
+            server__port=self.port,
+            server__jetty__port=self.http_port,
+            **{**config, "zookeeper__sessionTimeout": 10_000},
+        )
+        command = waltzctl("log-server", "--host", "localhost", "--config", file, "--ready-file", ready)
+        self.running = stage.start(name, command, env=environment())
         wait_until(ready.exists, "our server is ready", of=self.running)
 
 
@@ -147,7 +154,7 @@ class Cluster:
             if assigned:
                 self.tools.zookeeper("assign-partition", "-s", node.address, "-p", self.ranges)
         self.servers: list[ReleasedServer | OurServer] = []
-        self._where = zookeeper.connect_string, root
+        self.metadata = f"zk://{zookeeper.connect_string}{root}"
 
     @property
     def ranges(self) -> str:
@@ -169,7 +176,7 @@ class Cluster:
 
     def start_our_server(self) -> OurServer:
         """Start a log server of ours."""
-        server = OurServer(self.stage, *self._where)
+        server = OurServer(self.stage, self._config)
         self.servers.append(server)
         return server
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.clusters import Kind
+from tests.cli.running import Answer, invoke
+from tests.interop.clusters import Cluster, Kind
 from tests.interop.conftest import MakeCluster
+from tests.interop.processes import wait_until
 from tests.interop.released import needs_released
 from tests.interop.replicas import expect_equal_replicas, max_transaction_ids, wait_until_equal
 from tests.interop.test_released_server import EACH, PARTITIONS, THREADS, expect_verified, produce
@@ -58,3 +60,46 @@ def test_servers_of_both_kinds_take_over_from_one_another(make_cluster: MakeClus
     traffic.stop()
     expect_nothing_lost_or_doubled(cluster, traffic)
     wait_until_equal(cluster)
+
+
+def ours(cluster: Cluster, *arguments: object, given: str | None = None) -> Answer:
+    """A command of ours on the cluster; certificates of this machine's loopback are believed."""
+    command, *rest = arguments
+    done = invoke(command, "--metadata", cluster.metadata, *rest, given=given)
+    assert done.status == 0, done
+    return done
+
+
+@pytest.mark.parametrize("released_server", [True, False], ids=["released-server", "our-server"])
+def test_our_tools_and_client_on_a_released_cluster(make_cluster: MakeCluster, released_server: bool) -> None:
+    """What the released tools made, ours read, check and change, and the other way round."""
+    cluster = make_cluster(nodes=3, partitions=PARTITIONS)
+    cluster.start((OURS, RELEASED, RELEASED))
+    if released_server:
+        cluster.start_server()
+    else:
+        cluster.start_our_server()
+    wait_until(lambda: invoke("cluster", "--metadata", cluster.metadata, "verify", "-q").status == 0, "all is well")
+    (state,) = ours(cluster, "cluster", "show", "--format", "ndjson").objects
+    assert (state["name"], state["num_partitions"]) == ("interop", PARTITIONS)
+    assert state["cluster_key"] == str(cluster.key)
+    assert [node["partitions"] for node in state["nodes"]] == [[*range(PARTITIONS)]] * 3
+    assert ours(cluster, "cluster", "connectivity", "--format", "ndjson").only("finding") == []
+    (validated,) = ours(cluster, "log", "validate", "--clients", 3, "--transactions", 30, "--format", "ndjson").only(
+        "log-validation"
+    )
+    assert validated["transactions"] == 90
+    ours(cluster, "log", "append", "--partition", 0, given="".join(f"{n}\n" for n in range(500)))
+    read = ours(cluster, "log", "tail", "--partition", 0, "--data", "utf8", "--format", "ndjson").objects
+    assert [one["data"] for one in read[-500:]] == [str(n) for n in range(500)]
+    last = max_transaction_ids(cluster.nodes[0], PARTITIONS)[0]
+    assert [one["transaction_id"] for one in read] == [*range(last + 1)]
+    node = state["nodes"][0]["node"]
+    ours(cluster, "cluster", "unassign", node, "--partition", 1, "--yes")
+    shown = cluster.tools.zookeeper("list")
+    assert f"{node} = [0, 2, 3]" in shown
+    cluster.tools.zookeeper("assign-partition", "-s", node, "-p", 1)
+    wait_until(
+        lambda: invoke("cluster", "--metadata", cluster.metadata, "verify", "-q").status == 0, "all is well again"
+    )
+    expect_verified(cluster)

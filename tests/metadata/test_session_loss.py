@@ -231,3 +231,36 @@ def test_an_ensemble_whose_leader_is_killed_keeps_metadata_and_session(tmp_path:
 
     with ensemble(tmp_path) as servers:
         asyncio.run(test(servers))
+
+
+def test_the_nodes_of_the_last_process_are_gone_for_who_only_reads(tmp_path: Path) -> None:
+    """Nobody is left who would delete them, and reading writes nothing."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await store.create("servers")
+        await store.create("servers/s_", b"me", ephemeral=True, sequence=True)
+        reader = await EmbeddedStore.open(tmp_path / "m")
+        before = await reader.exists("servers")
+        told = asyncio.Event()
+        await reader.get("servers", told.set)
+        with sqlite3.connect(tmp_path / "m") as database:
+            database.execute("UPDATE session SET deadline = 0")
+        written = (tmp_path / "m").read_bytes()
+        assert await reader.children("servers") == ()
+        assert await reader.exists("servers/s_0000000000") is None
+        after = await reader.exists("servers")
+        assert before is not None
+        assert after is not None
+        assert after.cversion == before.cversion + 1
+        await asyncio.wait_for(told.wait(), SOON)
+        assert (tmp_path / "m").read_bytes() == written
+        await reader.set("servers", b"x")  # with a change they go for good
+        assert (await reader.get("servers"))[1].cversion == after.cversion
+        with sqlite3.connect(tmp_path / "m") as database:
+            assert database.execute("SELECT count(*) FROM znode WHERE session IS NOT NULL").fetchone() == (0,)
+        await reader.close()
+        await store.close()
+
+    asyncio.run(test())

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
+from waltzctl.connection_options import SECURITY, Connecting, refuse_without_node, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.options import (
     DryRunOption,
+    Format,
     FormatOption,
     PartitionsOption,
     PlanOption,
     QuietOption,
-    StorageArgument,
     VerboseOption,
     YesOption,
     partitions_of,
@@ -59,12 +60,19 @@ MANUAL = Manual(
             "Nobody will ever have it, and everybody knows: no longer name what was given up.",
         ),
         Example(
+            "waltzctl recover --metadata /data/waltz.meta --dry-run",
+            "A cluster without servers: who would vote for what?",
+        ),
+        Example(
+            "waltzctl recover --replicas /mnt/n1 /mnt/n2 /mnt/n3 --dry-run", "The same from the disks of all its nodes."
+        ),
+        Example(
             "waltzctl recover /data/waltz --dry-run --format json > plan.json",
             "Keep the plan; recover /data/waltz --plan plan.json applies exactly that.",
         ),
     ),
     statuses=STATUSES,
-    objects=("plan", "result"),
+    objects=("plan", "result", "recovery-forecast", "partition-comparison", "finding"),
     sections=(
         Section(
             "REPLICAS",
@@ -93,13 +101,47 @@ MANUAL = Manual(
                 ),
             ),
         ),
+        Section(
+            "A CLUSTER",
+            (
+                (
+                    "With --metadata it is about partitions that no log server has. Each storage"
+                    " node is asked where it stands, which shuts nobody out; shown is who votes, at which transaction the next"
+                    " session would open, what would be cut where and copied from whom, and, where it cannot be decided, which"
+                    " absent node would decide it (3). With --yes it is done, as a session that shuts out every older one. A"
+                    " partition that a server has is recovered by that server."
+                ),
+                (
+                    "With --replicas the same is done offline to the directories of all replicas, as compare judges them: each"
+                    " gets its plan, which is shown and agreed to as every repair, and can be undone."
+                ),
+            ),
+        ),
         SAFETY,
+        SECURITY,
     ),
 )
 
 
+@with_connection
 def run(
-    path: StorageArgument,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="A storage directory.", show_default=False)
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="WHERE",
+            help="In place of PATH: partitions of the cluster whose metadata is there that no log server has.",
+        ),
+    ] = None,
+    directories: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--replicas", metavar="DIR...", help="In place of PATH: the directories of all replicas, offline."
+        ),
+    ] = None,
     replicas: Annotated[
         list[str] | None,
         typer.Option("--from", metavar="DIR", help="Storage directory of another replica; may be repeated."),
@@ -117,9 +159,23 @@ def run(
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Plan, confirm, repair."""
-    storage = path_of(path)
+    if metadata is not None or directories is not None:
+        return _recover_replicas(
+            metadata,
+            [*(directories or ()), *(paths or ())],
+            connection,
+            Switches(yes, dry_run, plan, dry_run_unasked=directories is not None),
+            (replicas, forget_losses, plan, allow_data_loss),
+            partitions_of(partition),
+            (output_format, quiet, verbose),
+        )
+    refuse_without_node(connection)
+    if paths is None or len(paths) != 1:
+        raise typer.BadParameter("one storage directory, --metadata, or --replicas", param_hint="'PATH'")
+    storage = path_of(paths[0])
     sources = tuple(path_of(text, name="--from") for text in replicas or ())
     partitions = partitions_of(partition)
     switches = Switches(yes, dry_run, plan, dry_run_unasked=True)
@@ -137,3 +193,35 @@ def run(
     )
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return repair_with(console, switches, MANUAL.name, storage, given, lambda: make(MANUAL.name, storage, given))
+
+
+def _recover_replicas(
+    metadata: str | None,
+    directories: list[str],
+    connection: Connecting,
+    switches: Switches,
+    others: tuple[list[str] | None, bool, str | None, bool],
+    partitions: frozenset[int] | None,
+    output: tuple[Format | None, bool, int],
+) -> ExitStatus:
+    """Partitions of a cluster, through its nodes or from the directories of all replicas."""
+    sources, forget_losses, plan, allow_data_loss = others
+    switches.check()
+    for name, given in (("--from", sources), ("--forget-losses", forget_losses), ("--plan", plan)):
+        if given:
+            raise typer.BadParameter("is about one storage directory", param_hint=f"'{name}'")
+    output_format, quiet, verbose = output
+
+    from waltzctl.metadata_option import ClusterTarget
+    from waltzctl.replica_recovery import recover_cluster, recover_directories
+
+    with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
+        if directories:
+            if metadata is not None:
+                raise typer.BadParameter("directories are recovered without metadata", param_hint="'--metadata'")
+            refuse_without_node(connection)
+            paths = [path_of(text, name="--replicas") for text in directories]
+            return recover_directories(console, switches, paths, partitions, allow_data_loss=allow_data_loss)
+        if allow_data_loss:
+            raise typer.BadParameter("recovery through a quorum gives nothing up", param_hint="'--allow-data-loss'")
+        return recover_cluster(ClusterTarget(metadata, connection), console, switches, partitions)

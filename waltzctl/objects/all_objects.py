@@ -10,7 +10,7 @@ from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.objects.bench import BENCH_RESULT
-from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE
+from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE, FORECAST
 from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error import ERROR
 from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_VALIDATION
@@ -48,7 +48,16 @@ OBJECTS: dict[str, ObjectType] = {
         *(SALVAGE_REPORT, SALVAGED_CONTROL, READY, LIVE, SETTING, LOG, BENCH_RESULT),
         *(NODE_PARTITION, NODE_SESSION, MAX_TRANSACTION_ID, NODE_METRIC, NODE_PORT),
         *(STATS_PARTITION, STATS_SIZE_CLASS, STATS_CLIENT, STATS_HEADER, STATS_BUCKET, STATS_GAP, STATS_UNTIMED),
-        *(STATS_SUMMARY, CLUSTER_STATE, CLUSTER_CREATED, LOG_RECORD, HIGH_WATER_MARK, LOG_LOAD, LOG_VALIDATION),
+        *(
+            STATS_SUMMARY,
+            CLUSTER_STATE,
+            CLUSTER_CREATED,
+            FORECAST,
+            LOG_RECORD,
+            HIGH_WATER_MARK,
+            LOG_LOAD,
+            LOG_VALIDATION,
+        ),
         *(
             PAGE_VERIFY_SUMMARY,
             PAGE_STORE_STATUS,

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import ABSENT, Column, Columns, Object, ObjectType, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import COUNT, COUNT32, INT32, INT64, KEY, TEXT
+from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
+from waltzctl.engine.findings import CATALOGUE, Code, Finding
 from waltzctl.objects.command_kinds import PORT
 
 if TYPE_CHECKING:
     from waltzctl.engine.cluster.cluster_plan import ClusterPlan
+    from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan
     from waltzctl.engine.cluster.synchronisation import SyncPlan
 
 _NODE = Columns(
@@ -51,6 +54,13 @@ _PARTITION = Columns(
     )
 )
 
+
+_VOTER = Columns(
+    (
+        Column("node", TEXT, "the storage node"),
+        Column("last_transaction_id", INT64, "its last transaction; -1: none"),
+    )
+)
 
 CLUSTER_STATE = ObjectType(
     name="cluster-state",
@@ -104,7 +114,44 @@ def sync_plan_object(plan: SyncPlan, where: str) -> Object:
     return PLAN.shown(plan, path=where, command="cluster sync", steps=steps, undecided=[], arguments=_arguments(plan))
 
 
-def _arguments(plan: ClusterPlan | SyncPlan) -> Object:
+FORECAST = ObjectType(
+    name="recovery-forecast",
+    meaning="What recovery would do with a partition that no log server has (recover --metadata).",
+    columns=(
+        Column("partition", COUNT32, "the partition"),
+        Column("high_water_mark", or_null(INT64), "at which its session would open; null where that is undecided"),
+        Column("waits_for", TEXT, "who would decide it; empty where nobody is missing"),
+        Column("voters", listed(struct(_VOTER)), "the replicas that vote", given=True),
+    ),
+)
+
+
+def forecast_object(forecast: Forecast) -> Object:
+    """**recovery-forecast**."""
+    voters = [{"node": node, "last_transaction_id": last} for node, last in forecast.voters]
+    return FORECAST.shown(forecast, voters=voters)
+
+
+def recovery_plan_object(plan: RecoveryPlan) -> Object:
+    """**plan**, of a recovery over storage nodes: `path` is where the metadata is, that of a step the node."""
+    steps = [STEP.keys(step, path=step.node, offset=None, length=None) for step in plan.steps]
+    undecided = [
+        FINDING.keys(
+            Finding(
+                Code.QUORUM_MISSING,
+                CATALOGUE[Code.QUORUM_MISSING].severity,
+                plan.where,
+                f"it cannot be decided: {one.waits_for}",
+                one.partition,
+            )
+        )
+        for one in plan.forecasts
+        if one.high_water_mark is None
+    ]
+    return PLAN.shown(plan, path=plan.where, steps=steps, undecided=undecided, arguments=_arguments(plan))
+
+
+def _arguments(plan: ClusterPlan | SyncPlan | RecoveryPlan) -> Object:
     from waltzctl.engine.repair.arguments import Arguments
 
     touched = sorted({step.partition for step in plan.steps if step.partition is not None})

@@ -1,0 +1,243 @@
+"""The recovery of partitions that no log server has: what it would do, before anything happens, and doing it.
+
+What it would do follows from the function that log servers perform (`engine.quorum.recovery`), fed with what the storage nodes
+say at their admin ports, which shuts nobody out; every action is taken to succeed.  Doing it is a store session as a server opens
+it:
+the metadata's session is counted up, the nodes let no older session in any more, and the session is closed again behind its
+recovery.  A server that takes the partition afterwards begins a session of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from waltzctl.engine.client.addresses import parse_address
+from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.client.partition_readings import read_partitions
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.cluster.synchronisation import admin_address
+from waltzctl.engine.errors import RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, read_cluster_state
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.quorum import recovery
+from waltzctl.engine.server.storage_nodes import StorageNodes
+from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStep:
+    """One action.  The transaction ids bound what is cut or copied."""
+
+    action: str
+    node: str
+    partition: int
+    reason: str
+    from_transaction_id: int | None = None
+    to_transaction_id: int | None = None
+    loses_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What recovery would do with a partition.
+
+    `high_water_mark`: at which its session would open, None where that cannot be decided, and then `waits_for` says who would
+    decide it.  `voters`: the replicas that vote, and the last transaction of each.
+    """
+
+    partition: int
+    high_water_mark: int | None
+    waits_for: str
+    voters: tuple[tuple[str, int], ...]
+    steps: tuple[RecoveryStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """Of several partitions.  `served`: those that a log server has, which recovers them itself."""
+
+    where: str
+    forecasts: tuple[Forecast, ...]
+    served: tuple[int, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that made it."""
+        return "recover"
+
+    @property
+    def steps(self) -> tuple[RecoveryStep, ...]:
+        """Of all that can be decided."""
+        return tuple(step for one in self.forecasts if one.high_water_mark is not None for step in one.steps)
+
+    @property
+    def hash(self) -> str:
+        """Another one where the plan is another."""
+        return hashlib.sha256(repr((self.where, self.forecasts)).encode()).hexdigest()
+
+
+Told = recovery.Connected | recovery.Failed
+
+
+def forecast(
+    partition: int, metadata: PartitionMetadata, assigned: Sequence[str], told: Mapping[str, Told]
+) -> Forecast:
+    """What the next session's recovery would do; `told`: what each assigned replica said, or why it did not."""
+    state = recovery.begin(partition, metadata.session_id + 1, metadata, assigned)
+    events: deque[recovery.Event] = deque(told[node] for node in assigned)
+    untold = len(events)
+    last = {node: one.max_transaction_id for node, one in told.items() if isinstance(one, recovery.Connected)}
+    steps: list[RecoveryStep] = []
+    voters: dict[str, int] = {}
+    while events:
+        state, actions = recovery.step(state, events.popleft())
+        untold -= 1
+        voters |= {one.node: last[one.node] for one in state.replicas.values() if one.votes}
+        for action in actions:
+            match action:
+                case recovery.Truncate(node, kept):
+                    if last[node] > kept:
+                        why = (
+                            f"what stands behind {kept} was never acknowledged, or a later session wrote on without it"
+                        )
+                        steps.append(RecoveryStep("truncate", node, partition, why, kept + 1, last[node]))
+                    last[node] = min(last[node], kept)
+                    events.append(recovery.Truncated(node, last[node]))
+                case recovery.CatchUp(node) if untold > 0:  # whoever tells next may decide that it is for nothing
+                    events.append(recovery.CaughtUp(node, last[node]))
+                case recovery.CatchUp(node, source, first, end):
+                    why = f"from {source}, every checksum verified"
+                    steps.append(RecoveryStep("copy", node, partition, why, first, end))
+                    last[node] = end
+                    events.append(recovery.CaughtUp(node, end))
+                case recovery.SetLowWaterMark(node, mark):
+                    why = f"session {state.session_id} begins behind transaction {mark}"
+                    steps.append(RecoveryStep("begin-session", node, partition, why, None, mark))
+                    events.append(recovery.MarkSet(node))
+                case recovery.WriteMetadata():
+                    events.append(recovery.MetadataWritten())
+                case recovery.Open() | recovery.Join() | recovery.GiveUp():
+                    pass
+    resolved = state.resolved if state.is_open else None
+    return Forecast(partition, resolved, recovery.waits_for(state), tuple(sorted(voters.items())), tuple(steps))
+
+
+async def plan_recovery(
+    store: MetadataStore, reach: ConnectionFactory, partitions: Collection[int] | None = None
+) -> RecoveryPlan:
+    """Ask every node of the partitions that no live server has.  Raises RefusedError where one was named that a server has."""
+    state = await read_cluster_state(store)
+    wanted = range(state.num_partitions) if partitions is None else sorted(partitions)
+    served = [number for number in wanted if state.owner_of(number) is not None]
+    if partitions is not None and served:
+        owner = state.owner_of(served[0])
+        assert owner is not None, "it was found"
+        raise RefusedError(
+            f"partition {served[0]}: server {owner.server_id} at {owner.endpoint} has it and recovers it; nothing was done",
+            advice="look at it with waltzctl cluster verify; stop the server first if it is to be recovered from here",
+        )
+    told = await _ask(state, [number for number in wanted if number not in served], reach)
+    sessions = PartitionSessions(store)
+    forecasts = []
+    for number, answers in told.items():
+        metadata, _ = await sessions.partition(number)
+        if answers:
+            forecasts.append(forecast(number, metadata, sorted(answers), answers))
+    return RecoveryPlan(store.where, tuple(forecasts), tuple(served))
+
+
+async def _ask(state: ClusterState, partitions: Sequence[int], reach: ConnectionFactory) -> dict[int, dict[str, Told]]:
+    """What each assigned node says of each of these partitions."""
+    asked = [(node, {*node.partitions} & {*partitions}) for node in state.nodes]
+    answers = await asyncio.gather(*(_ask_node(state, node, numbers, reach) for node, numbers in asked if numbers))
+    found: dict[int, dict[str, Told]] = {number: {} for number in partitions}
+    for answer in answers:
+        for number, one in answer.items():
+            found[number][one.node] = one
+    return found
+
+
+async def _ask_node(
+    state: ClusterState, node: NodeState, partitions: Collection[int], reach: ConnectionFactory
+) -> dict[int, Told]:
+    try:
+        async with await reach.admin(
+            admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
+        ) as client:
+            readings = await read_partitions(client, frozenset(partitions))
+    except WaltzError as error:
+        return {number: recovery.Failed(node.node, str(error)) for number in partitions}
+    told: dict[int, Told] = {}
+    for one in readings:
+        if one.available is False or one.assigned is False:
+            told[one.partition] = recovery.Failed(node.node, "the node does not hold it, or has it switched off")
+        elif one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
+            told[one.partition] = recovery.Failed(node.node, "the node does not tell where it stands")
+        else:
+            told[one.partition] = recovery.Connected(
+                node.node, one.session_id, one.low_water_mark, one.last_transaction_id
+            )
+    missing = {*partitions} - {*told}
+    return told | {number: recovery.Failed(node.node, "the node does not hold it") for number in missing}
+
+
+async def recover(
+    store: MetadataStore, agreed: RecoveryPlan, reach: ConnectionFactory, *, timeout: float, log: logging.Logger
+) -> dict[int, int]:
+    """Recover what was agreed to; the high-water mark of each partition.
+
+    Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError where a session does not open.
+    """
+    numbers = [one.partition for one in agreed.forecasts]
+    again = await plan_recovery(store, reach, numbers)
+    if again.forecasts != agreed.forecasts:
+        raise StalePlanError(
+            f"{store.where}: the cluster has changed since the plan was made; nothing was done",
+            advice="look at it again",
+        )
+    state = await read_cluster_state(store)
+
+    async def connect(node: str) -> StorageClient:
+        return await reach.storage(
+            parse_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
+        )
+
+    nodes = StorageNodes(connect)
+    marks = {}
+    try:
+        for one in agreed.forecasts:
+            if one.high_water_mark is not None:
+                marks[one.partition] = await _recover(store, one.partition, nodes, timeout, log)
+    finally:
+        await nodes.close()
+    return marks
+
+
+async def _recover(
+    store: MetadataStore, partition: int, nodes: StorageNodes, timeout: float, log: logging.Logger
+) -> int:
+    sessions = PartitionSessions(store)
+    known, _ = await sessions.partition(partition)
+    begun = await sessions.begin_session(partition, known.generation)
+
+    async def write(replicas: tuple[ReplicaState, ...]) -> None:
+        await sessions.write_replicas(partition, begun.session_id, replicas)
+
+    session = StoreSession(
+        begun.session_id, begun, partition, await sessions.assigned(partition), nodes, write, log=log
+    )
+    try:
+        return await session.open(timeout)
+    except StoreSessionClosedError as error:
+        raise RefusedError(
+            str(error), advice="what was copied stays, and the same command goes on from there"
+        ) from None
+    finally:
+        await session.close("it was only to recover")

@@ -1,0 +1,153 @@
+"""recover over replicas: what it would do, and doing it, through nodes that run and offline from their directories."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.running import Answer, invoke
+from tests.cli.test_schemas import check_object
+from tests.cluster.processes import ClusterOfProcesses
+from tests.interop.processes import Stage, wait_until
+from waltzctl.engine.cluster.quorum_recovery import RecoveryStep, Told, forecast
+from waltzctl.engine.quorum.recovery import Connected, Failed
+from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+
+NODES = ("a:1", "b:1", "c:1")
+
+
+def session(number: int) -> PartitionMetadata:
+    return PartitionMetadata(1, number, tuple(ReplicaState(3, node, number) for node in NODES))
+
+
+def at(node: str, last: int, mark: int = 9) -> Connected:
+    return Connected(node, 7, mark, last)
+
+
+def told(*answers: Told) -> dict[str, Told]:
+    return {one.node: one for one in answers}
+
+
+def test_replicas_that_are_equal_only_begin_a_session() -> None:
+    found = forecast(3, session(7), NODES, told(*(at(node, 20) for node in NODES)))
+    assert (found.high_water_mark, found.waits_for) == (20, "")
+    assert found.voters == tuple((node, 20) for node in NODES)
+    assert {step.action for step in found.steps} == {"begin-session"}
+
+
+@pytest.mark.parametrize(("second", "mark"), [(20, 20), (19, 20), (9, 20)])
+def test_whoever_is_behind_copies_from_whoever_is_ahead(second: int, mark: int) -> None:
+    found = forecast(3, session(7), NODES, told(at("a:1", 20), at("b:1", second), Failed("c:1", "down")))
+    assert found.high_water_mark == mark
+    copies = [step for step in found.steps if step.action == "copy"]
+    assert [(step.node, step.from_transaction_id, step.to_transaction_id) for step in copies] == (
+        [] if second == 20 else [("b:1", second + 1, 20)]
+    )
+
+
+@pytest.mark.parametrize("ahead", NODES)
+def test_what_only_one_of_three_holds_is_cut_when_all_have_told(ahead: str) -> None:
+    found = forecast(3, session(7), NODES, told(*(at(node, 21 if node == ahead else 20) for node in NODES)))
+    assert found.high_water_mark == 20
+    (cut,) = [step for step in found.steps if step.action != "begin-session"]
+    assert (cut.action, cut.node, cut.from_transaction_id, cut.to_transaction_id) == ("truncate", ahead, 21, 21)
+
+
+def test_what_cannot_be_decided_names_who_would_decide_it() -> None:
+    found = forecast(3, session(7), NODES, told(at("a:1", 20), Failed("b:1", "no answer"), Failed("c:1", "down")))
+    assert found.high_water_mark is None
+    assert "b:1 (no answer), c:1 (down)" in found.waits_for
+
+
+def test_a_replica_of_an_older_session_is_cut_and_catches_up() -> None:
+    metadata = PartitionMetadata(
+        1, 7, (ReplicaState(3, "a:1", 7), ReplicaState(3, "b:1", 7), ReplicaState(3, "c:1", 5, 12))
+    )
+    found = forecast(3, metadata, NODES, told(at("a:1", 20), at("b:1", 20), Connected("c:1", 5, 4, 15)))
+    assert found.high_water_mark == 20
+    of_third = [step for step in found.steps if step.node == "c:1" and step.action != "begin-session"]
+    assert of_third[0].action == "truncate"
+    assert (of_third[0].from_transaction_id, of_third[0].to_transaction_id) == (13, 15)
+    assert isinstance(of_third[1], RecoveryStep)
+    assert (of_third[1].action, of_third[1].from_transaction_id, of_third[1].to_transaction_id) == ("copy", 13, 20)
+    assert [node for node, _ in found.voters] == ["a:1", "b:1"]
+
+
+# --- over a cluster that runs --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    """A cluster whose server was killed; each partition has some transactions, and one node missed the last of them."""
+    with Stage(tmp_path_factory.mktemp("recover")) as stage:
+        cluster = ClusterOfProcesses(stage, partitions=2)
+        cluster.add_nodes(1, 2, 3)
+        cluster.start_servers(1)
+        cluster.settle()
+        for partition in (0, 1):
+            assert cluster.log("append", "--partition", partition, given="a\nb\nc\n").status == 0
+        cluster.nodes["n3"].kill()
+        assert cluster.log("append", "--partition", 0, given="d\ne\n").status == 0
+        cluster.servers[1].kill()
+        wait_until(lambda: not cluster.state()["servers"], "no server is left")
+        yield cluster
+
+
+def recover(cluster: ClusterOfProcesses, *arguments: object) -> Answer:
+    return invoke("recover", "--metadata", cluster.metadata, "--plaintext", "--format", "ndjson", *arguments)
+
+
+def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: ClusterOfProcesses) -> None:
+    before = stopped.state()
+    shown = recover(stopped, "--dry-run")
+    assert shown.status == 0
+    for one in shown.objects:
+        check_object(one)
+    assert [(one["partition"], one["high_water_mark"]) for one in shown.only("recovery-forecast")] == [(0, 4), (1, 2)]
+    assert recover(stopped).status == 13
+    assert stopped.state() == before
+    stopped.nodes["n2"].kill()
+    undecided = recover(stopped, "--dry-run", "--partition", 0)
+    assert undecided.status == 3
+    (plan,) = undecided.only("plan")
+    assert plan["steps"] == []
+    (missing,) = plan["undecided"]
+    assert (missing["code"], missing["partition"]) == ("quorum-missing", 0)
+    stopped.start_nodes(2, 3)
+    (forecast_,) = recover(stopped, "--dry-run", "--partition", 0).only("recovery-forecast")
+    assert len(forecast_["voters"]) == 3
+    done = recover(stopped, "--yes")
+    assert done.status == 0, done.err
+    now = stopped.state()
+    for was, partition in zip(before["partitions"], now["partitions"], strict=True):
+        assert partition["session_id"] == was["session_id"] + 1
+    steps = recover(stopped, "--dry-run").only("plan")[0]["steps"]
+    assert {step["action"] for step in steps} <= {"begin-session", "copy"}
+
+
+def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses) -> None:
+    stopped.start_servers(1)
+    stopped.settle()
+    refused = recover(stopped, "--partition", 0, "--yes")
+    assert (refused.status, "has it and recovers it" in refused.err) == (13, True)
+    assert recover(stopped, "--yes").status == 0
+    tail = stopped.log("tail", "--partition", 0, "--data", "utf8", "--format", "ndjson")
+    assert [one["data"] for one in tail.objects] == ["a", "b", "c", "d", "e"]
+    stopped.servers[1].kill()
+
+
+def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
+    for name in ("n1", "n2", "n3"):
+        stopped.nodes[name].stop()
+    copies = []
+    for number in (1, 2, 3):
+        copies.append(stopped.stage.directory / f"copy-{number}")
+        shutil.copytree(stopped.directory(number), copies[-1])
+    shown = invoke("recover", "--replicas", *copies, "--dry-run", "--format", "ndjson")
+    assert {one["verdict"] for one in shown.only("partition-comparison")} <= {"equal", "recoverable"}
+    done = invoke("recover", "--replicas", *copies, "--yes", "--format", "ndjson")
+    assert done.status in (0, 3), done.err
+    assert invoke("recover", "--replicas", copies[0], "--metadata", stopped.metadata).status == 2
+    assert invoke("recover").status == 2

@@ -1,0 +1,83 @@
+"""recover over the replicas of partitions: through their nodes, by a session as a log server opens it, or offline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltzctl.change_procedure import Changed, change
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.repair_procedure import Switches, carry_out
+from waltzctl.values import counted, format_ranges
+
+if TYPE_CHECKING:
+    from waltzctl.engine.cluster.quorum_recovery import RecoveryPlan
+
+
+def recover_cluster(
+    target: ClusterTarget, console: Console, switches: Switches, partitions: frozenset[int] | None
+) -> ExitStatus:
+    """Show who votes for what in partitions that no server has, and recover them where that is agreed to."""
+    from waltzctl.engine.cluster.quorum_recovery import plan_recovery, recover
+    from waltzctl.objects.cluster import forecast_object, recovery_plan_object
+
+    location, reach = target.location, target.connecting.reach(console)
+    log = logging.Logger("waltzctl.recover", logging.CRITICAL)
+    undecided: list[int] = []
+
+    async def make() -> RecoveryPlan:
+        async with location.open() as store:
+            plan = await plan_recovery(store, reach, partitions)
+        undecided[:] = [one.partition for one in plan.forecasts if one.high_water_mark is None]
+        for one in plan.forecasts:
+            console.emit(forecast_object(one), flush=True)
+        if plan.served:
+            console.note(f"partitions {format_ranges(plan.served)} are served by log servers, which recover them")
+        return plan
+
+    async def apply(agreed: RecoveryPlan) -> Changed:
+        async with location.open() as store:
+            marks = await recover(store, agreed, reach, timeout=reach.timeout, log=log)
+        return Changed(f"{counted(len(marks), 'partition')} recovered.")
+
+    status = change(console, switches, make, apply, recovery_plan_object)
+    return ExitStatus.REPAIRABLE if undecided and status is ExitStatus.CLEAN else status
+
+
+def recover_directories(
+    console: Console,
+    switches: Switches,
+    paths: Sequence[Path],
+    partitions: frozenset[int] | None,
+    *,
+    allow_data_loss: bool,
+) -> ExitStatus:
+    """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each."""
+    from waltzctl.engine.columns.finding_columns import FINDING
+    from waltzctl.engine.compare.compare import compare
+    from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.plans import plans
+    from waltzctl.engine.findings import Finding
+    from waltzctl.engine.task_executor import LocalExecutor
+    from waltzctl.objects.compare import comparison_object
+
+    comparisons: list[PartitionComparison] = []
+    status = ExitStatus.CLEAN
+    for seen in compare(paths, CompareOptions(partitions, None), LocalExecutor()):
+        if isinstance(seen, Finding):
+            console.emit(FINDING.shown(seen), flush=True)
+        elif isinstance(seen, PartitionComparison):
+            comparisons.append(seen)
+            console.emit(comparison_object(seen), flush=True)
+        elif isinstance(seen, CompareSummary):
+            status = ExitStatus.from_label(seen.exit_status_name)
+    repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss)
+    if not repairs:
+        console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
+        return status
+    done = [carry_out(console, repair, switches) for repair in repairs]
+    return max(done, key=int)
