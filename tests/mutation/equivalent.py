@@ -546,6 +546,27 @@ _INSPECT = (
         for name in ("repr", "compare")
     ),
     Equivalent(
+        "engine/inspect/partial.py",
+        "PartialScan.run",
+        "if rising is not None and scan.comparison is not None:",
+        "if rising is not None and True:",
+        "where there is an index there is a comparison with it",
+    ),
+    Equivalent(
+        "engine/inspect/targets.py",
+        "Scope.segment_jobs",
+        "if partition.names(segment.data_path) and segment.data is not None:",
+        "if partition.names(segment.data_path) and True:",
+        "only segments with data are gone through",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource._read_to",
+        "buffer = memoryview(bytearray(min(_CHUNK, stop - self._done)))",
+        "buffer = memoryview(bytearray(max(_CHUNK, stop - self._done)))",
+        "what is read beyond the end that was asked for is hashed in its turn, or cut away",
+    ),
+    Equivalent(
         "engine/inspect/segment_checks.py",
         "SegmentCheck.finish_parts",
         "break",
