@@ -7,6 +7,7 @@ are written outside of them, side by side.  A new file's name is durable before 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class BlobStore:
     def path(self, file_id: int) -> Path:
         """Of a blob file."""
         return self.directory / blob_name(file_id)
+
+    def has_file(self, file_id: int) -> bool:
+        """Whether the file is there; that of a page that is lost may not be."""
+        with self._lock:
+            return file_id in self._files
 
     def adopt(self, file_id: int) -> None:
         """Open a file that exists.  Raises DiskWriteError, FileNotFoundError."""
@@ -88,9 +94,9 @@ class BlobStore:
             self.counters.written += 0 if moving else size
             self.counters.moved += size if moving else 0
         places = iter(
-            Span(span.file_id, span.offset + sum(map(len, group[:n])), len(page))
+            Span(span.file_id, offset, len(page))
             for span, group in zip(taken, groups, strict=True)
-            for n, page in enumerate(group)
+            for page, offset in zip(group, itertools.accumulate(map(len, group), initial=span.offset), strict=False)
         )
         return tuple(next(places) if len(page) else Span(0, 0, 0) for page in pages)
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from waltzctl.engine.errors import DamageError, SyncFailedError, WaltzError
+from waltzctl.engine.errors import DamageError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.blob_stats import Span
 from waltzctl.engine.pages.page_directory import Checkpoint
@@ -82,7 +82,15 @@ def collect_garbage(
         report.files_removed = len(store.blobs.remove_empty())
         report.files_to_empty = _choose_files(store)
         report.cut = store.blobs.cut_tails()
-        _move(store, limits, sleep, report)
+        try:
+            _move(store, limits, sleep, report)
+        except (
+            DiskWriteError
+        ):  # what could not be emptied takes pages again: on a full disk it is the room that there is
+            for stat in store.blobs.stats.all():
+                with stat.lock:
+                    stat.read_only = stat.read_only and not store.blobs.has_file(stat.file_id)
+            raise
         for namespace, scanner, remover in store.external_callbacks():
             pending = frozenset(scanner())  # before the alive ones are read: what is written in between is in neither
             with store.directory_lock:

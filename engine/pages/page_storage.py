@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +23,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import (
     DamageError,
+    InvalidOptionsError,
     InvalidRequestError,
     NoSuchPageError,
     NotWaltzError,
@@ -34,7 +35,7 @@ from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, Span
 from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.judgement import Judge
-from waltzctl.engine.pages.page_directory import DirectorySize, Located, PageDirectory
+from waltzctl.engine.pages.page_directory import LARGEST_PAGE, DirectorySize, Located, PageDirectory
 from waltzctl.engine.pages.reclamation import Reclamation
 from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
@@ -61,6 +62,16 @@ class PageOptions:
     max_log_files: int = 4
     full_gc_rate: float = 0.5
     recovery: RecoveryMode = RecoveryMode.TOLERATE_TORN_TAIL
+
+    def __post_init__(self) -> None:
+        """Raises InvalidOptionsError."""
+        for name, lowest, highest in (
+            ("blob_limit", 1, LARGEST_PAGE), ("log_size", 1, None), ("max_log_files", 1, None), ("full_gc_rate", 0, 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value < lowest or (highest is not None and value > highest):
+                said = f"at least {lowest}" + ("" if highest is None else f" and at most {highest}")
+                raise InvalidOptionsError(f"{name} is {value}, and has to be {said}", self, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +283,7 @@ class PageStorage:
             raise
         places = iter(spans)
         edits = [
-            edit if edit.entry is None else replace(edit, entry=_placed(edit.entry, next(places)))
+            edit if edit.entry is None else Edit(edit.type, edit.page, edit.version, _placed(edit.entry, next(places)))
             for edit in batch.edits
         ]
         try:
@@ -316,7 +327,10 @@ class PageStorage:
                         continue
                     sequence += bool(made)
                     ticket.sequence = sequence
-                    accepted.append((ticket, [replace(edit, version=Version(sequence)) for edit in made]))
+                    version = Version(sequence)
+                    accepted.append(
+                        (ticket, [Edit(edit.type, edit.page, version, edit.entry, edit.origin) for edit in made])
+                    )
             if edits := [edit for _, made in accepted for edit in made]:
                 self.log_and_apply(edits)
         except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
@@ -341,13 +355,17 @@ class PageStorage:
         except BaseException as error:
             self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
             raise
-        with self.directory_lock:
-            if apply is not None:
-                apply()
-            else:
-                for edit in edits:
-                    self.directory.apply(edit)
-            self.reclamation.retire(self.directory.take_freed())
+        try:
+            with self.directory_lock:
+                if apply is not None:
+                    apply()
+                else:
+                    for edit in edits:
+                        self.directory.apply(edit)
+                self.reclamation.retire(self.directory.take_freed())
+        except BaseException as error:  # the log has it and memory only a part
+            self.fail(PageStoreFailedError(f"interrupted: {error!r}"))
+            raise
         try:
             self.wal.roll_when_full()
         except WaltzError as error:  # what was written is durable all the same
@@ -527,4 +545,4 @@ class PageStorage:
 
 
 def _placed(entry: PageEntry, span: Span) -> PageEntry:
-    return replace(entry, file_id=span.file_id, offset=span.offset)
+    return PageEntry(span.file_id, span.offset, entry.size, entry.checksum, entry.tag, entry.fields)

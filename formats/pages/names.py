@@ -1,7 +1,7 @@
 """Names of the files of a page store: logs and checkpoints below ``wal/``, data below ``blob/``.
 
 ``log_{number}_{level}``: a log has level 0; level 1 is the checkpoint that holds all that the logs up to its number said.
-``blobfile_{id}``: data without a header; ids begin at 1.
+``blobfile_{id}``: data without a header; ids begin at 1 and end below 2^31.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ def blob_name(file_id: int) -> str:
 def parse_blob_name(name: str) -> int | None:
     """The id in a blob file's name; None for a name that is none."""
     found = _BLOB.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) < 2**32 else None
+    return int(found[1]) if found and int(found[1]) < 2**31 else None

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.stores import crash, data, delete, put, ref
+from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
 from waltzctl.engine.catalogue import Code
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
 from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.blob_stats import Span
@@ -316,3 +316,18 @@ def test_a_checkpoint_is_many_records_and_a_reference_stands_with_what_it_leads_
     assert [len(record) for record in records] == [256, 401, 256, 88]
     assert records[1][0].page == PageId(0, 255)
     assert {edit.origin for edit in records[1][1:]} == {PageId(0, 255)}
+
+
+def test_a_full_disk_leaves_the_files_that_could_not_be_emptied_in_use(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(store, 10)
+    delete(store, *range(8))
+    disk_full_after(monkeypatch, 100)
+    with pytest.raises(DiskFullError):
+        collect_garbage(store)
+    monkeypatch.undo()
+    assert next(blob.read_only for blob in store.status().blobs) is False
+    put(store, 20, b"x" * 8 * KIB)
+    assert files(store)[1] == 10 * KIB
+    assert [data(store, number) for number in (8, 9)] == [b"\x08" * KIB, b"\t" * KIB]

@@ -14,6 +14,7 @@ from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
+    InvalidOptionsError,
     InvalidRequestError,
     NoSuchPageError,
     PageConflictError,
@@ -374,3 +375,38 @@ def test_workloads(store: PageStorage, tmp_path: Path, kind: str) -> None:
         assert amplification < 2
         if kind == "pages of many fields":
             assert again.read_fields(1, [999, 0]) == [kept[1][-10:], kept[1][:10]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"blob_limit": 0},
+        {"blob_limit": 2**32},
+        {"log_size": 0},
+        {"max_log_files": 0},
+        {"full_gc_rate": 1.1},
+        {"full_gc_rate": -0.1},
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, float]) -> None:
+    with pytest.raises(InvalidOptionsError, match=f"{next(iter(options))} is .*, and has to be at least"):
+        PageOptions(**options)  # type: ignore[arg-type]
+
+
+def test_what_fails_in_memory_behind_the_log_stops_the_store(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 1, b"x")
+
+    def failing(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(store.directory, "apply", failing)
+    with pytest.raises(MemoryError):
+        put(store, 2, b"x")
+    monkeypatch.undo()
+    with pytest.raises(PageStoreFailedError):
+        put(store, 3, b"x")
+    crash(store)
+    with PageStorage.open(store.path) as again:  # the log had it
+        assert [data(again, page) for page in (1, 2, 3)] == [b"x", b"x", None]

@@ -36,7 +36,7 @@ def test_names_that_are_no_log(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["blobfile_0", "blobfile_01", "blobfile_", "blobfile_1x", "blobfile_4294967296", "blob_1"]
+    "name", ["blobfile_0", "blobfile_01", "blobfile_", "blobfile_1x", "blobfile_2147483648", "blob_1"]
 )
 def test_names_that_are_no_blob_file(name: str) -> None:
     assert parse_blob_name(name) is None
