@@ -22,16 +22,12 @@ class SplitSegment:
         self._job = job
         self._options = options
         self._limits = limits
-        self._error: DiskReadError | None = None
         self._check: SegmentCheck | None = None
         self._parts: list[tuple[RangeScan, int, Future[bool]]] = []
         try:
             check = SegmentCheck(job, limits).__enter__()
-        except FilesChangedError:
-            return
-        except DiskReadError as error:
-            self._error = error
-            return
+        except (FilesChangedError, DiskReadError):
+            return  # looked at once more as a whole, where that becomes a finding
         self._check = check
         try:
             parts = [] if check.short else check.parts(PART)
@@ -42,8 +38,6 @@ class SplitSegment:
 
     def result(self) -> SegmentReport:
         """The report, once every part is read."""
-        if self._error is not None:
-            return unreadable(self._job, self._error)
         if self._check is None:
             return check_segment(self._job, self._options, self._limits)
         try:

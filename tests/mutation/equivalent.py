@@ -532,7 +532,47 @@ _LOG = (
 _RELEASED = "engine/inspect/released_start.py"
 _PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)"
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
+_MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _INSPECT = (
+    *(
+        Equivalent(
+            "engine/inspect/segment_job.py",
+            "SegmentJob",
+            line,
+            line.replace(f"{name}=False", f"{name}=True"),
+            "it is made of the other fields, and shown to programmers only",
+        )
+        for line in (_MADE, _MADE.replace("data_path", "index_path"))
+        for name in ("repr", "compare")
+    ),
+    Equivalent(
+        "engine/inspect/partial.py",
+        "PartialScan.run",
+        "if rising is not None and scan.comparison is not None:",
+        "if rising is not None and True:",
+        "where there is an index there is a comparison with it",
+    ),
+    Equivalent(
+        "engine/inspect/targets.py",
+        "Scope.segment_jobs",
+        "if partition.names(segment.data_path) and segment.data is not None:",
+        "if partition.names(segment.data_path) and True:",
+        "only segments with data are gone through",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource._read_to",
+        "buffer = memoryview(bytearray(min(_CHUNK, stop - self._done)))",
+        "buffer = memoryview(bytearray(max(_CHUNK, stop - self._done)))",
+        "what is read beyond the end that was asked for is hashed in its turn, or cut away",
+    ),
+    Equivalent(
+        "engine/inspect/segment_checks.py",
+        "SegmentCheck.finish_parts",
+        "break",
+        "continue",
+        "at the end of the file there is nothing left to read",
+    ),
     *(
         Equivalent(
             _RELEASED,

@@ -1,0 +1,695 @@
+"""Corners of an inspection: bounds of lists, several directories at once, files that go away, what is remembered between runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import KEY, build_directory, segment_header
+from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
+from tests.inspect.test_codes import break_struct
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status
+from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_index import IndexEntry
+from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_findings
+from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
+from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.view import read_control
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.formats.control import ControlFile
+from waltzctl.formats.segment import HEADER_SIZE
+
+SIZE = 20
+RECORD = SIZE + 40
+CONTROL = "waltz-storage.ctl"
+WHOLE = VerifyOptions()
+
+
+def at(place: int) -> int:
+    return HEADER_SIZE + RECORD * place
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return build(tmp_path / "s")
+
+
+def build(path: Path, partitions: int = 1) -> Path:
+    """Segments 0, 10 and 20 of ten records each."""
+    wanted = dict.fromkeys(range(partitions), 30)
+    return age(build_directory(path, wanted, per_segment=10, size=SIZE, local_low_water_mark=14))
+
+
+def job(storage: Path, first: int = 20, **more: object) -> SegmentJob:
+    size = seg(storage, 0, first).stat().st_size
+    return SegmentJob(storage / "0", first, 0, cluster_key=KEY, bytes=size, **{"last": first == 20, **more})  # type: ignore[arg-type]
+
+
+def opened() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# --- dump ------------------------------------------------------------------------------------------------------------
+
+
+def entries(storage: Path, **more: object) -> list[int | str]:
+    items = dump_index.dump_index(storage, **more)  # type: ignore[arg-type]
+    return [one.transaction_id if isinstance(one, IndexEntry) else one.code.value for one in items]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 29, 30, 31, None])
+def test_a_limit_counts_what_is_dumped_and_no_finding(storage: Path, limit: int | None) -> None:
+    patch(idx(storage, 0, 0), HEADER_SIZE, (77).to_bytes(8))
+    age(storage)
+    told = entries(storage, limit=limit)
+    assert told == ([] if limit == 0 else ["index-entry", *range(30 if limit is None else min(limit, 30))])
+    flip(seg(storage, 0, 0), at(0) + 45)
+    records = [
+        one.transaction_id if isinstance(one, DumpedRecord) else one.code.value
+        for one in dump_records(age(storage), limit=limit)
+    ]
+    wanted = range(1, 30 if limit is None else min(limit + 1, 30))
+    assert records == ([] if limit == 0 else ["record-checksum", *wanted])
+
+
+def test_a_limit_below_0_is_refused_at_once(storage: Path) -> None:
+    for dumped in (dump_index.dump_index, dump_records):
+        with pytest.raises(InvalidRequestError, match="the limit must not be negative: -1"):
+            dumped(storage, limit=-1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("first", "last"), [(None, None), (0, 29), (3, 3), (4, 25), (9, 10), (29, None), (30, None), (None, 0), (5, 4)]
+)
+def test_entries_of_ids_come_in_pieces(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int | None, last: int | None, reverse: bool
+) -> None:
+    monkeypatch.setattr(dump_index, "CHUNK", 4)
+    wanted = list(range(first or 0, 30 if last is None else last + 1))
+    assert entries(storage, first=first, last=last, reverse=reverse) == (wanted[::-1] if reverse else wanted)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"),
+    [
+        (at(4), ""),
+        (at(4) - 1, "index-entry"),
+        (127, "index-entry"),
+        (128, "index-entry"),
+        (at(10) - 1, "index-entry"),
+        (at(10), "index-long"),
+        (at(10) + 1, "index-long"),
+        (-1, "index-entry"),
+    ],
+)
+def test_an_entry_that_leads_nowhere_is_named_with_its_place(storage: Path, offset: int, code: str) -> None:
+    patch(idx(storage, 0, 10), HEADER_SIZE + 8 * 4, offset.to_bytes(8, signed=True))
+    found = [one for one in dump_index.dump_index(age(storage)) if isinstance(one, Finding)]
+    assert codes(found) == ([code] if code else [])
+    for one in found:
+        assert (one.transaction_id, one.offset, one.length, one.path) == (14, HEADER_SIZE + 32, 8, idx(storage, 0, 10))
+
+
+def test_an_entry_in_front_of_a_record_that_is_cut_off_leads_nowhere(storage: Path) -> None:
+    """Seven bytes of the id are no id."""
+    for length, code in ((8, []), (7, ["index-entry"])):
+        os.truncate(seg(storage, 0, 20), at(9) + length)
+        found = [one for one in dump_index.dump_index(age(storage)) if isinstance(one, Finding)]
+        assert codes(found) == code
+
+
+def test_headers_of_an_index_are_told_and_those_of_data_are_not(storage: Path) -> None:
+    patch(idx(storage, 0, 10), 0, replace(segment_header(0, 10), partition=3).encode())
+    patch(seg(storage, 0, 20), 0, replace(segment_header(0, 20), partition=3).encode())
+    found = [one for one in dump_index.dump_index(age(storage)) if isinstance(one, Finding)]
+    assert [one.path for one in found] == [idx(storage, 0, 10)]
+
+
+def test_what_cannot_be_read_is_a_finding_and_the_next_segment_follows(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = dump_index.entry_findings
+
+    def failing(segment: SegmentReader, number: int, offset: int) -> Iterator[Finding]:
+        if number == 12:
+            raise DiskReadError(segment.job.data_path, offset, OSError(5, "Input/output error"))
+        if number == 22:
+            raise FilesChangedError
+        return original(segment, number, offset)
+
+    monkeypatch.setattr(dump_index, "entry_findings", failing)
+    before = opened()
+    assert entries(storage) == [*range(12), "read-error", 20, 21]
+    assert opened() == before
+
+
+def test_a_segment_that_went_away_while_it_was_described(storage: Path) -> None:
+    """Its data, its index, both."""
+    one = job(storage)
+    report = SegmentReport(one, 20, records=3)
+    shown = dump._describe(report, [])
+    assert (shown.version, shown.data_bytes, shown.index_bytes, shown.index) == (0, at(10), 128 + 80, "ok")
+    idx(storage, 0, 20).unlink()
+    shown = dump._describe(report, [])
+    assert (shown.data_bytes, shown.index_bytes, shown.index) == (at(10), 0, "missing")
+    seg(storage, 0, 20).unlink()
+    shown = dump._describe(report, [])
+    assert shown == SegmentDump(one.data_path, 0, 20, None, None, None, None, None, 3, 0, 0, "missing")
+
+
+def test_segments_are_told_with_their_headers_in_order(storage: Path) -> None:
+    shown = [one for one in dump_segments(storage) if isinstance(one, SegmentDump)]
+    assert [(one.segment, one.first_transaction_id, one.last_transaction_id, one.records) for one in shown] == [
+        (0, 0, 9, 10),
+        (10, 10, 19, 10),
+        (20, 20, 29, 10),
+    ]
+    for one in shown:
+        assert (one.partition, one.version, one.cluster_key, one.created) == (0, 0, KEY, "2023-11-14T22:13:20.123Z")
+        assert (one.data_bytes, one.index_bytes, one.index) == (at(10), 128 + 80, "ok")
+
+
+def test_an_index_that_lists_too_much_is_told_once(storage: Path) -> None:
+    """At the end, and where another segment follows."""
+    for first in (10, 20):
+        with idx(storage, 0, first).open("ab") as file:
+            file.write(at(10).to_bytes(8))
+    items = list(dump_segments(age(storage)))
+    kinds = [one.code.value if isinstance(one, Finding) else one.index for one in items]
+    assert kinds == ["ok", "stale", "index-long", "stale", "index-long"]
+
+
+def test_a_control_file_that_is_none(storage: Path) -> None:
+    (storage / CONTROL).unlink()
+    shown = dump_control(storage)
+    assert (shown.path, shown.layout, shown.size, shown.partitions) == (storage / CONTROL, None, 0, ())
+    with pytest.raises(InvalidRequestError):
+        dump_control(seg(storage, 0, 0).rename(storage.parent / "alone.seg"))
+
+
+# --- what is named -----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_and_its_control_file_are_one(storage: Path) -> None:
+    for paths in ([storage, storage / CONTROL], [storage / CONTROL, storage], [storage / CONTROL] * 2):
+        (scope,) = plan(paths, None)
+        assert (scope.storage, scope.control_path, scope.check_control) == (storage, storage / CONTROL, True)
+        assert scope.whole is (storage in paths)
+    (scope,) = plan([seg(storage, 0, 0), storage / "0"], None)
+    assert (scope.whole, scope.check_control) == (False, False)
+
+
+def test_bytes_are_those_of_what_was_named(storage: Path) -> None:
+    for paths, segments in (([storage], 3), ([storage / "0"], 3), ([seg(storage, 0, 0)], 1), ([idx(storage, 0, 0)], 1)):
+        (scope,) = plan(paths, None)
+        assert (scope.data_bytes(), scope.index_bytes()) == (segments * at(10), segments * (128 + 80))
+
+
+def test_a_segment_knows_its_neighbour(storage: Path) -> None:
+    (scope,) = plan([storage], None)
+    (partition,) = scope.partitions.values()
+    told = [(one.first, one.last, one.bytes, one.following) for one in scope.segment_jobs(partition, job(storage))]
+    assert told == [(0, False, at(10), 10), (10, False, at(10), 20), (20, True, at(10), None)]
+
+
+def test_files_with_other_names_are_checked_where_they_are_named(storage: Path) -> None:
+    other = seg(storage, 0, 10).rename(storage / "0" / "other.seg")
+    idx(storage, 0, 10).rename(other.with_suffix(".idx"))
+    seg(storage, 0, 20).rename(storage / "0" / "short.seg")
+    os.truncate(storage / "0" / "short.seg", 20)
+    (scope,) = plan([other, other.with_suffix(".idx"), storage / "0" / "short.seg"], None)
+    (partition,) = scope.partitions.values()
+    told = [(one.name, one.first, one.last, one.bytes) for one in scope.segment_jobs(partition, job(storage, 0))]
+    assert told == [("other.seg", 10, True, at(10)), ("short.seg", 0, True, 20)]
+    other.unlink()
+    assert [one.name for one in scope.segment_jobs(partition, job(storage, 0))] == ["short.seg"]
+
+
+@pytest.mark.parametrize("name", ["01", "x", "1x", "2147483648"])
+def test_only_numbers_are_partitions(storage: Path, name: str) -> None:
+    (storage / name).mkdir()
+    (storage / "1").write_bytes(b"")
+    (scope,) = plan([storage], None)
+    assert [one.number for one in scope.partitions.values()] == [0]
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_what_looks_wrong_is_looked_at_twice_unless_nobody_can_be_writing(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    break_struct(storage, 0, 1)
+    looks: list[Path] = []
+
+    def look(path: Path) -> ControlFile | None:
+        looks.append(path)
+        return read_control(path)
+
+    monkeypatch.setattr(control_checks, "read_control", look)
+    monkeypatch.setattr(control_checks, "_PAUSE", 0)
+    (storage / CONTROL).touch()
+    (scope,) = plan([storage], None)
+    looks.clear()
+    around = look_around(scope, None, exclusive=True) if exclusive else look_around(scope, None)
+    assert (len(looks), codes(around.findings)) == (1 if exclusive else 2, ["control-struct-checksum"])
+    looks.clear()
+    age(storage)
+    inspect_control(storage / CONTROL, storage)
+    assert len(looks) == 1
+
+
+def test_a_control_file_that_is_never_the_same_twice_is_being_written(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(make_finding(Code.CONTROL_STRUCT_CHECKSUM, storage / CONTROL, str(number)),) for number in range(100)]
+    monkeypatch.setattr(control_checks, "_PAUSE", 0)
+    monkeypatch.setattr(control_checks, "_check", lambda *more: found.pop(0))
+    (storage / CONTROL).touch()
+    state = inspect_control(storage / CONTROL, storage)
+    assert (state.control is not None, state.findings, 100 - len(found)) == (True, (), 20)
+    same = found[1] = found[0]
+    assert inspect_control(storage / CONTROL, storage).findings == same
+
+
+def test_a_control_file_that_cannot_be_read(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path) -> None:
+        raise DiskReadError(path, 7, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(control_checks, "read_control", failing)
+    (found,) = inspect_control(storage / CONTROL, storage).findings
+    assert (found.code, found.path, found.offset) == (Code.READ_ERROR, storage / CONTROL, 7)
+    (storage / CONTROL).unlink()
+    os.mkfifo(storage / CONTROL)
+    monkeypatch.undo()
+    (found,) = inspect_control(storage / CONTROL, storage).findings
+    assert (found.code, found.path) == (Code.SPECIAL_FILE, storage / CONTROL)
+
+
+# --- several directories -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [(), (0,), (1,), (0, 1)])
+def test_the_release_starts_on_all_directories_or_it_does_not(tmp_path: Path, broken: tuple[int, ...]) -> None:
+    both = [build(tmp_path / name) for name in "ab"]
+    for number in broken:
+        idx(both[number], 0, 10).unlink()
+    _, summary = run(*both, for_released=True)
+    assert summary.released_starts is (not broken)
+    assert run(*both, for_released=True, max_duration=0)[1].released_starts is None
+
+
+def test_a_summary_counts_everything_of_all(tmp_path: Path) -> None:
+    both = [build(tmp_path / "a", 2), build(tmp_path / "b")]
+    _, summary = run(*both)
+    assert (summary.partitions, summary.segments, summary.records) == (3, 9, 90)
+    assert (summary.status, summary.exit_status_name, summary.complete, summary.manifest) == (
+        "clean",
+        "clean",
+        True,
+        None,
+    )
+    _, summary = run(*both, max_duration=0)
+    assert (summary.partitions, summary.segments, summary.records, summary.complete) == (0, 0, 0, False)
+    _, summary = run(*both, quick=True)
+    assert (summary.segments, summary.complete) == (9, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "name"),
+    [
+        ([], "clean", "clean"),
+        ([(Code.READ_ERROR, None)], "damaged", "io-error"),
+        ([(Code.READ_ERROR, None), (Code.RECORD_CHECKSUM, None)], "damaged", "damaged"),
+        ([(Code.RECORD_CHECKSUM, None)], "damaged", "damaged"),
+        ([(Code.INDEX_SHORT, None)], "repairable", "repairable"),
+        ([(Code.INDEX_SHORT, None), (Code.READ_ERROR, None)], "damaged", "io-error"),
+        ([(Code.INDEX_SHORT, Severity.NOTE)], "clean", "clean"),
+    ],
+)
+def test_the_worst_finding_gives_the_status(found: list[tuple[Code, Severity | None]], status: str, name: str) -> None:
+    tally = Tally()
+    for code, severity in found:
+        tally.add(make_finding(code, Path("x"), "x", severity=severity))
+    assert (tally.status, tally.exit_status_name) == (status, name)
+    assert tally.damage + tally.repairable + tally.notes == len(found)
+
+
+# --- segments ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_check_leaves_no_file_open(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where opening fails half-way."""
+    before = opened()
+    with SegmentCheck(job(storage), Limits()) as check:
+        assert opened() == before + 2
+        assert check.size == at(10)
+    assert opened() == before
+    seg(storage, 0, 20).unlink()
+    with pytest.raises(FilesChangedError), SegmentCheck(SegmentJob(storage / "0", 20), Limits()):
+        pass
+    assert opened() == before
+
+
+def test_a_segment_that_changes_faster_than_it_can_be_read_is_gone(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def changing(self: SegmentCheck, options: VerifyOptions) -> SegmentReport:
+        tries.append(options)
+        raise FilesChangedError
+
+    monkeypatch.setattr(SegmentCheck, "run", changing)
+    report = check_segment(job(storage), WHOLE, Limits())
+    assert (report.gone, report.uncertain, report.finished, len(tries)) == (True, True, True, 4)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_file_that_cannot_be_read_is_named_with_the_place(storage: Path, index: bool) -> None:
+    one = job(storage)
+    path = one.index_path if index else one.data_path
+    report = unreadable(one, DiskReadError(path, 300, OSError(5, "Input/output error")))
+    (found,) = report.findings
+    assert (found.code, found.path, found.offset, found.segment) == (Code.READ_ERROR, path, 300, 20)
+    assert (report.begins, report.uncertain, report.gone) == (20, True, False)
+
+
+def test_findings_of_a_segment_are_in_the_order_of_its_files() -> None:
+    told = [
+        make_finding(code, Path(name), "x", offset=offset)
+        for code, name, offset in (
+            (Code.INDEX_ENTRY, "1.idx", 3),
+            (Code.INDEX_SHORT, "1.idx", None),
+            (Code.RECORD_ORDER, "1.seg", 9),
+            (Code.RECORD_CHECKSUM, "1.seg", 9),
+            (Code.RECORD_CHECKSUM, "1.seg", 2),
+        )
+    ]
+    assert in_order(told) == (told[4], told[3], told[2], told[1], told[0])
+
+
+def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
+    error = DiskReadError(seg(storage, 0, 20), 300, OSError(5, "Input/output error"))
+    with FileSource(seg(storage, 0, 20)) as source:
+        scan = RangeScan(source, 20, HEADER_SIZE, 20, Limits())
+        scan.unreadable = [Unreadable(400, error, None), Unreadable(300, error, 340)]
+        scan.unlisted, scan.position = 5, 900
+        told = record_findings(job(storage), scan)
+    assert [(one.code, one.offset, one.length) for one in told] == [
+        (Code.READ_ERROR, 300, 40),
+        (Code.READ_ERROR, 400, None),
+        (Code.READ_ERROR, 900, None),
+    ]
+    assert told[0].message.endswith("; reading went on at offset 340")
+    assert told[1].message.endswith("; the rest was not read")
+    assert told[2].message.startswith("5 more places are damaged up to offset 900;")
+    scan.unreadable = []
+    assert [one.code for one in record_findings(job(storage), scan)] == [Code.RECORD_CHECKSUM]
+
+
+def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: Path) -> None:
+    error = DiskReadError(idx(storage, 0, 20), 300, OSError(5, "Input/output error"))
+    with FileSource(seg(storage, 0, 20)) as source, FileSource(idx(storage, 0, 20)) as index:
+        mine, other = (RangeScan(source, 20, HEADER_SIZE, 20, Limits(), IndexReader(index, 20)) for _ in range(2))
+        assert mine.comparison is not None
+        assert other.comparison is not None
+        other.comparison.unreadable = error
+        mine.adopt(other)
+        assert mine.comparison.unreadable is error
+        other.comparison.unreadable = None
+        mine.adopt(other)
+        assert mine.comparison.unreadable is error
+        plain = RangeScan(source, 20, HEADER_SIZE, 20, Limits())
+        plain.adopt(mine)
+        mine.adopt(plain)
+
+
+# --- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_time_that_is_over_ends_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits = Limits(max_duration=5)
+    limits.check()
+    limits.spend(3)
+    now[0] = 104.9
+    limits.check()
+    assert (limits.exceeded, limits.bytes_read, round(limits.elapsed, 3)) == (False, 3, 4.9)
+    now[0] = 105.0
+    assert limits.exceeded
+    for step in (limits.check, lambda: limits.spend(1)):
+        with pytest.raises(CutShort):
+            step()
+    assert limits.bytes_read == 4
+    stopped = Limits()
+    assert not stopped.exceeded
+    stopped.stop()
+    assert stopped.exceeded
+    with pytest.raises(CutShort):
+        stopped.pause(0)
+
+
+# --- what is remembered ----------------------------------------------------------------------------------------------------
+
+
+def remembered(path: Path, storage: Path, **options: object) -> ResumeState:
+    state = ResumeState(path, VerifyOptions(resume=path, **options))  # type: ignore[arg-type]
+    state.remember(check_segment(job(storage), WHOLE, Limits()))
+    return state
+
+
+def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path) -> None:
+    flip(seg(storage, 0, 20), at(4) + 45)
+    with idx(storage, 0, 20).open("ab") as file:
+        file.write(at(10).to_bytes(8))
+    age(storage)
+    path = tmp_path / "state"
+    remembered(path, storage).save(complete=False)
+    again = ResumeState(path, VerifyOptions(resume=path))
+    report = check_segment(job(storage), WHOLE, Limits())
+    assert report.findings
+    assert report.index_excess is not None
+    assert again.recall(job(storage)) == report
+    for other in (
+        {"last": False},
+        {"cluster_key": None},
+        {"partition": 1},
+        {"local_low_water_mark": 5},
+        {"durable_to": 3},
+    ):
+        assert again.recall(replace(job(storage), **other)) is None
+    os.utime(idx(storage, 0, 20))
+    assert again.recall(job(storage)) is None
+
+
+def test_what_is_not_finished_or_gone_is_not_remembered(storage: Path, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    state = ResumeState(path, WHOLE)
+    report = check_segment(job(storage), WHOLE, Limits())
+    for other in (replace(report, gone=True), replace(report, finished=False)):
+        state.remember(other)
+        assert state.recall(job(storage)) is None
+    state.remember(report)
+    assert state.recall(job(storage)) == report
+
+
+def test_the_state_is_written_every_few_seconds(storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    path = tmp_path / "state"
+    state = ResumeState(path, WHOLE)
+    report = check_segment(job(storage), WHOLE, Limits())
+    for moment, written in ((104.9, False), (105.0, True)):
+        now[0] = moment
+        state.remember(report)
+        assert path.exists() is written
+    assert json.loads(path.read_text())["complete"] is False
+    assert len(json.loads(path.read_text())["segments"]) == 1
+    path.unlink()
+    for moment, written in ((109.9, False), (110.0, True)):
+        now[0] = moment
+        state.remember(report)
+        assert path.exists() is written
+    state.save(complete=True)
+    assert json.loads(path.read_text())["segments"] == {}
+
+
+@pytest.mark.parametrize("options", [{"quick": True}, {"sample": 0.5}, {"sample_seed": 3}])
+def test_a_state_of_another_kind_of_verification_is_begun_anew(
+    storage: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
+    path = tmp_path / "state"
+    remembered(path, storage, **options).save(complete=False)
+    assert ResumeState(path, WHOLE).recall(job(storage)) is None
+    same = ResumeState(path, VerifyOptions(**options))  # type: ignore[arg-type]
+    assert same.recall(job(storage)) is not None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "x", "[]", "{}", '{"schema": "other"}', '{"schema": "waltzctl.verify-state/1"}']
+)
+def test_another_file_is_no_state(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "state"
+    path.write_text(content)
+    with pytest.raises(InvalidRequestError, match="not the state of an earlier verification"):
+        ResumeState(path, WHOLE)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InvalidRequestError, match="not the state of an earlier verification"):
+        ResumeState(path, WHOLE)
+
+
+def test_a_state_lies_outside_of_what_is_inspected(storage: Path, tmp_path: Path) -> None:
+    refuse_inside(tmp_path / "sx", [storage])
+    refuse_inside(tmp_path / "state", ["s3://bucket/x", storage])  # type: ignore[list-item]
+    for path in (storage / "x", storage / "0" / "x", storage):
+        with pytest.raises(InvalidRequestError, match="which is only read"):
+            refuse_inside(path, [tmp_path / "other", storage])
+
+
+# --- a manifest ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_needs_a_directory_that_can_be_written_to(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for parent in (tmp_path / "file", tmp_path / "none"):
+        with pytest.raises(InvalidRequestError, match="no directory that can be written to"):
+            run(storage, manifest=ManifestRequest(parent / "m"))
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(InvalidRequestError, match="no directory that can be written to"):
+        run(storage, manifest=ManifestRequest(tmp_path / "m"))
+
+
+# --- status ----------------------------------------------------------------------------------------------------------------
+
+
+def test_status_counts_what_is_there_and_nothing_more(tmp_path: Path) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 3, 1: 0}, per_segment=2, size=SIZE, num_partitions=3))
+    idx(storage, 0, 7).write_bytes(segment_header(0, 7).encode())
+    os.utime(seg(storage, 0, 0), ns=(5_000_000, 2_000_000_000))
+    os.utime(seg(storage, 0, 2), ns=(5_000_000, 1_000_000_000))
+    one, empty, other = storage_status(storage).partitions
+    assert (one.segments, one.records, one.first_transaction_id, one.last_transaction_id) == (2, 3, 0, 2)
+    assert one.bytes == 5 * 128 + 3 * RECORD + 3 * 8
+    assert one.last_written == "1970-01-01T00:00:02.000Z"
+    assert (empty.segments, empty.records, empty.bytes, empty.first_transaction_id) == (1, 0, 256, None)
+    assert (other.segments, other.records, other.bytes, other.last_written) == (0, 0, 0, None)
+    assert one.findings
+    assert all(found.partition == 0 for found in one.findings)
+
+
+def test_status_says_what_a_partition_s_findings_are(tmp_path: Path) -> None:
+    note = make_finding(Code.INDEX_SHORT, Path("x"), "x", severity=Severity.NOTE)
+    mend = make_finding(Code.INDEX_SHORT, Path("x"), "x", severity=Severity.REPAIRABLE)
+    harm = make_finding(Code.INDEX_SHORT, Path("x"), "x", severity=Severity.DAMAGE)
+    for assigned, found, health in (
+        (True, (), "ok"),
+        (None, (note,), "ok"),
+        (True, (note, mend), "repairable"),
+        (True, (mend, harm, note), "damaged"),
+        (False, (harm,), "unassigned"),
+        (None, (harm,), "damaged"),
+    ):
+        assert status._health(assigned, found) == health
+
+
+@pytest.mark.parametrize(("held", "looks", "waits"), [(True, 4, 3), (False, 40, 39)])
+def test_so_many_looks_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool, looks: int, waits: int
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(Limits, "pause", lambda self, seconds: paused.append(seconds))
+    watch = live.Watch((tmp_path / "x",), held, Limits())
+    while watch.wait():
+        pass
+    assert (watch.looks, len(paused)) == (looks, waits)
+    assert paused[:3] == [0.01, 0.02, 0.04]
+    assert max(paused) == (0.1 if not held else 0.04)
+
+
+def test_a_file_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a holder it is quiet once it did not change for a while, whatever its time says."""
+    now = [100.0]
+    file = tmp_path / "f"
+    file.write_bytes(b"x")
+    written = file.stat().st_mtime
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: written + 0.1)
+    for held in (False, True):
+        now[0] = 100.0
+        watch = live.Watch((file,), held, Limits())
+        watch.looks = 1
+        assert not watch.quiet()
+        now[0] = 100.4
+        assert not watch.quiet()
+        now[0] = 100.5
+        assert watch.quiet() is (not held)
+        assert not watch.changed()
+        assert watch.quiet() is (not held)
+        file.write_bytes(b"xy" if held else b"xyz")
+        assert watch.changed()
+        assert not watch.changed()
+        assert not watch.quiet()
+    assert live.Watch((file,), True, Limits(exclusive=True)).quiet()
+
+
+def test_the_first_look_is_never_enough_while_a_process_holds_the_directory(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"x")
+    age(file)
+    watch = live.Watch((file,), True, Limits())
+    assert not watch.quiet()
+    watch.looks = 1
+    assert watch.quiet()
+    assert live.Watch((file,), False, Limits()).quiet()
+
+
+def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"x")
+    age(file)
+    assert live.Watch((file,), False, Limits()).quiet_now()
+    assert not live.Watch((file,), False, Limits(), tmp_path).quiet_now()
+    age(tmp_path)
+    assert live.Watch((file,), False, Limits(), tmp_path).quiet_now()
+    assert live.Watch((tmp_path / "none",), False, Limits()).quiet_now()
+
+
+@pytest.mark.parametrize(
+    ("names", "later"),
+    [
+        ((), False),
+        ((20,), False),
+        ((10,), False),
+        ((21,), True),
+        ((10, 30), True),
+    ],
+)
+def test_a_later_segment_is_a_data_file_with_a_larger_id(tmp_path: Path, names: tuple[int, ...], later: bool) -> None:
+    (tmp_path / "0").mkdir()
+    idx(tmp_path, 0, 99).write_bytes(b"")
+    (tmp_path / "0" / "x.seg").write_bytes(b"")
+    for name in names:
+        seg(tmp_path, 0, name).write_bytes(b"")
+    assert live.has_later_segment(tmp_path / "0", 20) is later
+    assert not live.has_later_segment(tmp_path / "none", 20)

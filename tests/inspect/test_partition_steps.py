@@ -1,0 +1,383 @@
+"""A partition's way through a verification, step by step: what changed meanwhile, what is promised, what a dump asks for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
+from tests.inspect.helpers import age, codes, idx, run, seg
+from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments
+from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
+from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, _meets
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.scan import scanner
+from waltzctl.engine.scan.columns import RecordBatch
+from waltzctl.formats.segment import HEADER_SIZE
+
+SIZE = 20
+RECORD = SIZE + 40
+
+
+def at(place: int) -> int:
+    return HEADER_SIZE + RECORD * place
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Segments 0, 10 and 20 of ten records each; the mark is 14."""
+    return age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=14))
+
+
+def opened(path: Path) -> PartitionRun:
+    (scope,) = plan([path], None)
+    (found,) = partition_runs.runs(scope, look_around(scope, None), Limits(), None)
+    return found
+
+
+def checked(one: PartitionRun) -> list[SegmentReport]:
+    reports = [check_segment(job, VerifyOptions(), Limits()) for job in one.jobs]
+    for report in reports:
+        list(one.add(report))
+    return reports
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def begin(storage: Path, first: int, count: int = 2) -> None:
+    write_segment(storage / "0", make_records(count, first=first, size=SIZE), first=first)
+
+
+def empty_index(storage: Path, first: int) -> None:
+    idx(storage, 0, first).write_bytes(segment_header(0, first).encode())
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "unchanged"),
+    [
+        (None, lambda s: None, True),
+        (None, lambda s: begin(s, 30), True),
+        (None, lambda s: grow(seg(s, 0, 20)), True),
+        (None, lambda s: grow(idx(s, 0, 20)), True),
+        (None, lambda s: grow(seg(s, 0, 10)), False),
+        (None, lambda s: grow(idx(s, 0, 0)), False),
+        (None, lambda s: seg(s, 0, 20).unlink(), False),
+        (None, lambda s: shutil.rmtree(s / "0"), False),
+        (None, lambda s: empty_index(s, 30), True),
+        (lambda s: empty_index(s, 30), lambda s: None, True),
+        (lambda s: empty_index(s, 30), lambda s: grow(seg(s, 0, 20)), False),
+        (lambda s: empty_index(s, 30), lambda s: idx(s, 0, 30).unlink(), False),
+        (lambda s: empty_index(s, 5), lambda s: idx(s, 0, 5).unlink(), True),
+    ],
+)
+def test_what_changed_since_the_segments_were_checked(
+    storage: Path, before: Callable[[Path], object] | None, meanwhile: Callable[[Path], object], unchanged: bool
+) -> None:
+    """What is begun or appended does not count, unless a later name proves where the last segment ends."""
+    if before is not None:
+        before(storage)
+    one = opened(storage)
+    reports = checked(one)
+    assert one.view is not None
+    meanwhile(storage)
+    assert one._unchanged(one.view, reports) is unchanged
+    if unchanged:
+        assert not one._unchanged(one.view, [*reports[:2], replace(reports[2], gone=True)])
+        unread = [replace(report, states=(None, None)) for report in reports]
+        assert one._unchanged(one.view, unread), "what was remembered of an earlier run has no state"
+
+
+def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
+    one = opened(storage)
+    begin(storage, 30)
+    seg(storage, 0, 10).unlink()
+    assert one._look_again()
+    assert [(job.first, job.last, job.following) for job in one.jobs] == [(0, False, 20), (20, True, None)]
+    assert one.view is not None
+    assert [segment.first_transaction_id for segment in one.view.segments] == [0, 10, 20]
+    shutil.rmtree(storage / "0")
+    assert not one._look_again()
+
+
+@pytest.mark.parametrize(
+    ("mark", "begun", "promised"),
+    [
+        (14, (), 14),
+        (14, (30,), 14),
+        (29, (30,), 29),
+        (30, (30,), 29),
+        (35, (30,), 29),
+        (35, (40, 32), 31),
+        (35, (), 35),
+        (20, (), 20),
+    ],
+)
+def test_a_mark_that_rose_into_a_new_segment_is_not_asked_of_the_old_ones(
+    tmp_path: Path, mark: int, begun: tuple[int, ...], promised: int
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=mark)
+    one = opened(storage)
+    for first in begun:
+        begin(storage, first)
+    context, proven = one.promised()
+    assert (context.local_low_water_mark, proven.mark) == (promised, promised + 1)
+    shutil.rmtree(storage / "0")
+    assert one.promised()[0].local_low_water_mark == mark
+
+
+@pytest.mark.parametrize(
+    ("span", "ranges", "meets"),
+    [
+        ((None, None), ((5, 7),), True),
+        ((None, None), (), False),
+        ((None, 4), ((5, 7),), False),
+        ((None, 5), ((5, 7),), True),
+        ((6, None), ((5, 7),), True),
+        ((7, None), ((5, 7),), False),
+        ((7, None), ((5, None),), True),
+        ((8, 9), ((5, 7), (9, 10)), True),
+        ((7, 8), ((5, 7), (9, 10)), False),
+        ((7, 4), ((5, None),), False),
+    ],
+)
+def test_whether_ids_are_wanted(span: Span, ranges: tuple[tuple[int, int | None], ...], meets: bool) -> None:
+    assert _meets(span, *ranges) is meets
+
+
+@pytest.mark.parametrize(
+    ("ranges", "held"),
+    [
+        ([(0, 1)], [(0, 10)]),
+        ([(9, 10)], [(0, 10)]),
+        ([(10, 11)], [(0, 10), (10, 20)]),
+        ([(29, 30)], [(20, 30)]),
+        ([(40, 50)], []),
+        ([], []),
+        ([(0, 1), (25, 26)], [(0, 10), (20, 30)]),
+    ],
+)
+def test_which_segments_may_hold_ids(storage: Path, ranges: list[tuple[int, int]], held: list[tuple[int, int]]) -> None:
+    """By where they begin and how many records their bytes can be."""
+    found = opened(storage)._held(ranges)
+    assert set(held) <= set(found)
+    assert found == sorted(found)
+    if not held:
+        assert found == []
+
+
+def test_segments_join_in_the_order_of_their_records(storage: Path) -> None:
+    context = PartitionContext(storage, 0, storage / "0", 14, True, 3)
+    reports = checked(opened(storage))
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        assert list(join_findings(context, [reports[n] for n in order], Evidence(mark=15))) == []
+    gap = list(join_findings(context, [reports[2], reports[0]], Evidence(mark=15)))
+    assert [(one.code, one.transaction_id) for one in gap] == [("segment-gap", 10)]
+
+
+def dumped(one: PartitionRun, span: Span) -> list[str]:
+    return codes([*one.losses_in_front(span), *one.losses_behind(span)])
+
+
+@pytest.mark.parametrize(
+    ("span", "told"),
+    [
+        ((None, None), ["segment-gap"]),
+        ((0, 0), ["segment-gap"]),
+        ((9, 9), ["segment-gap"]),
+        ((10, None), []),
+        ((None, -1), []),
+        ((9, 50), ["segment-gap"]),
+    ],
+)
+def test_what_is_missing_in_front_is_told_where_it_is_wanted(storage: Path, span: Span, told: list[str]) -> None:
+    seg(storage, 0, 0).unlink()
+    idx(storage, 0, 0).unlink()
+    assert dumped(opened(age(storage)), span) == told
+
+
+@pytest.mark.parametrize(
+    ("span", "told"),
+    [
+        ((None, None), ["acknowledged-missing"]),
+        ((30, 30), ["acknowledged-missing"]),
+        ((34, None), ["acknowledged-missing"]),
+        ((35, None), []),
+        ((None, 29), []),
+        ((None, 30), ["acknowledged-missing"]),
+        ((0, 5), []),
+    ],
+)
+def test_what_is_missing_behind_is_told_where_it_is_wanted(tmp_path: Path, span: Span, told: list[str]) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=34)
+    assert dumped(opened(age(storage)), span) == told
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3, 4, 5])
+def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    """And nothing is told then."""
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=34)
+    one = opened(age(storage))
+    left = [changes]
+
+    def unchanged(self: PartitionRun, view: object, reports: object) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
+    assert dumped(one, (20, None)) == (["acknowledged-missing"] if changes < 4 else [])
+    if changes == 1:
+        shutil.rmtree(storage / "0")
+        left[0] = 1
+        assert dumped(one, (20, None)) == []
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3, 4])
+def test_what_is_in_front_is_looked_at_a_few_times_too(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    seg(storage, 0, 0).unlink()
+    idx(storage, 0, 0).unlink()
+    one = opened(age(storage))
+    left = [changes]
+
+    def unchanged(self: PartitionRun, view: object, reports: object) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
+    assert codes(one.losses_in_front((None, None))) == (["segment-gap"] if changes < 3 else [])
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3, 4])
+def test_a_verification_of_a_log_that_changes_tells_nothing_of_how_it_joins(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    seg(storage, 0, 10).unlink()
+    idx(storage, 0, 10).unlink()
+    one = opened(age(storage))
+    checked(one)
+    left, again = [changes], list[int]()
+
+    def unchanged(self: PartitionRun, view: object, reports: object) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    def check(job: SegmentJob) -> SegmentReport:
+        again.append(job.first)
+        return check_segment(job, VerifyOptions(), Limits())
+
+    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
+    assert codes(one.finish(check)) == (["segment-gap"] if changes < 3 else [])
+    assert again == [0, 20] * min(changes, 3)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_segment_that_was_not_read_to_its_end_makes_the_verification_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 5}))
+    monkeypatch.setattr(
+        verify_module,
+        "check_segment",
+        lambda job, options, limits: replace(check_segment(job, options, limits), finished=finished),
+    )
+    assert run(storage)[1].complete is finished
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "split"),
+    [
+        (at(10) - 1, {}, 3),
+        (at(10), {}, 0),
+        (1, {"quick": True}, 0),
+        (1, {"sample": 0.5}, 0),
+        (1, {"threads": 1}, 0),
+    ],
+)
+def test_which_segments_are_read_by_several_threads(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, part: int, options: dict[str, object], split: int
+) -> None:
+    seen: list[int] = []
+
+    class Split(split_segments.SplitSegment):
+        def __init__(self, job: SegmentJob, *more: object) -> None:
+            seen.append(job.first)
+            super().__init__(job, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verify_module, "SplitSegment", Split)
+    monkeypatch.setattr(verify_module, "PART", part)
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 1)
+    assert run(storage, **{"threads": 2, **options})[0] == []
+    assert len(seen) == split
+
+
+def read(items: Iterable[object]) -> list[tuple[int, int]]:
+    """First and last id of each batch."""
+    return [(int(one.transaction_id[0]), int(one.transaction_id[-1])) for one in items if isinstance(one, RecordBatch)]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "batches", "ended"),
+    [
+        (None, None, [(0, 2), (3, 5), (6, 8), (9, 9)], True),
+        (None, 1, [(0, 2)], False),
+        (None, 2, [(0, 2)], False),
+        (None, 3, [(0, 2), (3, 5)], False),
+        (4, 4, [(4, 6)], False),
+        (9, None, [(9, 9)], True),
+        (10, None, [(9, 9)], True),
+        (None, 9, [(0, 2), (3, 5), (6, 8), (9, 9)], True),
+    ],
+)
+def test_a_dump_reads_from_the_first_to_a_little_behind_the_last(
+    storage: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: int | None,
+    last: int | None,
+    batches: list[tuple[int, int]],
+    ended: bool,
+) -> None:
+    monkeypatch.setattr(scanner, "BATCH_ROWS", 3)
+    job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
+    with SegmentReader(job, Limits(), data=False) as reader:
+        assert read(reader.forwards(first, last)) == batches
+        assert reader.next_id == (10 if ended else None)
+        assert reader.stretch.next_id == (10 if ended else None)
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD, 1 << 20])
+@pytest.mark.parametrize(("first", "last"), [(None, None), (4, None), (None, 4), (4, 6), (0, 0), (9, 9)])
+def test_backwards_every_record_comes_once(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, first: int | None, last: int | None
+) -> None:
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    for index in (True, False):
+        if not index:
+            idx(storage, 0, 0).unlink()
+            os.utime(storage / "0", ns=(0, 0))
+        job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
+        with SegmentReader(job, Limits(), data=False) as reader:
+            told = read(reader.backwards(first, last))
+        ids = [number for low, high in told for number in range(high, low - 1, -1)]
+        assert ids == sorted(set(ids), reverse=True)
+        assert set(range(first or 0, 10 if last is None else last + 1)) <= set(ids)
+        if index and chunk == 1:
+            assert ids[0] == (9 if last is None else last)
+            assert ids[-1] == (first or 0)
