@@ -290,7 +290,7 @@ class LogClient:
 
     def _end(self, mount: _Mount) -> None:
         self._mounts.discard(mount)
-        mount.end(PeerUnreachableError("the client", "the feed was ended"))
+        mount.end(PeerUnreachableError("the client", "the feed was ended"), told=False)
 
     async def _ask(self, partition: int, make: Callable[[RequestId], Any], expected: type[Any]) -> Any:
         """Ask the partition's server, and the next one when that fails.  For ever: a deadline is the caller's."""
@@ -498,8 +498,8 @@ class _Mount:
                 timer.cancel()
         self._again = self._nudge = None
 
-    def end(self, error: WaltzError) -> None:
-        """It is not wanted any more, or cannot be; whoever waits is told the error."""
+    def end(self, error: WaltzError, *, told: bool = True) -> None:
+        """It is not wanted any more, or cannot be; whoever waits is told the error.  `told`: so is whoever reads the feed."""
         if self._error is not None:
             return
         self._error = error
@@ -512,7 +512,7 @@ class _Mount:
         self._flushes.clear()
         self._room.set()
         self.ready.set()
-        if self.queue is not None:
+        if self.queue is not None and told:
             self.queue.put_nowait(error)
 
     def _next_id(self) -> RequestId:

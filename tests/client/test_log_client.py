@@ -334,6 +334,22 @@ def test_a_client_that_is_ahead_of_the_log_is_told(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_feed_of_several_partitions_ends_when_all_have_come_to_their_ends(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        _, host, port = around.serving.servers[0]
+        await around.serving.servers[0][0].assign({0: 1, 1: 1})
+        around.directory.tell(dict.fromkeys((0, 1), PartitionServer(host, port, 1)))
+        for number in range(6):
+            await client.append(number % 2, Draft(b"x"))
+        ends = {0: 0, 1: 2}  # the one ends long before the other
+        found = [(one.partition, one.transaction_id) async for one in client.feed((0, 1), until=ends.__getitem__)]
+        assert sorted(found) == [(0, 0), (1, 0), (1, 1), (1, 2)]
+        assert [one async for one in client.feed((0, 1), after=2, until=ends.__getitem__)] == []
+
+    run(tmp_path, test)
+
+
 def test_every_call_ends(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
         client = around.client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+from typing import Any
 
 from tests.cli.running import invoke, run
 from tests.cli.test_schemas import check_object
@@ -169,3 +170,29 @@ def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> No
     assert len(made.state()["servers"]) == 1
     assert not (made.stage.directory / "s2.ready").exists()
     made.start_servers(2)
+
+
+def test_how_the_cluster_does_is_shown(made: ClusterOfProcesses) -> None:
+    made.log("append", "--partition", 0, given="a\nb\n")
+
+    def look() -> dict[str, Any]:
+        (top,) = made.cluster("top", "--once", "--format", "ndjson").objects
+        check_object(top)
+        return top
+
+    # a transaction is committed before the last of three replicas has it
+    wait_until(
+        lambda: not any(replica["behind"] for one in look()["partitions"] for replica in one["replicas"]),
+        "nobody is behind",
+    )
+    top = look()
+    assert (top["nodes"], top["nodes_answering"], top["servers"], top["servers_answering"]) == (3, 3, 2, 2)
+    assert [one["partition"] for one in top["partitions"]] == [0, 1, 2, 3]
+    for one in top["partitions"]:
+        assert one["healthy"] is True
+        assert one["waits_for"] == []
+        assert [replica["behind"] for replica in one["replicas"]] == [0, 0, 0]
+        assert {replica["last_transaction_id"] for replica in one["replicas"]} == {one["high_water_mark"]}
+    (one,) = made.cluster("top", "--once", "--partition", 0, "--format", "ndjson").objects[0]["partitions"]
+    assert one["high_water_mark"] >= 1
+    assert "WAITS FOR" in made.cluster("top", "--once", "--format", "table").out

@@ -6,6 +6,8 @@ import base64
 import json
 import signal
 import subprocess
+import zlib
+from typing import Any
 
 from tests.cli.running import command_line, environment
 from tests.cli.test_schemas import check_object
@@ -170,3 +172,28 @@ def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesse
     wait_until(lambda: len(made.state()["servers"]) == 1, "the dead server is gone")
     made.start_servers(number)
     made.settle()
+
+
+def test_a_transaction_is_followed_to_its_replicas(made: ClusterOfProcesses) -> None:
+    made.log("append", "--partition", 2, given="a\nb\n")
+    last = mark(made, 2)
+
+    def look() -> dict[str, Any]:
+        (found,) = made.log("trace", "--partition", 2, last, "--format", "ndjson").objects
+        check_object(found)
+        return found
+
+    wait_until(lambda: "missing" not in [one["state"] for one in look()["replicas"]], "all replicas have it")
+    found = look()
+    assert (found["transaction_id"], found["committed"], found["high_water_mark"]) == (last, True, last)
+    assert [one["state"] for one in found["replicas"]] == ["equal"] * 3
+    assert {one["data_checksum"] for one in found["replicas"]} == {f"{zlib.crc32(b'b'):08x}"}
+    number = ":".join(str(found["request_id"][key]) for key in ("client", "generation", "partition", "sequence"))
+    (again,) = made.log("trace", "--request-id", number, "--from", last - 1, "--format", "ndjson").objects
+    assert again == found
+    (beyond,) = made.log("trace", "--partition", 2, last + 1, "--format", "ndjson").objects
+    assert (beyond["committed"], beyond["request_id"]) == (False, None)
+    assert [one["state"] for one in beyond["replicas"]] == ["missing"] * 3
+    assert made.log("trace", "--request-id", "1:1:2:999999").status == 13
+    for wrong in (("--request-id", "1:2:3"), ("--partition", 0), (), ("--request-id", f"{2**31}:0:0:0")):
+        assert made.log("trace", *wrong).status == 2

@@ -10,10 +10,10 @@ from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.objects.bench import BENCH_RESULT
-from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE, FORECAST
+from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE, CLUSTER_TOP, FORECAST
 from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error import ERROR
-from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_VALIDATION
+from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_TRACE, LOG_VALIDATION
 from waltzctl.objects.node import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
 from waltzctl.objects.pages import (
     FREE_RANGE,
@@ -53,6 +53,8 @@ OBJECTS: dict[str, ObjectType] = {
             CLUSTER_STATE,
             CLUSTER_CREATED,
             FORECAST,
+            CLUSTER_TOP,
+            LOG_TRACE,
             LOG_RECORD,
             HIGH_WATER_MARK,
             LOG_LOAD,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import ABSENT, Column, Columns, Object, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.column_kinds import COUNT, COUNT32, INT32, INT64, KEY, TEXT
+from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT32, INT64, KEY, TEXT, TIME
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
 from waltzctl.engine.findings import CATALOGUE, Code, Finding
-from waltzctl.objects.command_kinds import PORT
+from waltzctl.objects.command_kinds import PORT, RATE
 
 if TYPE_CHECKING:
     from waltzctl.engine.cluster.cluster_plan import ClusterPlan
@@ -159,3 +160,38 @@ def _arguments(plan: ClusterPlan | SyncPlan | RecoveryPlan) -> Object:
         partitions=tuple(touched), replicas=(), allow_data_loss=any(step.loses_data for step in plan.steps)
     )
     return ARGUMENTS.keys(arguments, layout=ABSENT)
+
+
+_REPLICA_NOW = Columns(
+    (
+        Column("node", TEXT, "the storage node"),
+        Column("last_transaction_id", or_null(INT64), "its last transaction; null where it does not answer"),
+        Column("behind", or_null(COUNT), "how many transactions it lacks"),
+    )
+)
+_PARTITION_NOW = Columns(
+    (
+        Column("partition", COUNT32, "the partition"),
+        Column("server_id", or_null(INT32), "the server that has it"),
+        Column("generation", INT32, "how often it has changed servers"),
+        Column("session_id", INT64, "its last session"),
+        Column("high_water_mark", or_null(INT64), "its last committed transaction; null where it has no session"),
+        Column("transactions_per_second", or_null(RATE), "since the object before", read=attrgetter("rate")),
+        Column("healthy", BOOLEAN, "whether it has a session"),
+        Column("waits_for", listed(TEXT), "storage nodes that are missing where it has none"),
+        Column("replicas", listed(struct(_REPLICA_NOW)), "its replicas"),
+    )
+)
+
+CLUSTER_TOP = ObjectType(
+    name="cluster-top",
+    meaning="How a cluster does (cluster top); rates since the object before.",
+    columns=(
+        Column("time", TIME, "now", given=True),
+        Column("nodes", COUNT, "storage nodes of the metadata"),
+        Column("nodes_answering", COUNT, "those that answer"),
+        Column("servers", COUNT, "log servers of the metadata"),
+        Column("servers_answering", COUNT, "those that answer"),
+        Column("partitions", listed(struct(_PARTITION_NOW)), "each partition"),
+    ),
+)

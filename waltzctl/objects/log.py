@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from waltzctl.engine.columns.column import Column, Columns, Form, ObjectType, listed, or_null, struct
-from waltzctl.engine.columns.column_kinds import ANYTHING, BASE64, COUNT, COUNT32, HEX, INT32, INT64, REQUEST_ID, SIZE
+from waltzctl.engine.columns.column_kinds import (
+    ANYTHING,
+    BASE64,
+    BOOLEAN,
+    CHECKSUM,
+    COUNT,
+    COUNT32,
+    HEX,
+    INT32,
+    INT64,
+    REQUEST_ID,
+    SIZE,
+    TEXT,
+    one_of,
+)
 from waltzctl.objects.command_kinds import RATE, SECONDS
 
 LOG_RECORD = ObjectType(
@@ -80,5 +94,35 @@ LOG_VALIDATION = ObjectType(
         Column("transactions", COUNT, "how many were appended and read"),
         Column("retries", COUNT, "how often somebody was faster, and the append was built again"),
         Column("seconds", SECONDS, "how long it took"),
+    ),
+)
+
+
+_REPLICA = Columns(
+    (
+        Column("node", TEXT, "the storage node"),
+        Column(
+            "state",
+            one_of("equal", "different", "damaged", "missing", "unknown"),
+            "what it holds under the id, beside what most replicas hold; unknown where it does not answer",
+        ),
+        Column("data_checksum", or_null(CHECKSUM), "CRC-32 of its data"),
+        Column("problem", or_null(TEXT), "why it is unknown"),
+    )
+)
+
+LOG_TRACE = ObjectType(
+    name="log-trace",
+    meaning="Where a transaction is in a cluster (log trace).",
+    columns=(
+        Column("partition", COUNT32, "the partition"),
+        Column("transaction_id", COUNT, "its id"),
+        Column("request_id", or_null(REQUEST_ID), "who appended it; null where no replica has it"),
+        Column("header", or_null(INT32), "the application's own number"),
+        Column("committed", or_null(BOOLEAN), "whether it is committed; null where no server tells"),
+        Column("high_water_mark", or_null(INT64), "the partition's last committed transaction"),
+        Column("server_id", or_null(INT32), "the server that has the partition now"),
+        Column("session_id", INT64, "the partition's session now"),
+        Column("replicas", listed(struct(_REPLICA)), "what each replica holds"),
     ),
 )

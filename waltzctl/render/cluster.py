@@ -72,3 +72,37 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]
     widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
     for row in (heads, *rows):
         yield printable("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def top_lines(shown: Object) -> Iterator[str]:
+    """A look at how a cluster does."""
+    answering = f"{shown['nodes_answering']} of {shown['nodes']} storage nodes, {shown['servers_answering']} of"
+    rate = sum(one["transactions_per_second"] or 0 for one in shown["partitions"])
+    yield f"{shown['time'][11:19]} UTC   {answering} {shown['servers']} log servers answer   {rate:,.0f} transactions a second"
+    yield ""
+    yield from _table(
+        ("P", "SERVER", "GENERATION", "SESSION", "MARK", "TX/S", "BEHIND", "WAITS FOR"),
+        [
+            (
+                str(one["partition"]),
+                _or_dash(one["server_id"]),
+                str(one["generation"]),
+                str(one["session_id"]),
+                _or_dash(one["high_water_mark"]),
+                "-" if one["transactions_per_second"] is None else f"{one['transactions_per_second']:,.0f}",
+                _behind(one),
+                ", ".join(one["waits_for"]) or ("" if one["healthy"] else "its server"),
+            )
+            for one in shown["partitions"]
+        ],
+    )
+
+
+def _behind(partition: Object) -> str:
+    """The replicas that lack something, or do not answer."""
+    said = [
+        f"{one['node']} {'does not answer' if one['last_transaction_id'] is None else _or_dash(one['behind'])}"
+        for one in partition["replicas"]
+        if one["behind"] or one["last_transaction_id"] is None
+    ]
+    return ", ".join(said) or "-"

@@ -17,6 +17,7 @@ from waltzctl.commands.cluster import (
     remove_node,
     show,
     sync,
+    top,
     unassign,
     unprefer,
     verify,
@@ -27,7 +28,7 @@ from waltzctl.manual import Example, Manual, Section
 from waltzctl.metadata_option import ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (
-    create, show, verify, connectivity, add_node, remove_node, assign, unassign, auto_assign, sync, prefer, unprefer,
+    create, show, top, verify, connectivity, add_node, remove_node, assign, unassign, auto_assign, sync, prefer, unprefer,
     delete,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
@@ -57,7 +58,7 @@ MANUAL = Manual(
         Example("waltzctl cluster sync --metadata zk://zk1:2181/waltz --dry-run", "What would the nodes be told?"),
     ),
     statuses=VERIFYING,
-    objects=("cluster-state", "cluster-created", "finding", "verify-summary", "plan", "result"),
+    objects=("cluster-state", "cluster-top", "cluster-created", "finding", "verify-summary", "plan", "result"),
     sections=(
         Section(
             "METADATA",

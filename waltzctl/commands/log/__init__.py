@@ -6,13 +6,13 @@ from types import ModuleType
 
 import typer
 
-from waltzctl.commands.log import append, bench, get, high_water_mark, tail, validate
+from waltzctl.commands.log import append, bench, get, high_water_mark, tail, trace, validate
 from waltzctl.commands.log.target import STATUSES
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
 from waltzctl.manual import Example, Manual, Section
 from waltzctl.metadata_option import ClusterTarget, MetadataOption
 
-ACTIONS: tuple[ModuleType, ...] = (append, tail, get, high_water_mark, validate, bench)
+ACTIONS: tuple[ModuleType, ...] = (append, tail, get, high_water_mark, trace, validate, bench)
 """One file each, in the order in which ``--help`` lists them."""
 
 MANUAL = Manual(
@@ -34,7 +34,7 @@ MANUAL = Manual(
         Example("waltzctl log high-water-mark --metadata /data/waltz.meta", "How far is each partition?"),
     ),
     statuses=STATUSES,
-    objects=("log-record", "append-result", "high-water-mark", "log-validation", "log-load"),
+    objects=("log-record", "append-result", "high-water-mark", "log-trace", "log-validation", "log-load"),
     sections=(
         Section(
             "METADATA",

@@ -1,0 +1,103 @@
+"""cluster top: how the cluster does, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.connection_options import run_async
+from waltzctl.console import Console, on_terminal
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import ClusterTarget
+from waltzctl.options import (
+    Format,
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    parsed,
+    partitions_of,
+)
+from waltzctl.values import parse_duration
+
+if TYPE_CHECKING:
+    from waltzctl.engine.cluster.overview import ClusterOverview
+    from waltzctl.engine.columns.column import Object
+
+MANUAL = Manual(
+    name="top",
+    page="cluster",
+    summary="Show how the cluster does, again and again",
+    description=(
+        (
+            "For each partition its server, generation, session, high-water mark and rate, and how far each replica is behind;"
+            " where it has no session, which storage nodes are missing. A look asks each storage node and log server once, and"
+            " each partition's server for its mark. On a terminal it is a view that is drawn anew; elsewhere objects."
+        ),
+    ),
+    examples=(
+        Example("waltzctl cluster top --metadata /data/waltz.meta", "A live view; Ctrl-C ends it."),
+        Example("waltzctl cluster top --metadata /data/waltz.meta --once --format json", "One look, for a script."),
+    ),
+    statuses=LOOKING,
+    objects=("cluster-top",),
+)
+
+
+def run(
+    ctx: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Time between looks.")] = "2s",
+    partition: PartitionsOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Look and show, for ever or once."""
+    target = ClusterTarget.of(ctx)
+    wanted = partitions_of(partition)
+    seconds = parsed("--interval", interval, parse_duration) or 2.0
+
+    from waltzctl.engine.cluster.overview import look
+    from waltzctl.engine.metadata.cluster_state import read_cluster_state
+
+    location = target.location
+    with Console(output_format, quiet=quiet, verbose=verbose, single=once) as console:
+        reach = target.connecting.reach(console)
+        drawn = console.format is Format.TABLE and on_terminal(console.stream) and not once
+
+        async def work() -> None:
+            before: ClusterOverview | None = None
+            async with location.open() as store:
+                while True:
+                    found = await look(await read_cluster_state(store), reach, before, wanted)
+                    _show(console, found, drawn=drawn)
+                    before = found
+                    if once:
+                        return
+                    await asyncio.sleep(seconds)
+
+        run_async(work())
+    return ExitStatus.CLEAN
+
+
+def _show(console: Console, found: ClusterOverview, *, drawn: bool) -> None:
+    from waltzctl.objects.cluster import CLUSTER_TOP
+    from waltzctl.render.cluster import top_lines
+
+    now = datetime.now(UTC)
+    shown: Object = CLUSTER_TOP.shown(found, time=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z")
+    if console.format is not Format.TABLE:
+        console.emit(shown, flush=True)
+        return
+    if drawn:
+        sys.stdout.write("\x1b[H\x1b[J")  # to the corner, and everything behind it cleared
+    for line in top_lines(shown):
+        console.line(line)
+    console.flush()
