@@ -463,7 +463,7 @@ def _kinds() -> Iterable[FindingKind]:
         Code.LOG_TORN_TAIL, repairable,
         "The last write to a page store's log was interrupted: bytes at the end of the last file make no record, and none begins"
         " behind them. Nobody was told that it had succeeded.",
-        "Whoever opens the store for writing cuts it.", "pages gc",
+        "Whoever opens the store for writing puts it into the quarantine and cuts it.", "pages gc",
     )  # fmt: skip
     yield FindingKind(
         Code.LOG_MISSING, damage,

@@ -38,6 +38,7 @@ from waltzctl.engine.pages.judgement import Judge
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, DirectorySize, Located, PageDirectory
 from waltzctl.engine.pages.reclamation import Reclamation
 from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.torn_tail import take_back_interrupted
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
 from waltzctl.engine.pages.wal_store import LOG_SIZE, WalStore
 from waltzctl.formats.checksums import crc32c
@@ -221,6 +222,7 @@ class PageStorage:
         lock = DirectoryLock.acquire(path, None)
         blobs = BlobStore(path / BLOB_DIRECTORY, options.blob_limit)
         try:
+            take_back_interrupted(path)
             contents = read_wal(path)
             directory = restore(contents, options.recovery)
             present = blob_files(path)

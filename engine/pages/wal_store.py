@@ -15,6 +15,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import PageStoreFailedError
+from waltzctl.engine.pages.torn_tail import cut_torn_tail
 from waltzctl.engine.pages.wal_reader import WalContents
 from waltzctl.formats.pages.blocks import LAST_LOG_NUMBER, cut_record
 from waltzctl.formats.pages.names import CHECKPOINT_LEVEL, LOG_LEVEL, LogName, parse_log_name
@@ -52,7 +53,7 @@ class WalStore:
             with WritableFile.open(last.path) as file:
                 file.sync()  # whoever wrote what was read may have died before this, and what closes it must not stand alone
                 if last.end < last.size:
-                    file.truncate(last.end)
+                    cut_torn_tail(contents.directory.parent, last)
                 if not last.closed:
                     file.write_at(last.end, cut_record(b"", last.end, last.name.number))
                     file.sync()

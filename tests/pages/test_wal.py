@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.pages.stores import crash, data, delete, disk_full_after, no_sync, put, ref
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import (
     DamageError,
     DiskFullError,
@@ -23,6 +25,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
+from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal, wal_findings
 from waltzctl.formats.pages.blocks import FRAGMENT_HEADER
 from waltzctl.formats.pages.write_batch import EditType
@@ -182,6 +185,12 @@ def test_a_torn_tail_at_every_byte_is_cut_and_nothing_else_is_lost(tmp_path: Pat
         put(store, 4, b"4")
         crash(store)
         assert codes(tmp_path / "s") == []
+        (entry,) = list_entries(tmp_path / "s", STORE)
+        assert (entry.command, [(one.path, one.before.size) for one in entry.files if one.before]) == (
+            "open", [("wal/log_1_0", size)],
+        )  # fmt: skip
+        assert whole[ends[1] : size] in [kept.read_bytes() for kept in entry.path.glob("range-*")]
+        shutil.rmtree(tmp_path / "s" / ".waltzctl")
         for name in names(tmp_path / "s")[1:]:
             (tmp_path / "s" / "wal" / name).unlink()
 

@@ -17,7 +17,8 @@ MANUAL = Manual(
         (
             "Opens the store, which no other process may have open, writes a checkpoint of its log, lets go of superseded"
             " versions, moves pages out of files that are mostly empty, checking each, and cuts and removes files, until nothing"
-            " is left to do. A torn end of the log is cut. No page changes, and a crash at any moment loses nothing."
+            " is left to do. A torn end of the log is put into the quarantine and cut. No page changes, and a crash at any moment"
+            " loses nothing."
         ),
         "A page whose checksum is wrong stays where it is and is named.",
     ),
