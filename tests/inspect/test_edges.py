@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segment
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_findings
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
@@ -444,29 +444,6 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
 # --- limits --------------------------------------------------------------------------------------------------------------
 
 
-def test_time_that_is_over_ends_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    limits = Limits(max_duration=5)
-    limits.check()
-    limits.spend(3)
-    now[0] = 104.9
-    limits.check()
-    assert (limits.exceeded, limits.bytes_read, round(limits.elapsed, 3)) == (False, 3, 4.9)
-    now[0] = 105.0
-    assert limits.exceeded
-    for step in (limits.check, lambda: limits.spend(1)):
-        with pytest.raises(CutShort):
-            step()
-    assert limits.bytes_read == 4
-    stopped = Limits()
-    assert not stopped.exceeded
-    stopped.stop()
-    assert stopped.exceeded
-    with pytest.raises(CutShort):
-        stopped.pause(0)
-
-
 # --- what is remembered ----------------------------------------------------------------------------------------------------
 
 
@@ -613,57 +590,6 @@ def test_status_says_what_a_partition_s_findings_are(tmp_path: Path) -> None:
         assert status._health(assigned, found) == health
 
 
-@pytest.mark.parametrize(("held", "looks", "waits"), [(True, 4, 3), (False, 40, 39)])
-def test_so_many_looks_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool, looks: int, waits: int
-) -> None:
-    paused: list[float] = []
-    monkeypatch.setattr(Limits, "pause", lambda self, seconds: paused.append(seconds))
-    watch = live.Watch((tmp_path / "x",), held, Limits())
-    while watch.wait():
-        pass
-    assert (watch.looks, len(paused)) == (looks, waits)
-    assert paused[:3] == [0.01, 0.02, 0.04]
-    assert max(paused) == (0.1 if not held else 0.04)
-
-
-def test_a_file_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a holder it is quiet once it did not change for a while, whatever its time says."""
-    now = [100.0]
-    file = tmp_path / "f"
-    file.write_bytes(b"x")
-    written = file.stat().st_mtime
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "time", lambda: written + 0.1)
-    for held in (False, True):
-        now[0] = 100.0
-        watch = live.Watch((file,), held, Limits())
-        watch.looks = 1
-        assert not watch.quiet()
-        now[0] = 100.4
-        assert not watch.quiet()
-        now[0] = 100.5
-        assert watch.quiet() is (not held)
-        assert not watch.changed()
-        assert watch.quiet() is (not held)
-        file.write_bytes(b"xy" if held else b"xyz")
-        assert watch.changed()
-        assert not watch.changed()
-        assert not watch.quiet()
-    assert live.Watch((file,), True, Limits(exclusive=True)).quiet()
-
-
-def test_the_first_look_is_never_enough_while_a_process_holds_the_directory(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    file.write_bytes(b"x")
-    age(file)
-    watch = live.Watch((file,), True, Limits())
-    assert not watch.quiet()
-    watch.looks = 1
-    assert watch.quiet()
-    assert live.Watch((file,), False, Limits()).quiet()
-
-
 def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"x")
@@ -673,23 +599,3 @@ def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monk
     age(tmp_path)
     assert live.Watch((file,), False, Limits(), tmp_path).quiet_now()
     assert live.Watch((tmp_path / "none",), False, Limits()).quiet_now()
-
-
-@pytest.mark.parametrize(
-    ("names", "later"),
-    [
-        ((), False),
-        ((20,), False),
-        ((10,), False),
-        ((21,), True),
-        ((10, 30), True),
-    ],
-)
-def test_a_later_segment_is_a_data_file_with_a_larger_id(tmp_path: Path, names: tuple[int, ...], later: bool) -> None:
-    (tmp_path / "0").mkdir()
-    idx(tmp_path, 0, 99).write_bytes(b"")
-    (tmp_path / "0" / "x.seg").write_bytes(b"")
-    for name in names:
-        seg(tmp_path, 0, name).write_bytes(b"")
-    assert live.has_later_segment(tmp_path / "0", 20) is later
-    assert not live.has_later_segment(tmp_path / "none", 20)

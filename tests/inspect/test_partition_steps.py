@@ -242,6 +242,7 @@ def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
 
     monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
     assert dumped(one, (20, None)) == (["acknowledged-missing"] if changes < 4 else [])
+    assert left[0] == max(-1, changes - 4), "asked as often as it has to be"
     if changes == 1:
         shutil.rmtree(storage / "0")
         left[0] = 1
@@ -381,3 +382,29 @@ def test_backwards_every_record_comes_once(
         if index and chunk == 1:
             assert ids[0] == (9 if last is None else last)
             assert ids[-1] == (first or 0)
+
+
+def test_a_last_segment_that_went_away_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=34)
+    one = opened(age(storage))
+    original, calls = PartitionRun._by_ends, list[int]()
+
+    def by_ends(self: PartitionRun, job: SegmentJob) -> SegmentReport:
+        calls.append(job.first)
+        report = original(self, job)
+        return replace(report, gone=True, next_id=None, uncertain=True) if len(calls) == 1 else report
+
+    monkeypatch.setattr(PartitionRun, "_by_ends", by_ends)
+    assert dumped(one, (20, None)) == ["acknowledged-missing"]
+    assert calls[:2] == [20, 20]
+
+
+@pytest.mark.parametrize(("cut", "next_id"), [(0, 10), (1, None), (RECORD - 1, None), (RECORD, 9)])
+def test_where_a_dump_saw_the_end(storage: Path, cut: int, next_id: int | None) -> None:
+    """A torn end leaves open what was in it."""
+    os.truncate(seg(storage, 0, 0), at(10) - cut)
+    job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
+    with SegmentReader(job, Limits(), data=False) as reader:
+        list(reader.forwards(None, None))
+        assert reader.next_id == next_id
+        assert reader.stretch.excess is (next_id == 9)
