@@ -1,4 +1,4 @@
-"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage, serve.
+"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage, serve, a cluster.
 
 ``make demo``, or ``python demo/demo.py [--keep] [--directory DIR]`` where waltzctl is installed.  Every command is run as a
 user would run it; what it says and its exit status are shown, and the demonstration ends with status 1 as soon as anything
@@ -15,6 +15,7 @@ import os
 import random
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,36 @@ class Stage:
             raise UnexpectedError(f"`waltzctl {line}` ended with {done.returncode}, not {expected}:\n{text}")
         return done.stdout
 
+    def quietly(self, line: str) -> str:
+        """What a command that is asked again and again says."""
+        command = [sys.executable, "-m", "waltzctl", *shlex.split(line)]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, check=False
+        ).stdout.decode()
+
+    @contextlib.contextmanager
+    def beside(self, line: str, stdin: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A command beside the others, until the end of the block; its output goes to a file."""
+        self.commands += 1
+        print(f"\n  {_colour(BOLD, f'$ waltzctl {line} &')}")
+        out = self.root / " ".join(line.split()[:2])
+        with contextlib.ExitStack() as files:
+            given = subprocess.DEVNULL if stdin is None else files.enter_context((self.root / stdin).open("rb"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "waltzctl", *shlex.split(line)], cwd=self.root, env=self.environment,
+                stdin=given, stdout=files.enter_context(out.open("wb")), stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def acknowledged(self, name: str) -> int:
+        """How many lines a command beside the others has said so far."""
+        return (self.root / name).read_bytes().count(b"\n")
+
     def _show(self, lines: Sequence[str]) -> None:
         """The beginning, and the end, where the conclusion stands."""
         left_out = len(lines) - SHOWN_LINES
@@ -151,13 +182,21 @@ class Stage:
             print(f"    {line}")
 
     @contextlib.contextmanager
-    def serve(self, directory: str) -> Iterator[Node]:
+    def serve(self, directory: str, ports: str = "--port 0") -> Iterator[Node]:
         """Run a node of a directory on free ports of this machine, until the end of the block."""
-        line = f"serve {directory} --port 0 --ready-file {directory}.ready"
+        with self.start(directory, f"serve {directory} {ports}") as (process, told):
+            node = Node(process, f"127.0.0.1:{told['port']}", f"127.0.0.1:{told['admin_port']}")
+            print(f"    data port {node.data}, admin port {node.admin}")
+            yield node
+
+    @contextlib.contextmanager
+    def start(self, name: str, line: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, object]]]:
+        """Run a process that serves, with what it says when it is ready, until the end of the block; it may be killed before."""
+        line = f"{line} --ready-file {name}.ready"
         print(f"\n  {_colour(BOLD, '$ waltzctl ' + line + ' &')}")
         self.commands += 1
-        ready = self.root / f"{directory}.ready"
-        with (self.root / f"{directory}.log").open("ab") as log:
+        ready = self.root / f"{name}.ready"
+        with (self.root / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "waltzctl", *shlex.split(line)],
                 cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -167,12 +206,10 @@ class Stage:
                 if process.poll() is not None:
                     raise UnexpectedError(f"`waltzctl {line}` ended with {process.returncode}; see {log.name}")
                 time.sleep(0.05)
-            node = Node(process, f"127.0.0.1:{told['port']}", f"127.0.0.1:{told['admin_port']}")
-            print(f"    data port {node.data}, admin port {node.admin}")
-            yield node
-            if not node.killed:
+            yield process, told
+            if process.poll() is None:
                 process.terminate()
-                require(process.wait() == CLEAN, f"the node of {directory} ended cleanly")
+                require(process.wait() == CLEAN, f"{name} ended cleanly")
         finally:
             if process.poll() is None:
                 process.kill()
@@ -492,8 +529,85 @@ def nodes(stage: Stage) -> None:
     require(appended > 0, f"the killed node holds {appended:,} transactions of the load, and verifies clean")
 
 
+CLUSTER_RECORDS = 2_000
+"""Transactions that a client appends to the cluster while a node and a server are killed."""
+
+
+def cluster(stage: Stage) -> None:
+    """Metadata, three nodes, two log servers, clients; a node and a server are killed."""
+    title("9. A cluster: three nodes, two servers, clients; a node and a server are killed")
+    stage.environment["WALTZCTL_METADATA"] = str(stage.root / "cluster.meta")
+    stage.run("create-cluster c-1 c-2 c-3 --partitions 2 --metadata cluster.meta --name demo")
+    names = ("c-1", "c-2", "c-3")
+    ports = {name: _free_ports() for name in names}
+    with contextlib.ExitStack() as running:
+        nodes = {name: running.enter_context(stage.serve(name, _at(ports[name]))) for name in names}
+        for number, name in enumerate(names):
+            data, admin = ports[name]
+            stage.run(f"cluster add-node 127.0.0.1:{data} --admin-port {admin} --group {number} --yes", show=False)
+            stage.run(f"cluster auto-assign --group {number} --yes", show=False)
+        one = "log-server --plaintext --storage-plaintext --port 0 --http-port off"
+        first, _ = running.enter_context(stage.start("server-1", one))
+        running.enter_context(stage.start("server-2", one))
+        _settle(stage)
+        stage.run("cluster show")
+        tell("""Two clients append under one lock, each what it must get if nobody was faster; another one appends line after
+             line. In the middle of it a storage node is killed, and then a server.""")
+        lines = b"".join(b"order %d\n" % number for number in range(CLUSTER_RECORDS))
+        (stage.root / "orders").write_bytes(lines)
+        validating = running.enter_context(
+            stage.beside("log validate --plaintext --partition 0 --clients 2 --transactions 150")
+        )
+        appending = running.enter_context(
+            stage.beside("log append --plaintext --partition 1 --progress-ids -q --in-flight 16", "orders")
+        )
+        while stage.acknowledged("log append") < CLUSTER_RECORDS // 10:
+            time.sleep(0.02)
+        nodes["c-3"].kill()
+        while stage.acknowledged("log append") < CLUSTER_RECORDS // 4:
+            time.sleep(0.02)
+        print(f"\n  {_colour(BOLD, f'$ kill -9 {first.pid}')}   (a log server)")
+        first.kill()
+        first.wait()
+        require(appending.wait(120) == CLEAN, "every line was committed, through both deaths")
+        require(validating.wait(120) == CLEAN, "locks held, and nothing was lost or doubled")
+        nodes["c-3"] = running.enter_context(stage.serve("c-3", _at(ports["c-3"])))
+        running.enter_context(stage.start("server-1", one))
+        _settle(stage)
+        stage.run("cluster verify --plaintext")
+        read = stage.run("log tail --plaintext --partition 1 --data utf8 --format ndjson", show=False)
+        found = [json.loads(line)["data"] for line in read.splitlines()]
+        require(
+            found == lines.decode().split("\n")[:-1],
+            f"all {len(found):,} acknowledged transactions are there, in order",
+        )
+        stage.run("cluster top --plaintext --once")
+    stage.run("compare c-1 c-2 c-3", None)
+    stage.run("verify c-1 c-2 c-3")
+    del stage.environment["WALTZCTL_METADATA"]
+
+
+def _settle(stage: Stage) -> None:
+    """Wait until the cluster is as its metadata says."""
+    until = time.monotonic() + 60
+    while "finding" in (said := stage.quietly("cluster verify --plaintext --format ndjson")):
+        if time.monotonic() > until:
+            raise UnexpectedError(f"the cluster does not settle: {said}")
+        time.sleep(0.2)
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _at(ports: tuple[int, int]) -> str:
+    return f"--port {ports[0]} --admin-port {ports[1]} --http-port off --plaintext"
+
+
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes,
+    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes, cluster,
 )  # fmt: skip
 
 
