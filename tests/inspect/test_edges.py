@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory, segment_header
+from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status
+from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status, targets
+from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
@@ -30,6 +32,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.scan.byte_source import FileSource
@@ -599,3 +602,164 @@ def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monk
     age(tmp_path)
     assert live.Watch((file,), False, Limits(), tmp_path).quiet_now()
     assert live.Watch((tmp_path / "none",), False, Limits()).quiet_now()
+
+
+# --- what surrounds, and what is asked for ---------------------------------------------------------------------------------
+
+OTHER = uuid.UUID(int=KEY.int ^ 1)
+THIRD = uuid.UUID(int=KEY.int ^ 2)
+
+
+def with_keys(path: Path, *keys: uuid.UUID) -> Path:
+    """A partition with one segment for each of the keys; the control file says KEY."""
+    storage = build_directory(path, {0: []}, size=SIZE, local_low_water_mark=-1)
+    for number, key in enumerate(keys):
+        write_segment(storage / "0", make_records(10, first=10 * number, size=SIZE), key=key)
+    return storage
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "with_control", "without"),
+    [
+        ((), KEY, None),
+        ((OTHER,), KEY, OTHER),
+        ((OTHER, OTHER), OTHER, OTHER),
+        ((OTHER, THIRD), KEY, OTHER),
+        ((OTHER, THIRD, THIRD), KEY, THIRD),
+        ((OTHER, OTHER, KEY), KEY, OTHER),
+    ],
+)
+def test_which_key_headers_are_compared_with(
+    tmp_path: Path, keys: tuple[uuid.UUID, ...], with_control: uuid.UUID, without: uuid.UUID | None, control: bool
+) -> None:
+    storage = with_keys(tmp_path / "s", *keys)
+    if not control:
+        if without is None:
+            return  # then it is no storage directory
+        (storage / CONTROL).unlink()
+    (scope,) = plan([storage if control else storage / "0"], None)
+    scope.control_path = storage / CONTROL
+    around = look_around(scope, None)
+    assert around.cluster_key == (with_control if control else without)
+    blamed = [one for one in around.findings if one.code is Code.SEGMENT_KEY]
+    assert len(blamed) == (control and with_control != KEY)
+    for one in blamed:
+        assert (one.path, one.length) == (storage / CONTROL, 16)
+
+
+@pytest.mark.parametrize(("most", "key"), [(1, OTHER), (2, OTHER), (3, KEY), (4, KEY)])
+def test_so_many_headers_are_compared_with_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, key: uuid.UUID
+) -> None:
+    monkeypatch.setattr(targets, "_HEADERS_COMPARED", most)
+    (scope,) = plan([with_keys(tmp_path / "s", OTHER, OTHER, KEY)], None)
+    found = look_around(scope, None).cluster_key
+    assert found == (key if most > 1 else KEY)
+
+
+def test_what_is_known_of_a_partition_comes_from_its_struct(tmp_path: Path) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 5, 1: 5}, session=7, local_low_water_mark=2))
+    (scope,) = plan([storage], None)
+    around = look_around(scope, None)
+    assert [around.local_low_water_mark(one) for one in (0, 1, 2, None)] == [2, 2, None, None]
+    assert [around.session_id(one) for one in (0, 1, 2, None)] == [7, 7, None, None]
+    break_struct(storage, 1, 1, 2)
+    around = look_around(plan([age(storage)], None)[0], None)
+    assert [around.session_id(one) for one in (0, 1)] == [7, None]
+    outside = seg(storage, 0, 0).rename(tmp_path / "x.seg")
+    alone = look_around(plan([outside], None)[0], None)
+    assert (alone.control, alone.held, alone.cluster_key, alone.session_id(0)) == (None, False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "asked", "overlaps"),
+    [
+        (None, None, (5, 7), True),
+        (None, 4, (5, 7), False),
+        (None, 5, (5, 7), True),
+        (7, None, (5, 7), True),
+        (8, None, (5, 7), False),
+        (8, None, (5, None), True),
+        (None, 4, (5, None), False),
+        (6, 6, (5, 7), True),
+    ],
+)
+def test_which_ids_of_a_dump_are_wanted(
+    first: int | None, last: int | None, asked: tuple[int, int | None], overlaps: bool
+) -> None:
+    assert dump_records_module._Range(first, last).overlaps(*asked) is overlaps
+
+
+@pytest.mark.parametrize(
+    ("options", "partial"),
+    [
+        ({"sample": 1.0}, False),
+        ({"sample": 0.99}, True),
+        ({"sample": 1e-9}, True),
+        ({"quick": True}, True),
+        ({"max_duration": 0}, False),
+        ({"limit_rate": 1}, False),
+        ({"threads": 1}, False),
+        ({}, False),
+    ],
+)
+def test_options_at_their_bounds(options: dict[str, object], partial: bool) -> None:
+    given = VerifyOptions(**options)  # type: ignore[arg-type]
+    given.check()
+    assert given.partial is partial
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sample": 0.0},
+        {"sample": 1.01},
+        {"sample": float("nan")},
+        {"sample": 0.5, "quick": True},
+        {"max_duration": -0.1},
+        {"max_duration": float("nan")},
+        {"limit_rate": 0},
+        {"threads": 0},
+    ],
+)
+def test_options_beyond_their_bounds(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError):
+        VerifyOptions(**options).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [
+        ({}, 3 * at(10)),
+        ({"quick": True}, 3 * (128 + 80)),
+        ({"sample": 0.5}, 3 * at(10) // 2),
+        ({"sample": 1.0}, 3 * at(10)),
+    ],
+)
+def test_what_is_expected_to_be_read(storage: Path, options: dict[str, object], total: int) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            told.append((what, total))
+
+        def advance(self, amount: int) -> None:
+            pass
+
+    list(verify([storage], VerifyOptions(**options), Listener()))  # type: ignore[arg-type]
+    assert told == [("verify", total)]
+
+
+def test_what_a_manifest_reads_besides_is_expected_too(storage: Path, tmp_path: Path) -> None:
+    told: list[int] = []
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            told.append(total)
+
+        def advance(self, amount: int) -> None:
+            pass
+
+    list(verify([storage], VerifyOptions(manifest=ManifestRequest(tmp_path / "m")), Listener()))
+    assert told == [3 * at(10) + 3 * (128 + 80) + (storage / CONTROL).stat().st_size]
