@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -20,6 +21,7 @@ from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status, targets
 from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
@@ -406,6 +408,8 @@ def test_findings_of_a_segment_are_in_the_order_of_its_files() -> None:
         )
     ]
     assert in_order(told) == (told[4], told[3], told[2], told[1], told[0])
+    first = replace(told[0], offset=0)
+    assert in_order([told[1], first]) == (first, told[1]), "without an offset it is of the whole file, as at 0"
 
 
 def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
@@ -444,7 +448,17 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
         mine.adopt(plain)
 
 
-# --- limits --------------------------------------------------------------------------------------------------------------
+def test_what_was_hashed_on_the_way_is_not_read_again(storage: Path) -> None:
+    path = seg(storage, 0, 0)
+    for read, left in ((at(10), 0), (at(4), at(10) - at(4)), (0, at(10))):
+        limits = Limits()
+        with FileSource(path) as file:
+            source = HashingSource(file, at(10))
+            source.read_into(0, memoryview(bytearray(read)))
+            found = source.digest(limits)
+        assert found is not None
+        assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert limits.bytes_read == left
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------------

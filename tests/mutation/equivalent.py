@@ -674,6 +674,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),
     "engine/durable/restore.py": ("CHUNK",),
+    "engine/repair/salvage.py": ("UNLIMITED",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
     "engine/repair/salvage_runs.py": ("WINDOW",),
