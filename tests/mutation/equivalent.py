@@ -339,7 +339,33 @@ _DIFFER = (
 )
 _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
+_LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
+_BEHIND_TAIL = "content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH"
 _REPAIR = (
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            "LossPlanner._held_from",
+            _LOW_HIGH,
+            _LOW_HIGH.replace("stop - 1", other),
+            "what reaches as far as what no replica proves, or further, is not proven either",
+        )
+        for other in ("stop + 1", "stop - 0")
+    ),
+    Equivalent(
+        "engine/repair/replicas.py",
+        "_offset",
+        "if isinstance(found, RecordView):",
+        "if False:",
+        "a scan finds the record in the same place, at a cost",
+    ),
+    Equivalent(
+        "engine/repair/survey.py",
+        "_look_behind",
+        _BEHIND_TAIL,
+        _BEHIND_TAIL.replace("tail.offset + 1", "tail.offset + 0"),
+        "no whole record stands where the tail begins",
+    ),
     Equivalent(
         "engine/repair/salvage.py",
         "_Probes._probe",
