@@ -188,7 +188,7 @@ def test_restore_totals_and_a_smaller_limit() -> None:
     assert (stat.total, stat.valid, stat.space.largest_free) == (200, 50, 150)
     assert stats.take(60, made) == Span(4, 0, 60)  # over the limit: a file of its own
     assert stats.take(50, made).file_id == 3
-    stats.reserve_id(9)
+    stats.add(9)
     assert stats.take(70, made).file_id == 10
 
 
