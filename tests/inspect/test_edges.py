@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from waltzctl.engine.inspect import control_checks, dump, dump_index, live, stat
 from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import HashingSource
+from waltzctl.engine.inspect.directory_manifest import decode_manifest
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
@@ -31,6 +33,8 @@ from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.signing import SigningKey
+from waltzctl.engine.inspect.split_segments import SplitSegment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
@@ -777,3 +781,51 @@ def test_what_a_manifest_reads_besides_is_expected_too(storage: Path, tmp_path: 
 
     list(verify([storage], VerifyOptions(manifest=ManifestRequest(tmp_path / "m")), Listener()))
     assert told == [3 * at(10) + 3 * (128 + 80) + (storage / CONTROL).stat().st_size]
+
+
+def test_a_dump_of_an_index_that_is_not_there_says_why(storage: Path) -> None:
+    idx(storage, 0, 10).unlink()
+    os.truncate(idx(storage, 0, 20), 127)
+    told = entries(age(storage))
+    assert told == [*range(10), "index-missing", "index-header"]
+    with SegmentReader(job(storage, 0), Limits(), data=False) as reader:
+        assert reader.index_problem() == ()
+
+
+def test_the_entries_that_are_compared_count_as_read(storage: Path) -> None:
+    """A quick look reads the whole index, unless only the ends are asked for."""
+    whole, ends = Limits(), Limits()
+    check_segment(job(storage), VerifyOptions(quick=True), whole)
+    check_segment(job(storage), VerifyOptions(quick=True, ends_only=True), ends)
+    assert whole.bytes_read == ends.bytes_read + 10 * 8
+
+
+def test_only_the_private_key_signs(storage: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    run(storage, manifest=ManifestRequest(tmp_path / "m"))
+    manifest = decode_manifest((tmp_path / "m").read_bytes())
+    private = Ed25519PrivateKey.generate()
+    with pytest.raises(InvalidRequestError, match="a public key, and a manifest is signed with the private one"):
+        SigningKey(tmp_path / "k", private.public_key()).sign(manifest)
+    signed = SigningKey(tmp_path / "k", private.public_key(), private).sign(manifest)
+    assert SigningKey(tmp_path / "k", private.public_key()).objection(signed) is None
+    other = SigningKey(tmp_path / "k", Ed25519PrivateKey.generate().public_key())
+    for key, one, why in (
+        (other, signed, "signed with another key"),
+        (other, manifest, "it is not signed"),
+        (SigningKey(tmp_path / "k", private.public_key()), replace(signed, tool="other"), "not that of its contents"),
+    ):
+        assert why in (key.objection(one) or "")
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Path, over: bool) -> None:
+    limits = Limits()
+    one = job(storage)
+    with ThreadPoolExecutor(1) as pool:
+        if over:
+            limits.stop()
+        split = SplitSegment(one, WHOLE, limits, pool)
+        report = split.result()
+    assert (report.finished, report.uncertain, report.findings) == (not over, over, ())

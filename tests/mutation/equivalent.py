@@ -352,6 +352,12 @@ _REPAIR = (
         )
         for other in ("stop + 1", "stop - 0")
     ),
+    *(
+        Equivalent(
+            "engine/repair/salvage.py", "", "UNLIMITED = 2**63", f"UNLIMITED = {other}", "more than any source has"
+        )
+        for other in ("2**62", "2**64", "3**63")
+    ),
     Equivalent(
         "engine/repair/replicas.py",
         "_offset",
@@ -674,7 +680,6 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),
     "engine/durable/restore.py": ("CHUNK",),
-    "engine/repair/salvage.py": ("UNLIMITED",),
     "engine/repair/salvage_output.py": ("BLOCK",),
     "engine/repair/salvage_attribution.py": ("LINK_WINDOW",),
     "engine/repair/salvage_runs.py": ("WINDOW",),
