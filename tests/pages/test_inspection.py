@@ -294,3 +294,20 @@ def test_a_page_that_stands_twice_in_a_checkpoint(tmp_path: Path) -> None:
         assert [data(again, number) for number in (1, 2)] == [b"one", b"two"]
         assert again.directory.size.rows == 2
         assert again.status().blobs[0].valid == 6
+
+
+def test_room_that_is_not_collected_yet_is_not_leaked(tmp_path: Path) -> None:
+    """Of pages that were deleted or superseded since the last checkpoint; what no page ever had is leaked."""
+    store = PageStorage.create(tmp_path / "s")
+    for number in range(5):
+        put(store, number, b"x" * 100)
+    collect_garbage(store, checkpoint=True)
+    delete(store, 3, 4)
+    assert codes(tmp_path / "s") == []
+    put(store, 5, b"y" * 100)
+    delete(store, 5)
+    crash(store)
+    assert codes(tmp_path / "s") == []
+    grow(tmp_path / "s" / "blob" / "blobfile_1")
+    (finding,) = verify_store(tmp_path / "s").findings
+    assert (str(finding.code), finding.offset, finding.length) == ("space-leaked", 600, 4)
