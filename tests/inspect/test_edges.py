@@ -19,7 +19,7 @@ from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status, targets
+from waltzctl.engine.inspect import control_checks, dump, dump_chunks, dump_index, live, status, targets
 from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import HashingSource
@@ -584,6 +584,7 @@ def test_a_manifest_needs_a_directory_that_can_be_written_to(
 def test_status_counts_what_is_there_and_nothing_more(tmp_path: Path) -> None:
     storage = age(build_directory(tmp_path / "s", {0: 3, 1: 0}, per_segment=2, size=SIZE, num_partitions=3))
     idx(storage, 0, 7).write_bytes(segment_header(0, 7).encode())
+    age(storage)
     os.utime(seg(storage, 0, 0), ns=(5_000_000, 2_000_000_000))
     os.utime(seg(storage, 0, 2), ns=(5_000_000, 1_000_000_000))
     one, empty, other = storage_status(storage).partitions
@@ -829,3 +830,22 @@ def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Pat
         split = SplitSegment(one, WHOLE, limits, pool)
         report = split.result()
     assert (report.finished, report.uncertain, report.findings) == (not over, over, ())
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
+@pytest.mark.parametrize("place", [0, 1, 4, 8, 9])
+def test_damage_where_two_pieces_meet_is_told_once_in_both_directions(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, place: int
+) -> None:
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    for first in (0, 20):
+        flip(seg(storage, 0, first), at(place) + 45)
+    age(storage)
+
+    def told(reverse: bool) -> list[int | str]:
+        items = dump_records(storage, reverse=reverse)
+        return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
+
+    forwards = told(False)
+    assert len(forwards) == 30
+    assert told(True) == forwards[::-1]
