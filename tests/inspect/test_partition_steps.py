@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -451,3 +452,32 @@ def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, siz
         os.truncate(seg(storage, 0, first), size)
     (scope,) = plan([age(storage)], None)
     assert look_around(scope, None).cluster_key == KEY
+
+
+def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
+    (storage / "2").mkdir()
+    write_segment(storage / "2", make_records(3, partition=2), partition=2)
+    (scope,) = plan([storage], None)
+    found = partition_runs.runs(scope, look_around(scope, None), Limits(), None)
+    assert [(one.context.number, len(one.jobs)) for one in found] == [(0, 1), (1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize(("asked", "numbers"), [(None, [0, 1, 2]), ([1], [1]), ([0, 2], [0, 2])])
+def test_partitions_that_should_be_there_are_gone_through(
+    tmp_path: Path, asked: list[int] | None, numbers: list[int]
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3, 2: 3})
+    for number in (1, 2):
+        shutil.rmtree(storage / str(number))
+    (scope,) = plan([storage], asked)
+    found = list(partition_runs.runs(scope, look_around(scope, asked), Limits(), asked))
+    assert [one.context.number for one in found] == numbers
+    assert [one.present for one in found] == [number == 0 for number in numbers]
+
+
+def test_a_segment_that_went_away_before_its_parts_were_read(storage: Path) -> None:
+    job = SegmentJob(storage / "0", 20, 0, bytes=at(10))
+    seg(storage, 0, 20).unlink()
+    with ThreadPoolExecutor(1) as pool:
+        assert split_segments.SplitSegment(job, VerifyOptions(), Limits(), pool).result().gone

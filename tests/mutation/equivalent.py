@@ -599,6 +599,20 @@ _INSPECT = (
         "what is read beyond the end that was asked for is hashed in its turn, or cut away",
     ),
     Equivalent(
+        "engine/inspect/live.py",
+        "Watch.quiet_now",
+        "age = time.time() - max(times, default=0) / 1e9",
+        "age = time.time() - max(times, default=1) / 1e9",
+        "a billionth of a second of half a century",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if self._done < offset <= min(self._done + _NEAR, self._length):",
+        "if self._done <= offset <= min(self._done + _NEAR, self._length):",
+        "up to where it is hashed already there is nothing to read",
+    ),
+    Equivalent(
         "engine/inspect/segment_checks.py",
         "SegmentCheck.finish_parts",
         "break",
