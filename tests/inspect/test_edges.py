@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +19,11 @@ from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status, targets
+from waltzctl.engine.inspect import control_checks, dump, dump_chunks, dump_index, live, status, targets
 from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.digests import HashingSource
+from waltzctl.engine.inspect.directory_manifest import decode_manifest
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
@@ -29,6 +33,8 @@ from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.signing import SigningKey
+from waltzctl.engine.inspect.split_segments import SplitSegment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
@@ -406,6 +412,8 @@ def test_findings_of_a_segment_are_in_the_order_of_its_files() -> None:
         )
     ]
     assert in_order(told) == (told[4], told[3], told[2], told[1], told[0])
+    first = replace(told[0], offset=0)
+    assert in_order([told[1], first]) == (first, told[1]), "without an offset it is of the whole file, as at 0"
 
 
 def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
@@ -444,7 +452,17 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
         mine.adopt(plain)
 
 
-# --- limits --------------------------------------------------------------------------------------------------------------
+def test_what_was_hashed_on_the_way_is_not_read_again(storage: Path) -> None:
+    path = seg(storage, 0, 0)
+    for read, left in ((at(10), 0), (at(4), at(10) - at(4)), (0, at(10))):
+        limits = Limits()
+        with FileSource(path) as file:
+            source = HashingSource(file, at(10))
+            source.read_into(0, memoryview(bytearray(read)))
+            found = source.digest(limits)
+        assert found is not None
+        assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert limits.bytes_read == left
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------------
@@ -566,6 +584,7 @@ def test_a_manifest_needs_a_directory_that_can_be_written_to(
 def test_status_counts_what_is_there_and_nothing_more(tmp_path: Path) -> None:
     storage = age(build_directory(tmp_path / "s", {0: 3, 1: 0}, per_segment=2, size=SIZE, num_partitions=3))
     idx(storage, 0, 7).write_bytes(segment_header(0, 7).encode())
+    age(storage)
     os.utime(seg(storage, 0, 0), ns=(5_000_000, 2_000_000_000))
     os.utime(seg(storage, 0, 2), ns=(5_000_000, 1_000_000_000))
     one, empty, other = storage_status(storage).partitions
@@ -763,3 +782,70 @@ def test_what_a_manifest_reads_besides_is_expected_too(storage: Path, tmp_path: 
 
     list(verify([storage], VerifyOptions(manifest=ManifestRequest(tmp_path / "m")), Listener()))
     assert told == [3 * at(10) + 3 * (128 + 80) + (storage / CONTROL).stat().st_size]
+
+
+def test_a_dump_of_an_index_that_is_not_there_says_why(storage: Path) -> None:
+    idx(storage, 0, 10).unlink()
+    os.truncate(idx(storage, 0, 20), 127)
+    told = entries(age(storage))
+    assert told == [*range(10), "index-missing", "index-header"]
+    with SegmentReader(job(storage, 0), Limits(), data=False) as reader:
+        assert reader.index_problem() == ()
+
+
+def test_the_entries_that_are_compared_count_as_read(storage: Path) -> None:
+    """A quick look reads the whole index, unless only the ends are asked for."""
+    whole, ends = Limits(), Limits()
+    check_segment(job(storage), VerifyOptions(quick=True), whole)
+    check_segment(job(storage), VerifyOptions(quick=True, ends_only=True), ends)
+    assert whole.bytes_read == ends.bytes_read + 10 * 8
+
+
+def test_only_the_private_key_signs(storage: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    run(storage, manifest=ManifestRequest(tmp_path / "m"))
+    manifest = decode_manifest((tmp_path / "m").read_bytes())
+    private = Ed25519PrivateKey.generate()
+    with pytest.raises(InvalidRequestError, match="a public key, and a manifest is signed with the private one"):
+        SigningKey(tmp_path / "k", private.public_key()).sign(manifest)
+    signed = SigningKey(tmp_path / "k", private.public_key(), private).sign(manifest)
+    assert SigningKey(tmp_path / "k", private.public_key()).objection(signed) is None
+    other = SigningKey(tmp_path / "k", Ed25519PrivateKey.generate().public_key())
+    for key, one, why in (
+        (other, signed, "signed with another key"),
+        (other, manifest, "it is not signed"),
+        (SigningKey(tmp_path / "k", private.public_key()), replace(signed, tool="other"), "not that of its contents"),
+    ):
+        assert why in (key.objection(one) or "")
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Path, over: bool) -> None:
+    limits = Limits()
+    one = job(storage)
+    with ThreadPoolExecutor(1) as pool:
+        if over:
+            limits.stop()
+        split = SplitSegment(one, WHOLE, limits, pool)
+        report = split.result()
+    assert (report.finished, report.uncertain, report.findings) == (not over, over, ())
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
+@pytest.mark.parametrize("place", [0, 1, 4, 8, 9])
+def test_damage_where_two_pieces_meet_is_told_once_in_both_directions(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, place: int
+) -> None:
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    for first in (0, 20):
+        flip(seg(storage, 0, first), at(place) + 45)
+    age(storage)
+
+    def told(reverse: bool) -> list[int | str]:
+        items = dump_records(storage, reverse=reverse)
+        return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
+
+    forwards = told(False)
+    assert len(forwards) == 30
+    assert told(True) == forwards[::-1]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, idx, run, seg
+from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
@@ -227,6 +228,18 @@ def test_what_is_missing_behind_is_told_where_it_is_wanted(tmp_path: Path, span:
     assert dumped(opened(age(storage)), span) == told
 
 
+def test_what_only_an_index_lists(storage: Path) -> None:
+    """One without entries lists nothing, and one with its data is not alone."""
+    empty_index(storage, 30)
+    assert opened(storage).listed_alone() == []
+    with idx(storage, 0, 30).open("ab") as file:
+        file.write(bytes(24))
+    one = opened(storage)
+    assert one.listed_alone() == [(30, 33)]
+    assert one.told_by([])[0] == (0, 20)
+    assert opened(seg(storage, 0, 0)).told_by([]) == []
+
+
 @pytest.mark.parametrize("changes", [0, 1, 2, 3, 4, 5])
 def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
@@ -408,3 +421,33 @@ def test_where_a_dump_saw_the_end(storage: Path, cut: int, next_id: int | None) 
         list(reader.forwards(None, None))
         assert reader.next_id == next_id
         assert reader.stretch.excess is (next_id == 9)
+
+
+def test_a_directory_that_is_gone_is_told_once(storage: Path) -> None:
+    shutil.rmtree(storage / "0")
+    one = opened(storage)
+    assert codes(one.begin()) == codes(run(storage)[0])
+    assert list(one.finish(lambda job: check_segment(job, VerifyOptions(), Limits()))) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "exclusive", "told"), [(False, False, True), (False, True, True), (True, False, False), (True, True, True)]
+)
+def test_a_repair_that_is_running_now_was_not_interrupted(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, exclusive: bool, told: bool
+) -> None:
+    found = make_finding(Code.REPAIR_INTERRUPTED, storage, "x")
+    monkeypatch.setattr(partition_runs, "_interrupted", lambda place: iter([found]))
+    (scope,) = plan([storage], None)
+    around = replace(look_around(scope, None), held=held)
+    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == [found] * told
+    scope.whole = False
+    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == []
+
+
+@pytest.mark.parametrize("size", [0, 127])
+def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, size: int) -> None:
+    for first in (0, 10, 20):
+        os.truncate(seg(storage, 0, first), size)
+    (scope,) = plan([age(storage)], None)
+    assert look_around(scope, None).cluster_key == KEY

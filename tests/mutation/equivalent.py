@@ -352,6 +352,12 @@ _REPAIR = (
         )
         for other in ("stop + 1", "stop - 0")
     ),
+    *(
+        Equivalent(
+            "engine/repair/salvage.py", "", "UNLIMITED = 2**63", f"UNLIMITED = {other}", "more than any source has"
+        )
+        for other in ("2**62", "2**64", "3**63")
+    ),
     Equivalent(
         "engine/repair/replicas.py",
         "_offset",

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory
+from tests.builders import CREATED, KEY, build_directory
 from waltzctl.engine.durable.edits import Replace
-from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
-from waltzctl.engine.repair.salvage_control import assigned_by, salvaged_infos
+from waltzctl.engine.repair.salvage_control import FoundControl, assigned_by, choose_control, salvaged_infos
+from waltzctl.engine.repair.salvage_sources import list_sources
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.survey import Loss, _joins
+from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
-from waltzctl.formats.control import CONTROL_FILE_NAME, FLAG_ASSIGNED, FLAG_AVAILABLE, Layout
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    ControlFile,
+    Layout,
+    initial_control,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +89,128 @@ def test_what_is_salvaged_of_a_control_file_is_assigned_and_switched_on(
     if after.has_flags:
         assert current.flags == FLAG_ASSIGNED | FLAG_AVAILABLE
     assert assigned_by(control) == {0, 1}
+
+
+# --- control files that were found --------------------------------------------------------------------------------------
+
+
+def control(
+    partitions: int = 2, *, sequence: int = 5, mark: int = 9, created: int = CREATED, second: int | None = None
+) -> ControlFile:
+    """A control file whose partitions have all this sequence and mark; partition 1 another sequence where `second` is given."""
+    made = initial_control(Layout.RELEASED, KEY, partitions, created)
+    infos = []
+    for number, info in enumerate(made.partitions):
+        at = sequence if second is None or number != 1 else second
+        pair = [
+            replace(one, session_id=3, low_water_mark=mark, local_low_water_mark=mark, sequence=at - n).sealed()
+            for n, one in enumerate(info.structs)
+        ]
+        infos.append(replace(info, structs=(pair[0], pair[1])))
+    return replace(made, partitions=tuple(infos))
+
+
+def found(*controls: ControlFile) -> list[FoundControl]:
+    return [FoundControl(Path(f"/{number}"), 0, one) for number, one in enumerate(controls)]
+
+
+@pytest.mark.parametrize(
+    ("controls", "reasons"),
+    [
+        ([control()], ["+the only one"]),
+        ([control(), control()], ["+all say the same", "says the same"]),
+        (
+            [control(), control(sequence=6)],
+            ["not newer than the one that is used", "+sequence numbers, sessions and marks are the newest"],
+        ),
+        (
+            [control(sequence=6, second=4), control(second=5)],
+            ["states of one file contradict each other: each has a partition that is newer than in another"] * 2,
+        ),
+    ],
+)
+def test_which_control_file_is_used(controls: list[ControlFile], reasons: list[str]) -> None:
+    chosen = choose_control(found(*controls))
+    assert [("+" if one.used else "") + one.reason for one in chosen.found] == reasons
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reasons"),
+    [
+        (2, ["+the only one", "it is for 3 partitions, 2 were asked for"]),
+        (3, ["+the only one", "it is for 2 partitions, 3 were asked for"]),
+        (4, ["it is for 2 partitions, 4 were asked for", "it is for 3 partitions, 4 were asked for"]),
+    ],
+)
+def test_the_number_of_partitions_that_was_given_decides(wanted: int, reasons: list[str]) -> None:
+    chosen = choose_control(found(control(2), control(3)), num_partitions=wanted)
+    assert sorted(("+" if one.used else "") + one.reason for one in chosen.found) == sorted(reasons)
+
+
+def test_control_files_of_several_nodes_are_not_chosen_from() -> None:
+    for both in ((control(2), control(3)), (control(created=CREATED), control(created=CREATED + 1))):
+        chosen = choose_control(found(*both))
+        assert not any(one.used for one in chosen.found)
+        assert all("those of several nodes were found" in one.reason for one in chosen.found)
+
+
+def test_a_control_file_that_was_named_is_used() -> None:
+    every = found(control(2), control(3))
+    chosen = choose_control(every, at="/1:0")
+    assert [(one.used, one.reason) for one in chosen.found] == [
+        (False, "another one was named"),
+        (True, "it was named"),
+    ]
+    assert choose_control(every, at="/1:0", num_partitions=3).found[1].used
+    for at, number in (("/1:0", 2), ("/2:0", None)):
+        with pytest.raises(InvalidRequestError):
+            choose_control(every, at=at, num_partitions=number)
+    with pytest.raises(InvalidRequestError):
+        choose_control([], at="/1:0")
+
+
+# --- what is salvaged from ----------------------------------------------------------------------------------------------
+
+
+def test_sources_are_what_can_be_read_at_any_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "d"
+    (folder / "b").mkdir(parents=True)
+    for name in ("x", "b/y", "a"):
+        (folder / name).write_bytes(b"x")
+    (folder / "link").symlink_to(folder / "x")
+    os.mkfifo(folder / "pipe")
+    target = tmp_path / "to"
+    assert list_sources([folder], target) == [folder / "a", folder / "x", folder / "b" / "y"]
+    assert list_sources([folder / "x", folder], target) == [folder / "x", folder / "a", folder / "b" / "y"]
+    with pytest.raises(InvalidRequestError, match="a pipe or terminal"):
+        list_sources([folder / "pipe"], target)
+    with pytest.raises(NotWaltzError, match="no such file"):
+        list_sources([folder / "none"], target)
+    for inside in (folder, folder / "b", folder / "new"):
+        with pytest.raises(InvalidRequestError, match="lies inside the source"):
+            list_sources([folder], inside)
+    real = os.stat
+
+    def block(path: Path, **more: bool) -> object:
+        return os.stat_result((stat.S_IFBLK, *real(path)[1:])) if path == folder / "x" else real(path, **more)
+
+    monkeypatch.setattr(salvage_sources.os, "stat", block)  # type: ignore[attr-defined]
+    assert list_sources([folder / "x"], target) == [folder / "x"]
+
+
+# --- the end of a partition that is cut --------------------------------------------------------------------------------------
+
+
+def test_a_truncation_step_by_step(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=-1)
+    told = [
+        (one.action, one.from_transaction_id, one.to_transaction_id, one.offset, one.length, one.loses_data)
+        for one in plan_truncate(storage, partition=0, after=18).plan.steps
+    ]
+    assert sorted(told, key=str) == [
+        ("cut-index", None, None, 200, 8, False),
+        ("cut-segment", 19, 29, 668, 60, True),
+        ("remove-index", 20, 20, 0, 208, False),
+        ("remove-segment", 20, 20, 0, 728, True),
+    ]
+    assert plan_truncate(storage, partition=0, after=29).plan.steps == ()
