@@ -479,7 +479,8 @@ def _kinds() -> Iterable[FindingKind]:
     )  # fmt: skip
     yield FindingKind(
         Code.SPACE_LEAKED, repairable,
-        "In a page store, a blob file reaches beyond the last page in it, as a crash leaves it between data and log.",
+        "In a page store, a blob file reaches beyond the last page that the log knows of, as a crash leaves it between data and"
+        " log. Room of pages that were deleted and not yet collected is none.",
         "pages gc cuts the file.", "pages gc",
     )  # fmt: skip
 

@@ -105,11 +105,6 @@ class BlobStats:
             self._highest = max(self._highest, file_id)
             return stat
 
-    def reserve_id(self, file_id: int) -> None:
-        """Never give this id, or a lower one, to a new file."""
-        with self._lock:
-            self._highest = max(self._highest, file_id)
-
     def take(self, size: int, create: Callable[[int], None]) -> Span:
         """Room for `size` bytes.  `create` makes the file of a new id, durably; what it raises is passed on."""
         if (span := self._take_existing(size)) is not None:

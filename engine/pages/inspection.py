@@ -6,6 +6,7 @@ removing may look like damage for a moment, so that only what a second look show
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.restore import blob_files, overlap_finding, page_finding, restore
-from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, read_wal, wal_findings
+from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of, read_wal, wal_findings
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.blocks import LogRecord
 from waltzctl.formats.pages.names import (
@@ -30,7 +31,7 @@ from waltzctl.formats.pages.names import (
     parse_blob_name,
     parse_log_name,
 )
-from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, Version, decode_batch
+from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, Version, decode_batch, plain_entries
 
 _LOOKS = 5
 """How often a log is listed anew whose files go while they are read."""
@@ -244,14 +245,32 @@ def _space_findings(view: StoreView) -> Iterator[Finding]:
         if offset < ends.get(file_id, 0):
             yield overlap_finding(view.path, file_id, offset, size)
         ends[file_id] = max(ends.get(file_id, 0), offset + size)
-    for file_id, size in _sizes(view.path).items():
-        end = ends.get(file_id, 0)
+    beyond = {file_id: size for file_id, size in _sizes(view.path).items() if size > ends.get(file_id, 0)}
+    logged = _logged_ends(view.contents) if beyond else {}
+    for file_id, size in beyond.items():
+        end = max(ends.get(file_id, 0), logged.get(file_id, 0))
         if size > end:
             said = f"{size - end} bytes behind the last page" if end else f"{size} bytes, and no page lies in it"
             path = view.path / BLOB_DIRECTORY / blob_name(file_id)
             yield make_finding(
                 Code.SPACE_LEAKED, path, said, storage_directory=view.path, offset=end, length=size - end
             )
+
+
+def _logged_ends(contents: WalContents) -> dict[int, int]:
+    """For each blob file where the last page ends that the log knows of, also of one that is gone and not yet collected."""
+    ends: dict[int, int] = {}
+    for _, payload in payloads_of(contents, RecoveryMode.SKIP_DAMAGED):
+        if (table := plain_entries(payload)) is not None:
+            reach = table["entry.offset"] + table["entry.size"]
+            for file_id in set(table["entry.file_id"].tolist()):
+                ends[file_id] = max(ends.get(file_id, 0), int(reach[table["entry.file_id"] == file_id].max()))
+            continue
+        with contextlib.suppress(BatchError):
+            for edit in decode_batch(payload):
+                if (entry := edit.entry) is not None:
+                    ends[entry.file_id] = max(ends.get(entry.file_id, 0), entry.offset + entry.size)
+    return ends
 
 
 def _strangers(view: StoreView) -> Iterator[Finding]:

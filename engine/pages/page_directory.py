@@ -505,13 +505,6 @@ class PageDirectory:
         assert entry is not None
         return self._page_id(self._rows.page[row]), self._version(row), entry
 
-    def in_chain(self, row: int) -> bool:
-        """Whether an entry is a version of its page still, and not only held by references."""
-        one = self._pages.head[self._rows.page[row]]
-        while one != NONE and one != row:
-            one = self._rows.older[one]
-        return one == row
-
     def spans(self) -> np.ndarray[Any, Any]:
         """File, offset and size of every entry's data, ordered by file and offset."""
         columns = (self._rows.file, self._rows.offset, self._rows.size)

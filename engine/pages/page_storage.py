@@ -53,9 +53,9 @@ BLOB_LIMIT = 256 << 20
 class PageOptions:
     """How a store is kept.
 
-    `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make a
-    checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied; `recovery`: what is taken of a log that
-    is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
+    `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make
+    a checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied (at 1 for ever: a full file as well);
+    `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
     """
 
     blob_limit: int = BLOB_LIMIT
@@ -67,7 +67,7 @@ class PageOptions:
     def __post_init__(self) -> None:
         """Raises InvalidOptionsError."""
         for name, lowest, highest in (
-            ("blob_limit", 1, LARGEST_PAGE), ("log_size", 1, None), ("max_log_files", 1, None), ("full_gc_rate", 0, 1),
+            ("blob_limit", 1, LARGEST_PAGE), ("log_size", 1, None), ("max_log_files", 1, None), ("full_gc_rate", 0, 0.9),
         ):  # fmt: skip
             value = getattr(self, name)
             if value < lowest or (highest is not None and value > highest):

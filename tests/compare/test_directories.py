@@ -10,6 +10,7 @@ import pytest
 
 from tests.builders import KEY, build_directory
 from tests.compare.clusters import marks
+from tests.inspect.test_codes import break_struct
 from waltzctl.engine.compare.directories import Directories, belongs, open_directories
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError, WaltzError
@@ -53,6 +54,11 @@ def test_control_files_that_are_gone_say_nothing_until_all_are(pair: list[Path])
     assert [(one.code.value, Path(one.path).parent) for one in found.findings([0, 1])] == [
         ("control-file-missing", pair[0])
     ]
+    for number in (1, 0):
+        break_struct(pair[1], number, 1, 2)
+    told = [one.partition for one in opened(*pair).findings([1, 0]) if one.partition is not None]
+    assert told == sorted(told)
+    assert set(told) == {0, 1}
     os.truncate(pair[1] / "waltz-storage.ctl", 7)
     with pytest.raises(NotWaltzError, match=f"{pair[0]} and the others: no usable control file"):
         opened(*pair)

@@ -323,6 +323,17 @@ def test_the_table_has_a_row_for_each_replica_where_not_all_are_equal() -> None:
     assert {row["segment"] for row in found[:3]} == {0}
 
 
+def test_what_is_acknowledged_and_nowhere_has_rows_too() -> None:
+    runs, ballots = [Run(0, 1, (ABSENT, ABSENT)), Run(1, 2, (0, 0))], [Ballot(low_water_mark=1)] * 2
+    decision = decide(runs, ballots, 2)
+    replicas = replicas_of(runs, decision, ballots, [PurePath("/0"), PurePath("/1")])
+    found = rows(PartitionComparison(3, decision, None, replicas, tuple(runs), (), True))
+    assert [tuple(row.values())[:7] for row in found] == [
+        (3, 0, 0, "/0", "missing", None, None),
+        (3, 0, 0, "/1", "missing", None, None),
+    ]
+
+
 def test_the_table_is_written_in_parts_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     runs, ballots = runs_of("aba", "aca", "ada"), [Ballot()] * 3

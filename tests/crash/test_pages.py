@@ -13,6 +13,7 @@ from tests.crash.harness import DEATHS
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, as_batch, expected, random_batch, shown_by
+from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import NotWaltzError, PageConflictError, WaltzError
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -169,6 +170,19 @@ def opening(work: Work) -> None:
     work.store.close()
 
 
+def half_made(work: Work) -> None:
+    """A process dies between a blob file and its name; the next one writes into it."""
+    work.create()
+    work.write(("put", 1, b"full" * 1000, 1, ()))
+    work.die()
+    WritableFile.create(work.path / "blob" / "blobfile_2").close()
+    work.reopen()
+    work.write(("put", 2, b"two" * 1000, 2, ()))
+    work.die()
+    work.reopen()
+    work.store.close()
+
+
 def anything(work: Work) -> None:
     """Whatever comes, also processes that die."""
     work.create()
@@ -188,6 +202,7 @@ WORK: dict[str, Callable[[Work], None]] = {
     "writing": writing,
     "collecting": collecting,
     "opening": opening,
+    "half-made": half_made,
     "anything": anything,
 }
 

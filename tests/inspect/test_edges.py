@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory, segment_header
+from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.inspect import control_checks, dump, dump_index, live, status
+from waltzctl.engine.inspect import control_checks, dump, dump_chunks, dump_index, live, status, targets
+from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.digests import HashingSource
+from waltzctl.engine.inspect.directory_manifest import decode_manifest
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
@@ -27,9 +33,12 @@ from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.signing import SigningKey
+from waltzctl.engine.inspect.split_segments import SplitSegment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.scan.byte_source import FileSource
@@ -403,6 +412,8 @@ def test_findings_of_a_segment_are_in_the_order_of_its_files() -> None:
         )
     ]
     assert in_order(told) == (told[4], told[3], told[2], told[1], told[0])
+    first = replace(told[0], offset=0)
+    assert in_order([told[1], first]) == (first, told[1]), "without an offset it is of the whole file, as at 0"
 
 
 def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
@@ -441,7 +452,17 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
         mine.adopt(plain)
 
 
-# --- limits --------------------------------------------------------------------------------------------------------------
+def test_what_was_hashed_on_the_way_is_not_read_again(storage: Path) -> None:
+    path = seg(storage, 0, 0)
+    for read, left in ((at(10), 0), (at(4), at(10) - at(4)), (0, at(10))):
+        limits = Limits()
+        with FileSource(path) as file:
+            source = HashingSource(file, at(10))
+            source.read_into(0, memoryview(bytearray(read)))
+            found = source.digest(limits)
+        assert found is not None
+        assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert limits.bytes_read == left
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------------
@@ -563,6 +584,7 @@ def test_a_manifest_needs_a_directory_that_can_be_written_to(
 def test_status_counts_what_is_there_and_nothing_more(tmp_path: Path) -> None:
     storage = age(build_directory(tmp_path / "s", {0: 3, 1: 0}, per_segment=2, size=SIZE, num_partitions=3))
     idx(storage, 0, 7).write_bytes(segment_header(0, 7).encode())
+    age(storage)
     os.utime(seg(storage, 0, 0), ns=(5_000_000, 2_000_000_000))
     os.utime(seg(storage, 0, 2), ns=(5_000_000, 1_000_000_000))
     one, empty, other = storage_status(storage).partitions
@@ -599,3 +621,231 @@ def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monk
     age(tmp_path)
     assert live.Watch((file,), False, Limits(), tmp_path).quiet_now()
     assert live.Watch((tmp_path / "none",), False, Limits()).quiet_now()
+
+
+# --- what surrounds, and what is asked for ---------------------------------------------------------------------------------
+
+OTHER = uuid.UUID(int=KEY.int ^ 1)
+THIRD = uuid.UUID(int=KEY.int ^ 2)
+
+
+def with_keys(path: Path, *keys: uuid.UUID) -> Path:
+    """A partition with one segment for each of the keys; the control file says KEY."""
+    storage = build_directory(path, {0: []}, size=SIZE, local_low_water_mark=-1)
+    for number, key in enumerate(keys):
+        write_segment(storage / "0", make_records(10, first=10 * number, size=SIZE), key=key)
+    return storage
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "with_control", "without"),
+    [
+        ((), KEY, None),
+        ((OTHER,), KEY, OTHER),
+        ((OTHER, OTHER), OTHER, OTHER),
+        ((OTHER, THIRD), KEY, OTHER),
+        ((OTHER, THIRD, THIRD), KEY, THIRD),
+        ((OTHER, OTHER, KEY), KEY, OTHER),
+    ],
+)
+def test_which_key_headers_are_compared_with(
+    tmp_path: Path, keys: tuple[uuid.UUID, ...], with_control: uuid.UUID, without: uuid.UUID | None, control: bool
+) -> None:
+    storage = with_keys(tmp_path / "s", *keys)
+    if not control:
+        if without is None:
+            return  # then it is no storage directory
+        (storage / CONTROL).unlink()
+    (scope,) = plan([storage if control else storage / "0"], None)
+    scope.control_path = storage / CONTROL
+    around = look_around(scope, None)
+    assert around.cluster_key == (with_control if control else without)
+    blamed = [one for one in around.findings if one.code is Code.SEGMENT_KEY]
+    assert len(blamed) == (control and with_control != KEY)
+    for one in blamed:
+        assert (one.path, one.length) == (storage / CONTROL, 16)
+
+
+@pytest.mark.parametrize(("most", "key"), [(1, OTHER), (2, OTHER), (3, KEY), (4, KEY)])
+def test_so_many_headers_are_compared_with_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, key: uuid.UUID
+) -> None:
+    monkeypatch.setattr(targets, "_HEADERS_COMPARED", most)
+    (scope,) = plan([with_keys(tmp_path / "s", OTHER, OTHER, KEY)], None)
+    found = look_around(scope, None).cluster_key
+    assert found == (key if most > 1 else KEY)
+
+
+def test_what_is_known_of_a_partition_comes_from_its_struct(tmp_path: Path) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 5, 1: 5}, session=7, local_low_water_mark=2))
+    (scope,) = plan([storage], None)
+    around = look_around(scope, None)
+    assert [around.local_low_water_mark(one) for one in (0, 1, 2, None)] == [2, 2, None, None]
+    assert [around.session_id(one) for one in (0, 1, 2, None)] == [7, 7, None, None]
+    break_struct(storage, 1, 1, 2)
+    around = look_around(plan([age(storage)], None)[0], None)
+    assert [around.session_id(one) for one in (0, 1)] == [7, None]
+    outside = seg(storage, 0, 0).rename(tmp_path / "x.seg")
+    alone = look_around(plan([outside], None)[0], None)
+    assert (alone.control, alone.held, alone.cluster_key, alone.session_id(0)) == (None, False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "asked", "overlaps"),
+    [
+        (None, None, (5, 7), True),
+        (None, 4, (5, 7), False),
+        (None, 5, (5, 7), True),
+        (7, None, (5, 7), True),
+        (8, None, (5, 7), False),
+        (8, None, (5, None), True),
+        (None, 4, (5, None), False),
+        (6, 6, (5, 7), True),
+    ],
+)
+def test_which_ids_of_a_dump_are_wanted(
+    first: int | None, last: int | None, asked: tuple[int, int | None], overlaps: bool
+) -> None:
+    assert dump_records_module._Range(first, last).overlaps(*asked) is overlaps
+
+
+@pytest.mark.parametrize(
+    ("options", "partial"),
+    [
+        ({"sample": 1.0}, False),
+        ({"sample": 0.99}, True),
+        ({"sample": 1e-9}, True),
+        ({"quick": True}, True),
+        ({"max_duration": 0}, False),
+        ({"limit_rate": 1}, False),
+        ({"threads": 1}, False),
+        ({}, False),
+    ],
+)
+def test_options_at_their_bounds(options: dict[str, object], partial: bool) -> None:
+    given = VerifyOptions(**options)  # type: ignore[arg-type]
+    given.check()
+    assert given.partial is partial
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sample": 0.0},
+        {"sample": 1.01},
+        {"sample": float("nan")},
+        {"sample": 0.5, "quick": True},
+        {"max_duration": -0.1},
+        {"max_duration": float("nan")},
+        {"limit_rate": 0},
+        {"threads": 0},
+    ],
+)
+def test_options_beyond_their_bounds(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError):
+        VerifyOptions(**options).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [
+        ({}, 3 * at(10)),
+        ({"quick": True}, 3 * (128 + 80)),
+        ({"sample": 0.5}, 3 * at(10) // 2),
+        ({"sample": 1.0}, 3 * at(10)),
+    ],
+)
+def test_what_is_expected_to_be_read(storage: Path, options: dict[str, object], total: int) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            told.append((what, total))
+
+        def advance(self, amount: int) -> None:
+            pass
+
+    list(verify([storage], VerifyOptions(**options), Listener()))  # type: ignore[arg-type]
+    assert told == [("verify", total)]
+
+
+def test_what_a_manifest_reads_besides_is_expected_too(storage: Path, tmp_path: Path) -> None:
+    told: list[int] = []
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            told.append(total)
+
+        def advance(self, amount: int) -> None:
+            pass
+
+    list(verify([storage], VerifyOptions(manifest=ManifestRequest(tmp_path / "m")), Listener()))
+    assert told == [3 * at(10) + 3 * (128 + 80) + (storage / CONTROL).stat().st_size]
+
+
+def test_a_dump_of_an_index_that_is_not_there_says_why(storage: Path) -> None:
+    idx(storage, 0, 10).unlink()
+    os.truncate(idx(storage, 0, 20), 127)
+    told = entries(age(storage))
+    assert told == [*range(10), "index-missing", "index-header"]
+    with SegmentReader(job(storage, 0), Limits(), data=False) as reader:
+        assert reader.index_problem() == ()
+
+
+def test_the_entries_that_are_compared_count_as_read(storage: Path) -> None:
+    """A quick look reads the whole index, unless only the ends are asked for."""
+    whole, ends = Limits(), Limits()
+    check_segment(job(storage), VerifyOptions(quick=True), whole)
+    check_segment(job(storage), VerifyOptions(quick=True, ends_only=True), ends)
+    assert whole.bytes_read == ends.bytes_read + 10 * 8
+
+
+def test_only_the_private_key_signs(storage: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    run(storage, manifest=ManifestRequest(tmp_path / "m"))
+    manifest = decode_manifest((tmp_path / "m").read_bytes())
+    private = Ed25519PrivateKey.generate()
+    with pytest.raises(InvalidRequestError, match="a public key, and a manifest is signed with the private one"):
+        SigningKey(tmp_path / "k", private.public_key()).sign(manifest)
+    signed = SigningKey(tmp_path / "k", private.public_key(), private).sign(manifest)
+    assert SigningKey(tmp_path / "k", private.public_key()).objection(signed) is None
+    other = SigningKey(tmp_path / "k", Ed25519PrivateKey.generate().public_key())
+    for key, one, why in (
+        (other, signed, "signed with another key"),
+        (other, manifest, "it is not signed"),
+        (SigningKey(tmp_path / "k", private.public_key()), replace(signed, tool="other"), "not that of its contents"),
+    ):
+        assert why in (key.objection(one) or "")
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Path, over: bool) -> None:
+    limits = Limits()
+    one = job(storage)
+    with ThreadPoolExecutor(1) as pool:
+        if over:
+            limits.stop()
+        split = SplitSegment(one, WHOLE, limits, pool)
+        report = split.result()
+    assert (report.finished, report.uncertain, report.findings) == (not over, over, ())
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
+@pytest.mark.parametrize("place", [0, 1, 4, 8, 9])
+def test_damage_where_two_pieces_meet_is_told_once_in_both_directions(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, place: int
+) -> None:
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    for first in (0, 20):
+        flip(seg(storage, 0, first), at(place) + 45)
+    age(storage)
+
+    def told(reverse: bool) -> list[int | str]:
+        items = dump_records(storage, reverse=reverse)
+        return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
+
+    forwards = told(False)
+    assert len(forwards) == 30
+    assert told(True) == forwards[::-1]

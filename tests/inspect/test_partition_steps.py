@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, idx, run, seg
+from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import SegmentReader
@@ -227,6 +229,18 @@ def test_what_is_missing_behind_is_told_where_it_is_wanted(tmp_path: Path, span:
     assert dumped(opened(age(storage)), span) == told
 
 
+def test_what_only_an_index_lists(storage: Path) -> None:
+    """One without entries lists nothing, and one with its data is not alone."""
+    empty_index(storage, 30)
+    assert opened(storage).listed_alone() == []
+    with idx(storage, 0, 30).open("ab") as file:
+        file.write(bytes(24))
+    one = opened(storage)
+    assert one.listed_alone() == [(30, 33)]
+    assert one.told_by([])[0] == (0, 20)
+    assert opened(seg(storage, 0, 0)).told_by([]) == []
+
+
 @pytest.mark.parametrize("changes", [0, 1, 2, 3, 4, 5])
 def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
@@ -408,3 +422,62 @@ def test_where_a_dump_saw_the_end(storage: Path, cut: int, next_id: int | None) 
         list(reader.forwards(None, None))
         assert reader.next_id == next_id
         assert reader.stretch.excess is (next_id == 9)
+
+
+def test_a_directory_that_is_gone_is_told_once(storage: Path) -> None:
+    shutil.rmtree(storage / "0")
+    one = opened(storage)
+    assert codes(one.begin()) == codes(run(storage)[0])
+    assert list(one.finish(lambda job: check_segment(job, VerifyOptions(), Limits()))) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "exclusive", "told"), [(False, False, True), (False, True, True), (True, False, False), (True, True, True)]
+)
+def test_a_repair_that_is_running_now_was_not_interrupted(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, exclusive: bool, told: bool
+) -> None:
+    found = make_finding(Code.REPAIR_INTERRUPTED, storage, "x")
+    monkeypatch.setattr(partition_runs, "_interrupted", lambda place: iter([found]))
+    (scope,) = plan([storage], None)
+    around = replace(look_around(scope, None), held=held)
+    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == [found] * told
+    scope.whole = False
+    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == []
+
+
+@pytest.mark.parametrize("size", [0, 127])
+def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, size: int) -> None:
+    for first in (0, 10, 20):
+        os.truncate(seg(storage, 0, first), size)
+    (scope,) = plan([age(storage)], None)
+    assert look_around(scope, None).cluster_key == KEY
+
+
+def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
+    (storage / "2").mkdir()
+    write_segment(storage / "2", make_records(3, partition=2), partition=2)
+    (scope,) = plan([storage], None)
+    found = partition_runs.runs(scope, look_around(scope, None), Limits(), None)
+    assert [(one.context.number, len(one.jobs)) for one in found] == [(0, 1), (1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize(("asked", "numbers"), [(None, [0, 1, 2]), ([1], [1]), ([0, 2], [0, 2])])
+def test_partitions_that_should_be_there_are_gone_through(
+    tmp_path: Path, asked: list[int] | None, numbers: list[int]
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3, 2: 3})
+    for number in (1, 2):
+        shutil.rmtree(storage / str(number))
+    (scope,) = plan([storage], asked)
+    found = list(partition_runs.runs(scope, look_around(scope, asked), Limits(), asked))
+    assert [one.context.number for one in found] == numbers
+    assert [one.present for one in found] == [number == 0 for number in numbers]
+
+
+def test_a_segment_that_went_away_before_its_parts_were_read(storage: Path) -> None:
+    job = SegmentJob(storage / "0", 20, 0, bytes=at(10))
+    seg(storage, 0, 20).unlink()
+    with ThreadPoolExecutor(1) as pool:
+        assert split_segments.SplitSegment(job, VerifyOptions(), Limits(), pool).result().gone

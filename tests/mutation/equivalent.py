@@ -339,7 +339,39 @@ _DIFFER = (
 )
 _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
+_LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
+_BEHIND_TAIL = "content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH"
 _REPAIR = (
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            "LossPlanner._held_from",
+            _LOW_HIGH,
+            _LOW_HIGH.replace("stop - 1", other),
+            "what reaches as far as what no replica proves, or further, is not proven either",
+        )
+        for other in ("stop + 1", "stop - 0")
+    ),
+    *(
+        Equivalent(
+            "engine/repair/salvage.py", "", "UNLIMITED = 2**63", f"UNLIMITED = {other}", "more than any source has"
+        )
+        for other in ("2**62", "2**64", "3**63")
+    ),
+    Equivalent(
+        "engine/repair/replicas.py",
+        "_offset",
+        "if isinstance(found, RecordView):",
+        "if False:",
+        "a scan finds the record in the same place, at a cost",
+    ),
+    Equivalent(
+        "engine/repair/survey.py",
+        "_look_behind",
+        _BEHIND_TAIL,
+        _BEHIND_TAIL.replace("tail.offset + 1", "tail.offset + 0"),
+        "no whole record stands where the tail begins",
+    ),
     Equivalent(
         "engine/repair/salvage.py",
         "_Probes._probe",
@@ -565,6 +597,20 @@ _INSPECT = (
         "buffer = memoryview(bytearray(min(_CHUNK, stop - self._done)))",
         "buffer = memoryview(bytearray(max(_CHUNK, stop - self._done)))",
         "what is read beyond the end that was asked for is hashed in its turn, or cut away",
+    ),
+    Equivalent(
+        "engine/inspect/live.py",
+        "Watch.quiet_now",
+        "age = time.time() - max(times, default=0) / 1e9",
+        "age = time.time() - max(times, default=1) / 1e9",
+        "a billionth of a second of half a century",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if self._done < offset <= min(self._done + _NEAR, self._length):",
+        "if self._done <= offset <= min(self._done + _NEAR, self._length):",
+        "up to where it is hashed already there is nothing to read",
     ),
     Equivalent(
         "engine/inspect/segment_checks.py",

@@ -74,6 +74,10 @@ ROOMS = {
     "scan": Room(("engine/scan",), ("tests/scan",)),
     "log": Room(("engine/log",), ("tests/log",)),
     "quorum": Room(("engine/quorum",), ("tests/quorum",)),
+    "pages": Room(
+        ("engine/pages", "formats/pages"),
+        ("tests/pages", "tests/formats/pages", "tests/cli/test_pages.py", f"{_CRASH}pages.py"),
+    ),
     "compare": Room(("engine/compare",), ("tests/compare", "tests/cli/test_compare.py")),
     "net": Room(("engine/net",), ("tests/net", "tests/node")),
     "node": Room(("engine/node",), ("tests/node",)),

@@ -13,7 +13,7 @@ from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.inspection import (
     dump_free,
@@ -26,7 +26,9 @@ from waltzctl.engine.pages.inspection import (
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.formats.pages.write_batch import EditType, PageId
+from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
 
 @pytest.fixture
@@ -230,3 +232,82 @@ def test_every_97th_byte_flipped_is_found_or_nobody_needs_it(tmp_path: Path) -> 
     assert flips > 150
     whole = dict.fromkeys(tree.files, 0)
     assert set(whole) == {"blob/blobfile_1", "wal/log_1_1", "wal/log_2_0"}
+
+
+def logged(path: Path, *edits: Edit) -> None:
+    """A record of the log that no engine would write, with a right checksum."""
+    store = PageStorage.open(path)
+    store.wal.append(encode_batch(edits))
+    crash(store)
+
+
+def test_two_pages_that_claim_the_same_bytes(path: Path, tmp_path: Path) -> None:
+    entry = PageEntry(1, 5, 4, crc32c(b"ohre"))
+    logged(path, Edit(EditType.PUT, PageId(0, 50), Version(6), entry))
+    found = verify_store(path)
+    assert [str(one.code) for one in found.findings] == ["space-overlap"] * 2 + ["page-checksum"]
+    done = salvage_store(path, tmp_path / "to")
+    assert done.lost == (PageId(0, 50),)
+    with PageStorage.open(tmp_path / "to") as store:
+        assert [data(store, number) for number in (1, 3, 5)] == [b"again", b"three", b"two"]
+
+
+def test_a_log_that_contradicts_itself_is_refused_and_looked_at(path: Path, tmp_path: Path) -> None:
+    logged(path, Edit(EditType.REF, PageId(0, 60), Version(6), origin=PageId(0, 77)))
+    with pytest.raises(DamageError, match="refers to page 0:77, which is not there"):
+        PageStorage.open(path)
+    found = verify_store(path)
+    assert (found.status, found.pages) == ("damaged", 5)
+    assert "contradicts itself" in found.findings[0].message
+    assert salvage_store(path, tmp_path / "to").exit_status_name == "damage-remains"
+
+
+def test_a_record_that_is_no_write_batch_is_damage(path: Path, tmp_path: Path) -> None:
+    store = PageStorage.open(path)
+    store.wal.append(b"\1\0\1\0\x63")
+    put(store, 70, b"later")
+    crash(store)
+    (finding,) = verify_store(path).findings
+    assert (str(finding.code), "edit of type 99" in finding.message) == ("log-record-checksum", True)
+    with pytest.raises(DamageError):
+        PageStorage.open(path)
+    view = view_store(path)
+    assert view.directory.locate(PageId(0, 70)) is not None
+    assert len(list(dump_log(view))) == 9
+    assert [edit.page.id for edit in edits_of(view.contents, RecoveryMode.POINT_IN_TIME)][-1] == 1
+    salvage_store(path, tmp_path / "to")
+    with PageStorage.open(tmp_path / "to") as saved:
+        assert data(saved, 70) == b"later"
+
+
+def test_a_page_that_stands_twice_in_a_checkpoint(tmp_path: Path) -> None:
+    """As damage to a program may write it: the last one counts, and both are not pages."""
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, b"one")
+    put(store, 2, b"two")
+    number = store.wal.roll()
+    table = store.directory.checkpoint().plain
+    raw = encode_batch(()) + table.tobytes() + table[:1].tobytes()
+    store.wal.finish_checkpoint(number, [raw])
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert [data(again, number) for number in (1, 2)] == [b"one", b"two"]
+        assert again.directory.size.rows == 2
+        assert again.status().blobs[0].valid == 6
+
+
+def test_room_that_is_not_collected_yet_is_not_leaked(tmp_path: Path) -> None:
+    """Of pages that were deleted or superseded since the last checkpoint; what no page ever had is leaked."""
+    store = PageStorage.create(tmp_path / "s")
+    for number in range(5):
+        put(store, number, b"x" * 100)
+    collect_garbage(store, checkpoint=True)
+    delete(store, 3, 4)
+    assert codes(tmp_path / "s") == []
+    put(store, 5, b"y" * 100)
+    delete(store, 5)
+    crash(store)
+    assert codes(tmp_path / "s") == []
+    grow(tmp_path / "s" / "blob" / "blobfile_1")
+    (finding,) = verify_store(tmp_path / "s").findings
+    assert (str(finding.code), finding.offset, finding.length) == ("space-leaked", 600, 4)

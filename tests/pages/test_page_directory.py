@@ -9,7 +9,7 @@ import pytest
 from waltzctl.engine.errors import PageConflictError
 from waltzctl.engine.pages.blob_stats import Span
 from waltzctl.engine.pages.judgement import Judge
-from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
 from waltzctl.engine.pages.restore import directory_of
 from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageEntry, PageId, Version
 
@@ -352,3 +352,10 @@ def test_a_page_with_three_versions_takes_at_most_200_bytes() -> None:
             assert directory.size.rows == 3 * (page + 1)
             worst = max(worst, directory.size.bytes / (page + 1))
     assert 150 < worst <= 200
+
+
+def test_a_page_without_room_in_the_columns_is_refused() -> None:
+    """Before the log has it: a replay would fail on it."""
+    large = Edit(EditType.PUT, PageId(0, 1), Version(0), PageEntry(1, 0, LARGEST_PAGE + 1, 0))
+    with pytest.raises(PageConflictError, match="a page has at most 4294967295"):
+        Pages().write(large)

@@ -384,7 +384,7 @@ def test_workloads(store: PageStorage, tmp_path: Path, kind: str) -> None:
         {"blob_limit": 2**32},
         {"log_size": 0},
         {"max_log_files": 0},
-        {"full_gc_rate": 1.1},
+        {"full_gc_rate": 1.0},
         {"full_gc_rate": -0.1},
     ],
 )

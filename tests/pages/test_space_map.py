@@ -188,7 +188,7 @@ def test_restore_totals_and_a_smaller_limit() -> None:
     assert (stat.total, stat.valid, stat.space.largest_free) == (200, 50, 150)
     assert stats.take(60, made) == Span(4, 0, 60)  # over the limit: a file of its own
     assert stats.take(50, made).file_id == 3
-    stats.reserve_id(9)
+    stats.add(9)
     assert stats.take(70, made).file_id == 10
 
 
@@ -221,3 +221,10 @@ def test_writers_side_by_side_never_get_the_same_bytes() -> None:
     places = {(span.file_id, byte) for span in taken for byte in range(span.offset, span.offset + span.size)}
     assert len(places) == 800 * 17
     assert len(made.ids) == len(set(made.ids)) == -(-800 // (4000 // 17))
+
+
+def test_an_empty_file_that_takes_pages_is_not_dropped() -> None:
+    stats, made = BlobStats(100), Made()
+    stats.give_back(stats.take(10, made))
+    assert stats.drop_empty() == ()
+    assert stats.take(10, made) == Span(1, 0, 10)

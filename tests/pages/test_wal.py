@@ -11,6 +11,7 @@ import pytest
 
 from tests.pages.stores import crash, data, delete, disk_full_after, no_sync, put, ref
 from waltzctl.engine.catalogue import Code
+from waltzctl.engine.durable import quarantine
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import (
@@ -367,3 +368,23 @@ def test_nothing_is_written_behind_a_write_that_failed_and_its_room_stays_taken(
     with pytest.raises(ValueError, match="closes a log"):
         store.wal.append(b"")
     store.close()
+
+
+def test_a_cut_that_was_interrupted_is_taken_back_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(tmp_path / "s", 2)
+    with log.open("ab") as file:
+        file.write(b"torn")
+
+    def dying(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(quarantine, "carry_out", dying)
+    with pytest.raises(SystemExit):
+        PageStorage.open(tmp_path / "s")
+    monkeypatch.undo()
+    assert [str(one.state) for one in list_entries(tmp_path / "s", STORE)] == ["prepared"]
+    with PageStorage.open(tmp_path / "s") as store:
+        assert [data(store, page) for page in (1, 2)] == [b"1", b"2"]
+    assert [str(one.state) for one in list_entries(tmp_path / "s", STORE)] == ["rolled-back", "applied"]

@@ -445,3 +445,8 @@ def test_a_session_opens_once() -> None:
     assert actions == (recovery.Open(9, ("a:1",)),)
     _, actions = told(state, Failed("a:1", "gone"), Connected("a:1", 2, 9, 12))
     assert actions == (recovery.Join("a:1"),)
+
+
+def test_where_everybody_is_there_nobody_is_missing() -> None:
+    state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"))
+    assert recovery.waits_for(state) == "0 of 3 replicas are recovered to transaction 9, 2 are needed; missing: nobody"

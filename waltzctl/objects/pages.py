@@ -52,6 +52,8 @@ def _rate(one: Any) -> float:
 
 
 def _bar(shown: Any) -> str:
+    if not shown["bytes"]:
+        return "empty"
     rate = shown["valid_rate"]
     full = round(rate * BAR)
     return f"{'█' * full}{'░' * (BAR - full)} {rate:4.0%}"
