@@ -188,13 +188,21 @@ class Partition:
                 self._log.warning("%s", error)
 
     async def _feed_session(self, session: StoreSession) -> None:
-        """Send what is queued to a session until it ends; raises StoreSessionClosedError then."""
+        """Send what is queued to a session until a checkpoint is due, and then once all of it is decided.
+
+        Raises StoreSessionClosedError when the session ends before.  The release waits a while at each checkpoint (V13); here
+        appends wait as long as a recovery takes in which nothing is missing.
+        """
         ended: asyncio.Future[str] = session.closed
         while True:
             if ended.done():
                 raise StoreSessionClosedError(f"partition {self.number}: {ended.result()}")
             self._work.clear()
-            if not self._send(session):
+            due = session.next_transaction_id - 1 - session.low_water_mark >= self.options.checkpoint
+            if due and not self._pending:
+                await session.close("a checkpoint: the next session begins with higher low-water marks")
+                return
+            if due or not self._send(session):
                 waiting: asyncio.Future[Any] = asyncio.ensure_future(self._work.wait())
                 try:
                     await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)

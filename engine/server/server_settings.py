@@ -91,6 +91,13 @@ class PartitionOptions:
     in_flight: int = setting(
         "such batches under way for one partition", COUNT, default=16, key="waltzctl.batches", name="batches"
     )
+    checkpoint: int = setting(
+        "transactions after which a partition begins a new session, so that its replicas' low-water marks rise",
+        COUNT,
+        default=250_000,
+        key="storage.checkpointInterval",
+        name="checkpoint-interval",
+    )
     feed: int = setting(
         "transactions that a feed is granted at least", COUNT, default=100, key="server.minFetchSize", name="min-fetch"
     )
@@ -266,6 +273,5 @@ LOG_SERVER = Settings(
         "server.region": "the release does not use it either",
         "server.realtimeThreshold": "there is one kind of feed, which reads what is cached from memory",
         "server.transactionDataCacheAllocation": "there is one kind of memory",
-        "storage.checkpointInterval": "sessions are not ended to make a checkpoint",
     },
 )

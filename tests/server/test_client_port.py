@@ -134,6 +134,8 @@ def test_a_partition_that_is_not_served_here(tmp_path: Path) -> None:
             client.append(b"one")
             assert (await client.flush())[0] == 0
             await server.assign({})
+            assert await client.hear() is None  # nobody would tell it if the partition came back unchanged
+            client = await cluster.client()
             assert (await client.mount())[0] is MountState.NOT_READY
             client.say(wire.HighWaterMarkRequest(client.next_id()))  # as the release: no answer
             client.say(wire.TransactionDataRequest(client.next_id(), 0))
