@@ -28,6 +28,8 @@ from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 
 PARTITIONS = 2
+AT_ONCE = 256
+"""Transactions whose data is asked for at the same time."""
 OPTIONS = ClientOptions(timeout=60.0, nudge=1.0, longest_retry=0.5)
 
 
@@ -144,7 +146,10 @@ class Load:
                 last = await reader.high_water_mark(partition)
                 ids = [one.transaction_id async for one in reader.feed(partition, until={partition: last}.__getitem__)]
                 assert ids == [*range(last + 1)]
-                data = await asyncio.gather(*(reader.data(partition, number) for number in ids))
+                data: list[bytes] = []
+                for first in range(0, last + 1, AT_ONCE):
+                    some = ids[first : first + AT_ONCE]
+                    data += await asyncio.gather(*(reader.data(partition, number) for number in some))
                 assert len(set(data)) == len(data), "something is there twice"
                 mine = {number: one for (of, number), one in self.told.items() if of == partition}
                 assert {number: data[number] for number in mine} == mine
