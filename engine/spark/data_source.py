@@ -38,13 +38,21 @@ class WaltzDataSource(DataSource):
         return spark_schema(pick(view, names, data=data))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch.  Raises InvalidRequestError."""
+        """Of a batch: of directories, or with the option ``metadata`` of a cluster.  Raises InvalidRequestError."""
+        if "metadata" in self.options:
+            from waltzctl.engine.spark.cluster_history import ClusterReader
+
+            return ClusterReader(self.options, schema)
         from waltzctl.engine.spark.batch_read import reader
 
         return reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Of a stream: from nodes (``waltz://host:port``) or from directories.  Raises InvalidRequestError."""
+        """Of a stream: of nodes (``waltz://host:port``), directories, a cluster (``metadata``).  Raises InvalidRequestError."""
+        if "metadata" in self.options:
+            from waltzctl.engine.spark.cluster_history import cluster_stream
+
+            return cluster_stream(self.options, schema)
         path = self.options.get("path", "") or self.options.get("paths", "")
         if "waltz://" in path.lower():
             from waltzctl.engine.spark.stream_node import node_stream

@@ -86,8 +86,8 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         columns=columns,
         data=data,
         partitions=partitions_of(options),
-        first=_number(options, "minTransactionId"),
-        last=_number(options, "maxTransactionId"),
+        first=number_of(options, "minTransactionId"),
+        last=number_of(options, "maxTransactionId"),
         split_size=_size(options, "splitSize"),
         pushdown=pushdown,
         fail_on_loss=fail_on_loss,
@@ -155,7 +155,8 @@ def partitions_of(options: Mapping[str, str]) -> frozenset[int] | None:
         raise InvalidRequestError(f"option partitions: {error}") from error
 
 
-def _number(options: Mapping[str, str], name: str) -> int | None:
+def number_of(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number; None where it was not given.  Raises InvalidRequestError."""
     text = options.get(name)
     if text is None:
         return None

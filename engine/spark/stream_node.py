@@ -57,10 +57,9 @@ KNOWN = ("plaintext", "insecure", "timeout", *_TLS)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAccess:
-    """How a node is reached; can be pickled.  Passwords come from files on the machine that connects."""
+class Access:
+    """How nodes and servers are reached; can be pickled.  Passwords come from files on the machine that connects."""
 
-    address: Address
     plaintext: bool = False
     insecure: bool = False
     timeout: float = DEFAULT_TIMEOUT
@@ -74,7 +73,19 @@ class NodeAccess:
         return ConnectionFactory(tls.options, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
 
 
-def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """A node, and how it is reached."""
+
+    address: Address
+    access: Access = Access()
+
+    def reach(self) -> ConnectionFactory:
+        """See `Access.reach`."""
+        return self.access.reach()
+
+
+def access_of(options: Mapping[str, str]) -> Access:
     """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
     files = {name: options[name.lower()] for name in _TLS if name.lower() in options}
@@ -85,7 +96,12 @@ def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
         timeout = DEFAULT_TIMEOUT if said is None else parse_duration(said)
     except ValueError as error:
         raise InvalidRequestError(f"timeout: {error}") from None
-    return NodeAccess(parse_url(url), plaintext, insecure, timeout, files)
+    return Access(plaintext, insecure, timeout, files)
+
+
+def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
+    """A node's, from Spark's options.  Raises InvalidRequestError."""
+    return NodeAccess(parse_url(url), access_of(options))
 
 
 def _switch(options: Mapping[str, str], name: str) -> bool:
