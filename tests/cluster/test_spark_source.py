@@ -67,7 +67,7 @@ def test_options_that_cannot_be_meant_are_refused(made: ClusterOfProcesses) -> N
 
 
 def test_a_stream_goes_on_where_it_stopped_through_the_death_of_a_server(made: ClusterOfProcesses) -> None:
-    asked = options(made, partitions="2", startingTransactions="latest")
+    asked = options(made, partitions="2", startingtransactions="latest")  # Spark hands keys over in lower case
     stream = cluster_stream(asked, schema())
     start = json.loads(json.dumps(stream.initialOffset()))
     made.log("append", "--partition", 2, given="a\nb\n")
