@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from waltzctl.engine.errors import RefusedError
+
 
 def is_loopback(host: str) -> bool:
     """Whether a host, by address or by name, is reached from this machine only.
@@ -32,3 +34,12 @@ def _is_loopback_address(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback
+
+
+def refuse_beyond_loopback(host: str) -> None:
+    """Raise RefusedError where other machines reach a port at `host`, which is to speak without TLS."""
+    if not is_loopback(host):
+        raise RefusedError(
+            f"{host}: without TLS everybody on the way can read and change what is sent",
+            advice="leave --plaintext out, bind to 127.0.0.1, or say --insecure if the network is trusted",
+        )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.net.loopback import is_loopback
+from waltzctl.engine.net.loopback import is_loopback, refuse_beyond_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.setting_kinds import (
@@ -244,11 +244,8 @@ class ServerOptions:
         ):
             if one is not None:
                 one.check()
-        if self.plaintext and not self.insecure and self.beyond_loopback:
-            raise RefusedError(
-                f"{self.host}: without TLS everybody on the way can read and change what is sent",
-                advice="leave --plaintext out, bind to 127.0.0.1, or say --insecure if the network is trusted",
-            )
+        if self.plaintext and not self.insecure:
+            refuse_beyond_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True)

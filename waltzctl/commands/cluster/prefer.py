@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.commands.cluster.target import LOOKING, EndpointArgument, change_preference
 from waltzctl.commands.node.target import WantedPartitions, wanted_of
-from waltzctl.connection_options import address_of, run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import FormatOption, QuietOption, VerboseOption
-from waltzctl.values import format_ranges
 
 MANUAL = Manual(
     name="prefer",
@@ -34,25 +30,13 @@ MANUAL = Manual(
 
 def run(
     ctx: typer.Context,
-    endpoint: Annotated[
-        str,
-        typer.Argument(metavar="ENDPOINT", help="The log server: HOST:PORT of its client port.", show_default=False),
-    ],
+    endpoint: EndpointArgument,
     partition: WantedPartitions,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """Ask the server."""
-    target = ClusterTarget.of(ctx)
-    address, wanted = address_of(endpoint, name="ENDPOINT"), sorted(wanted_of(partition))
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
-        reach = target.connecting.reach(console)
-
-        async def ask() -> None:
-            async with await reach.server(address) as client:
-                await client.prefer(wanted, True)
-
-        run_async(ask())
-        console.success(f"DONE  {address} prefers partitions {format_ranges(wanted)}.")
+        change_preference(ClusterTarget.of(ctx), console, endpoint, wanted_of(partition), preferred=True)
     return ExitStatus.CLEAN

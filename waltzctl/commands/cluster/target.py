@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltzctl.change_procedure import Changed, change
+from waltzctl.connection_options import address_of, run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.metadata_option import ClusterTarget
-from waltzctl.values import counted
+from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
     from waltzctl.console import Console
@@ -39,6 +40,25 @@ NodeArgument = Annotated[
     str,
     typer.Argument(metavar="HOST:PORT", help="The storage node: HOST:PORT of its data port.", show_default=False),
 ]
+
+EndpointArgument = Annotated[
+    str, typer.Argument(metavar="ENDPOINT", help="The log server: HOST:PORT of its client port.", show_default=False)
+]
+
+
+def change_preference(
+    target: ClusterTarget, console: Console, endpoint: str, partitions: Collection[int], *, preferred: bool
+) -> None:
+    """Let a log server prefer partitions, or no longer.  Raises RefusedError where it does not."""
+    address, wanted = address_of(endpoint, name="ENDPOINT"), sorted(partitions)
+    reach = target.connecting.reach(console)
+
+    async def ask() -> None:
+        async with await reach.server(address) as client:
+            await client.prefer(wanted, preferred)
+
+    run_async(ask())
+    console.success(f"DONE  {address} prefers partitions {format_ranges(wanted)}{'' if preferred else ' no longer'}.")
 
 
 def change_metadata(
