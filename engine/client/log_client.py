@@ -388,15 +388,15 @@ class _Endpoint:
         """Connect until it stands, and mount what waits for it."""
         pause = self._options.first_retry
         while self._mounts:
-            try:
+            with contextlib.suppress(PeerError):
                 made = await self.connection()
-            except PeerError:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self._options.longest_retry)
-                continue
-            for mount in [*self._mounts]:
-                mount.connected(made, self.sequence)
-            return
+                if not made.closed:  # it may have ended before anybody could be told
+                    for mount in [*self._mounts]:
+                        mount.connected(made, self.sequence)
+                if not made.closed:
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._options.longest_retry)
 
     def _pushed(self, message: Pushed) -> None:
         for mount in [*self._mounts]:

@@ -264,8 +264,10 @@ class ClientConnection(Connection):
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
             if partition is None:
-                raise PartitionClosedError(f"partition not ready: {number} is not served here")
+                raise PartitionClosedError(f"{number} is not served here")
             found = await partition.data(transaction_id)
+        except PartitionClosedError as error:  # by these words clients know that another server may have it
+            outcome = wire.TransactionRefused(f"partition not ready: {error}")
         except WaltzError as error:
             outcome = wire.TransactionRefused(str(error))
         else:

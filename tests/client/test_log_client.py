@@ -350,6 +350,30 @@ def test_a_feed_of_several_partitions_ends_when_all_have_come_to_their_ends(tmp_
     run(tmp_path, test)
 
 
+def test_a_connection_that_ended_before_it_was_used_is_made_again(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client, real, made = around.client, around.client._connect, []
+
+        async def connect(address: Address) -> LogConnection:
+            found = await real(address)
+            made.append(found)
+            if len(made) <= 3:
+                await found.close()  # as a server that greets and goes away at once
+            return found
+
+        client._connect = connect
+        for endpoint in client._endpoints.values():
+            endpoint._connect = connect
+        done = await asyncio.wait_for(client.append(PARTITION, Draft(b"0")), 10)
+        assert done is not None
+        made.clear()
+        feed = client.feed(PARTITION)
+        assert (await asyncio.wait_for(anext(aiter(feed)), 10)).transaction_id == 0
+        await feed.aclose()
+
+    run(tmp_path, test)
+
+
 def test_every_call_ends(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
         client = around.client
