@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.configuration import Configuration
-from waltzctl.engine.net.logs import NodeLog
+from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.exit_status import ExitStatus
+from waltzctl.options import Format
 from waltzctl.outcome import say
 from waltzctl.ready_file import ReadyFile
 
 if TYPE_CHECKING:
+    from waltzctl.console import Console
     from waltzctl.engine.columns.column import Object, ObjectType
     from waltzctl.engine.net.metrics import NamedMetric
     from waltzctl.engine.net.monitoring_options import GraphiteOptions, LogOptions
@@ -339,6 +341,43 @@ def serve(service: Callable[[], Service[Options, S]], *, with_uvloop: bool) -> E
     prepare_process()
     with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
         return runner.run(whole())
+
+
+def serve_in_foreground(
+    kind: Kind[Options, S],
+    configuration: Configuration[Options],
+    read: Callable[[], Configuration[Options]],
+    view: Callable[[contextlib.ExitStack], tuple[Shown[S], LineStream]],
+    *,
+    ready_file: Path | None,
+    with_uvloop: bool,
+) -> ExitStatus:
+    """Run a process of this kind to its end.  `view`: how it shows itself, and the stream of its log."""
+    configuration.check()
+    file = ready_file_at(ready_file)
+    log_options = configuration.options.log
+    with contextlib.ExitStack() as stack:
+        shown, stream = view(stack)
+        journal = goes_to_journal(sys.stderr, os.environ)
+        log = stack.enter_context(NodeLog(stream, form=log_options.format, level=log_options.level, journal=journal))
+        notifier = Notifier.from_environment(os.environ)
+        return serve(lambda: Service(kind, configuration, read, log, notifier, shown, file), with_uvloop=with_uvloop)
+
+
+def shown_once(console: Console, screen: Callable[[Object, S], list[str]]) -> Callable[[Object, S], None]:
+    """Show once that the process is ready: its screen for people, the object for programs."""
+
+    def show(ready: Object, serving: S) -> None:
+        if console.quiet:
+            return
+        if console.format is not Format.TABLE:
+            console.emit(ready, flush=True)
+            return
+        for line in screen(ready, serving):
+            console.line(line)
+        console.flush()
+
+    return show
 
 
 def ready_file_at(path: Path | None) -> ReadyFile | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -32,9 +33,25 @@ def use_log(
     target: ClusterTarget,
     console: Console,
     work: Callable[[LogClient], Awaitable[Result]],
-    options: ClientOptions | None = None,
+    options: ClientOptions,
 ) -> Result:
     """Do something with a client of the cluster."""
+
+    async def first(clients: list[LogClient]) -> Result:
+        return await work(clients[0])
+
+    return use_logs(target, console, first, options, clients=1)
+
+
+def use_logs(
+    target: ClusterTarget,
+    console: Console,
+    work: Callable[[list[LogClient]], Awaitable[Result]],
+    options: ClientOptions,
+    *,
+    clients: int,
+) -> Result:
+    """Do something with so many clients of the cluster."""
     from waltzctl.engine.client.open_log import open_log_client
 
     location = target.location
@@ -43,18 +60,11 @@ def use_log(
     log.addHandler(_Said(console))
 
     async def whole() -> Result:
-        async with open_log_client(location, reach, log=log, options=options) as client:
-            return await work(client)
+        async with contextlib.AsyncExitStack() as stack:
+            opened = [
+                await stack.enter_async_context(open_log_client(location, reach, log=log, options=options))
+                for _ in range(clients)
+            ]
+            return await work(opened)
 
     return run_async(whole())
-
-
-def client_options(timeout: float | None = None, in_flight: int | None = None) -> ClientOptions:
-    """Options of a client; None leaves a thing as it is."""
-    from waltzctl.engine.client.log_client import ClientOptions
-
-    given = ClientOptions()
-    return ClientOptions(
-        timeout=given.timeout if timeout is None else timeout,
-        in_flight=given.in_flight if in_flight is None else in_flight,
-    )

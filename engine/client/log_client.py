@@ -319,12 +319,8 @@ class LogClient:
         """The connection of a client id to a server, shared by its partitions."""
         key = Address(server.host, server.port), client_id
         if key not in self._endpoints:
-            self._endpoints[key] = _Endpoint(key[0], self._connect, self.spawn, self.options)
+            self._endpoints[key] = _Endpoint(key[0], self._connect, self._spawn, self.options)
         return self._endpoints[key]
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something as long as the client lives."""
-        return self._spawn(work)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -29,14 +29,18 @@ Nothing here opens a file, and nothing heavy is imported: ``--help`` reads decla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.net.setting_kinds import SettingKind, Value
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Options = TypeVar("Options")
+Instance = TypeVar("Instance", bound="DataclassInstance")
 FieldPath = tuple[str, ...]
 """The fields that lead to a value, from the top of the options."""
 
@@ -355,6 +359,22 @@ def check_bounds(options: Any) -> None:
                 declared.kind.judge(value)
             except ValueError as error:
                 raise InvalidOptionsError(f"{declared.key or each.name} {error}", options, each.name) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """Fields of a process's options that differed: those that are in force now, and those that need a restart."""
+
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+def reload_fields(old: Instance, new: Instance, reloadable: frozenset[str]) -> tuple[Instance, Reloaded]:
+    """The options of a process that takes over from `new` the fields named `reloadable`, and what became of those that differ."""
+    differing = [one.name for one in fields(old) if getattr(old, one.name) != getattr(new, one.name)]
+    merged = replace(old, **{name: getattr(new, name) for name in reloadable})
+    changed = tuple(name for name in differing if name in reloadable)
+    return merged, Reloaded(changed, tuple(name for name in differing if name not in reloadable))
 
 
 def reloadable_fields(kind: type) -> frozenset[str]:

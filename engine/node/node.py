@@ -20,13 +20,13 @@ import logging
 import ssl
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
-from waltzctl.engine.net.settings import reloadable_fields
+from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
@@ -73,14 +73,6 @@ class ReadyInfo:
     findings: int
     addresses: Addresses
     tls: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """Fields of `NodeOptions` that differed: those that are in force now, and those that need a restart."""
-
-    changed: tuple[str, ...]
-    needs_restart: tuple[str, ...]
 
 
 class Node:
@@ -249,17 +241,15 @@ class Node:
         """
         options.check()
         context = await _in_thread(lambda: _server_context(options), name="node-reload")
-        differing = [f.name for f in fields(NodeOptions) if getattr(options, f.name) != getattr(self.options, f.name)]
         if context is not None and not self.options.plaintext:
             for port in (self.data, self.admin):
                 port.use_context(context)
         for port in (self.data, self.admin):
             port.limits = options.limits
-        self.options = replace(self.options, **{name: getattr(options, name) for name in RELOADABLE})
+        self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         self.health.use(options.health)
         self.hosted.set_min_free_bytes(options.health.min_free_bytes)
-        changed = tuple(name for name in differing if name in RELOADABLE)
-        return Reloaded(changed, tuple(name for name in differing if name not in RELOADABLE))
+        return reloaded
 
     async def stop(self, drain_seconds: float | None = None) -> None:
         """Stop: execute and answer what was read, within so many seconds (None: the options'), and close everything.

@@ -20,7 +20,7 @@ import socket
 import ssl
 import uuid
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.client.addresses import Address, parse_address
@@ -31,7 +31,7 @@ from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
 from waltzctl.engine.net.loopback import is_loopback
-from waltzctl.engine.net.settings import reloadable_fields
+from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.tls import client_context, server_context
 from waltzctl.engine.server.client_port import Answers
 from waltzctl.engine.server.log_server import LogServer
@@ -68,14 +68,6 @@ class ReadyInfo:
     metadata: str
     addresses: Addresses
     tls: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """Fields of `ServerOptions` that differed: those that are in force now, and those that need a restart."""
-
-    changed: tuple[str, ...]
-    needs_restart: tuple[str, ...]
 
 
 def location_of(options: ServerOptions) -> MetadataLocation:
@@ -286,15 +278,11 @@ class Server:
         """
         options.check()
         context, _ = await asyncio.to_thread(_contexts, options)
-        differing = [
-            one.name for one in fields(ServerOptions) if getattr(options, one.name) != getattr(self.options, one.name)
-        ]
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)
         self.log_server.port.limits = options.limits
-        self.options = replace(self.options, **{name: getattr(options, name) for name in RELOADABLE})
-        changed = tuple(name for name in differing if name in RELOADABLE)
-        return Reloaded(changed, tuple(name for name in differing if name not in RELOADABLE))
+        self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
+        return reloaded
 
     async def stop(self, drain_seconds: float | None = None) -> None:
         """Stop; clients have so many seconds to take their answers (None: the options').  A further call waits for the first."""

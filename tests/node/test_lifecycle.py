@@ -27,10 +27,11 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.settings import Reloaded
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.net.tls import self_signed
 from waltzctl.engine.net.tls_options import TlsOptions
-from waltzctl.engine.node.node import Node, Reloaded
+from waltzctl.engine.node.node import Node
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.wire import admin, storage

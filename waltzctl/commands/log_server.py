@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from waltzctl import __version__
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, Section
-from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
+from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
 from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
 if TYPE_CHECKING:
@@ -140,45 +139,28 @@ def run(
             log_level="debug" if verbose else "warning" if quiet else None, metadata=everywhere or None
         )
 
+    from waltzctl.foreground import Shown, serve_in_foreground, shown_once
+
     configuration = read()
     if settings.show_config:
         with Console(output_format, quiet=quiet, verbose=verbose) as console:
             show_settings(configuration, console)
         return None
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        return _serve(configuration, read, console, ready_file, with_uvloop=not no_uvloop)
-
-
-def _serve(
-    configuration: Configuration[LogServerOptions],
-    read: Callable[[], Configuration[LogServerOptions]],
-    console: Console,
-    ready_file: str | None,
-    *,
-    with_uvloop: bool,
-) -> ExitStatus:
-    from waltzctl.engine.net.logs import NodeLog, goes_to_journal
-    from waltzctl.engine.net.notify import Notifier
-    from waltzctl.foreground import Service, Shown, ready_file_at, serve
-
-    configuration.check()
-    file = ready_file_at(None if ready_file is None else Path(ready_file))
-    options = configuration.options
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(
-            NodeLog(
-                sys.stderr,
-                form=options.log.format,
-                level=options.log.level,
-                journal=goes_to_journal(sys.stderr, os.environ),
-            )
+        return serve_in_foreground(
+            _kind(),
+            configuration,
+            read,
+            lambda _stack: (Shown(shown_once(console, _screen)), sys.stderr),
+            ready_file=None if ready_file is None else Path(ready_file),
+            with_uvloop=not no_uvloop,
         )
-        return serve(
-            lambda: Service(
-                _kind(), configuration, read, log, Notifier.from_environment(os.environ), Shown(_ready(console)), file
-            ),
-            with_uvloop=with_uvloop,
-        )
+
+
+def _screen(ready: Object, server: Server) -> list[str]:
+    from waltzctl.render.serving import server_screen
+
+    return server_screen(ready, server.options, version=__version__)
 
 
 def _kind() -> Kind[LogServerOptions, Server]:
@@ -203,20 +185,3 @@ def _kind() -> Kind[LogServerOptions, Server]:
         status,
         before,
     )
-
-
-def _ready(console: Console) -> Callable[[Object, Server], None]:
-    """Show once that the server is ready: a screen for people, the object for programs."""
-    from waltzctl.render.serving import server_screen
-
-    def show(ready: Object, server: Server) -> None:
-        if console.quiet:
-            return
-        if console.format is not Format.TABLE:
-            console.emit(ready, flush=True)
-            return
-        for line in server_screen(ready, server.options, version=__version__):
-            console.line(line)
-        console.flush()
-
-    return show

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,30 +189,20 @@ def _serve(
     with_uvloop: bool,
 ) -> ExitStatus:
     from waltzctl.engine.errors import NotWaltzError
-    from waltzctl.engine.net.logs import NodeLog, goes_to_journal
-    from waltzctl.engine.net.notify import Notifier
-    from waltzctl.foreground import Service, ready_file_at, serve
+    from waltzctl.foreground import serve_in_foreground
 
-    configuration.check()
-    file = ready_file_at(None if ready_file is None else Path(ready_file))
-    with contextlib.ExitStack() as stack:
-        shown, stream = _view(console, stack, live=live)
-        log = stack.enter_context(
-            NodeLog(
-                stream,
-                form=configuration.options.log.format,
-                level=configuration.options.log.level,
-                journal=goes_to_journal(sys.stderr, os.environ),
-            )
+    try:
+        return serve_in_foreground(
+            _kind(),
+            configuration,
+            read,
+            lambda stack: _view(console, stack, live=live),
+            ready_file=None if ready_file is None else Path(ready_file),
+            with_uvloop=with_uvloop,
         )
-        try:
-            return serve(
-                lambda: Service(_kind(), configuration, read, log, Notifier.from_environment(os.environ), shown, file),
-                with_uvloop=with_uvloop,
-            )
-        except NotWaltzError as error:
-            error.advice = error.advice or _HOW_TO_BEGIN
-            raise
+    except NotWaltzError as error:
+        error.advice = error.advice or _HOW_TO_BEGIN
+        raise
 
 
 def _kind() -> Kind[ServeOptions, Node]:
@@ -243,7 +232,7 @@ def _kind() -> Kind[ServeOptions, Node]:
 
 def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown[Node], LineStream]:
     """How the node shows itself, and the stream of its log, which must not tear a live table apart."""
-    from waltzctl.foreground import Shown
+    from waltzctl.foreground import Shown, shown_once
 
     table = live and console.format is Format.TABLE and on_terminal(console.stream) and not console.quiet
     if table:
@@ -254,24 +243,16 @@ def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple
         def emit(shown: Object) -> None:
             console.emit(shown, flush=True)
 
-        return Shown(_ready(console), lambda node: show_live(node, emit, LIVE_SECONDS_ELSEWHERE)), sys.stderr
-    return Shown(_ready(console)), sys.stderr
+        return Shown(
+            shown_once(console, _screen), lambda node: show_live(node, emit, LIVE_SECONDS_ELSEWHERE)
+        ), sys.stderr
+    return Shown(shown_once(console, _screen)), sys.stderr
 
 
-def _ready(console: Console) -> Callable[[Object, Node], None]:
-    """Show once that the node is ready: a screen for people, the object for programs."""
+def _screen(ready: Object, node: Node) -> list[str]:
     from waltzctl.render.serving import screen
 
-    def show(ready: Object, node: Node) -> None:
-        if console.format is not Format.TABLE:
-            if not console.quiet:
-                console.emit(ready, flush=True)
-        elif not console.quiet:
-            for line in screen(ready, node.ready_info, node.options, version=__version__):
-                console.line(line)
-            console.flush()
-
-    return show
+    return screen(ready, node.ready_info, node.options, version=__version__)
 
 
 def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown[Node], LineStream]:
@@ -283,14 +264,14 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown[No
 
     from waltzctl.foreground import Shown
     from waltzctl.live_view import show_live
-    from waltzctl.render.serving import AboveLive, live_table, screen
+    from waltzctl.render.serving import AboveLive, live_table
 
     drawn = rich.console.Console(file=console.stream, no_color=not wants_colour(console.stream), highlight=False)
     view = stack.enter_context(Live(console=drawn, auto_refresh=False, redirect_stdout=False, redirect_stderr=False))
     heading: list[str] = []
 
     def ready(shown: Object, node: Node) -> None:
-        lines = screen(shown, node.ready_info, node.options, version=__version__)
+        lines = _screen(shown, node)
         heading.extend(lines)
         view.update(Text("\n".join(lines)), refresh=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
     from waltzctl.engine.client.load import LoadOptions, LoadResult
     from waltzctl.engine.client.load_frames import Place
 
-_LATENCY = Columns(
+LATENCY = Columns(
     (
-        Column("min", or_null(SECONDS), "the least"),
+        Column("min", or_null(SECONDS), "the least", read=attrgetter("minimum")),
         Column("mean", or_null(SECONDS), "the mean"),
         Column("p50", or_null(SECONDS), "the median"),
         Column("p90", or_null(SECONDS), "the 90th percentile"),
         Column("p99", or_null(SECONDS), "the 99th percentile"),
         Column("p999", or_null(SECONDS), "the 99.9th percentile"),
-        Column("max", or_null(SECONDS), "the most"),
+        Column("max", or_null(SECONDS), "the most", read=attrgetter("maximum")),
     )
 )
 _PARTITION = Columns(
@@ -68,7 +69,7 @@ BENCH_RESULT = ObjectType(
         Column("requests_per_second", RATE, "requests a second"),
         Column("transactions_per_second", RATE, "transactions a second"),
         Column("data_bytes_per_second", BYTE_RATE, "data a second"),
-        Column("latency_seconds", struct(_LATENCY), "how long an answer took"),
+        Column("latency_seconds", struct(LATENCY), "how long an answer took"),
         Column(
             "truncated",
             BOOLEAN.told("Whether what was appended was removed again."),
@@ -107,15 +108,7 @@ def bench_result_object(
         requests_per_second=round(result.requests / result.seconds, 3),
         transactions_per_second=round(result.transactions / result.seconds, 3),
         data_bytes_per_second=round(result.data_bytes / result.seconds, 3),
-        latency_seconds=SimpleNamespace(
-            min=latency.minimum,
-            mean=latency.mean,
-            p50=latency.p50,
-            p90=latency.p90,
-            p99=latency.p99,
-            p999=latency.p999,
-            max=latency.maximum,
-        ),
+        latency_seconds=latency,
         truncated=truncated,
         partitions=[
             SimpleNamespace(

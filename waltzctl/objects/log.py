@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from waltzctl.engine.columns.column import Column, Columns, Form, ObjectType, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import (
     ANYTHING,
@@ -18,6 +20,7 @@ from waltzctl.engine.columns.column_kinds import (
     TEXT,
     one_of,
 )
+from waltzctl.objects.bench import LATENCY
 from waltzctl.objects.command_kinds import RATE, SECONDS
 
 LOG_RECORD = ObjectType(
@@ -61,18 +64,6 @@ HIGH_WATER_MARK = ObjectType(
     ),
 )
 
-_LATENCY = Columns(
-    (
-        Column("minimum", or_null(SECONDS), "the least"),
-        Column("mean", or_null(SECONDS), "the mean"),
-        Column("p50", or_null(SECONDS), "the median"),
-        Column("p90", or_null(SECONDS), "the 90th percentile"),
-        Column("p99", or_null(SECONDS), "the 99th percentile"),
-        Column("p999", or_null(SECONDS), "the 99.9th percentile"),
-        Column("maximum", or_null(SECONDS), "the most"),
-    )
-)
-
 LOG_LOAD = ObjectType(
     name="log-load",
     meaning="What a load of appends on a cluster measured (log bench).",
@@ -83,7 +74,7 @@ LOG_LOAD = ObjectType(
         Column("seconds", SECONDS, "how long it took"),
         Column("transactions_per_second", RATE, "the rate", given=True),
         Column("retries", COUNT, "how often an append was built again"),
-        Column("latency", struct(_LATENCY), "seconds from an append to its commitment"),
+        Column("latency_seconds", struct(LATENCY), "from an append to its commitment", read=attrgetter("latency")),
     ),
 )
 

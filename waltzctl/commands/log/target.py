@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waltzctl.exit_status import ExitStatus
-from waltzctl.log_session import client_options
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import parsed
 from waltzctl.values import parse_duration
@@ -28,8 +27,15 @@ STATUSES = (
 
 
 def options_of(target: ClusterTarget, in_flight: int | None = None) -> ClientOptions:
-    """The client's, as the command line has them."""
-    return client_options(parsed("--timeout", target.connecting.timeout, parse_duration), in_flight)
+    """The client's, as the command line has them; None leaves a thing as it is."""
+    from waltzctl.engine.client.log_client import ClientOptions
+
+    timeout = parsed("--timeout", target.connecting.timeout, parse_duration)
+    given = ClientOptions()
+    return ClientOptions(
+        timeout=given.timeout if timeout is None else timeout,
+        in_flight=given.in_flight if in_flight is None else in_flight,
+    )
 
 
 def chosen(partitions: Collection[int] | None, num_partitions: int) -> list[int]:

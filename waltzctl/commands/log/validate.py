@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +9,14 @@ import typer
 from waltzctl.commands.log.target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
+from waltzctl.log_session import use_logs
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
+    from waltzctl.engine.client.log_client import LogClient
     from waltzctl.engine.client.log_load import Validation
 
 MANUAL = Manual(
@@ -54,21 +54,14 @@ def run(
     wanted = partitions_of(partition)
 
     from waltzctl.engine.client.log_load import validate
-    from waltzctl.engine.client.open_log import open_log_client
     from waltzctl.objects.log import LOG_VALIDATION
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
-        location, reach = target.location, target.connecting.reach(console)
 
-        async def work() -> Validation:
-            async with contextlib.AsyncExitStack() as stack:
-                opened = [
-                    await stack.enter_async_context(open_log_client(location, reach, options=options_of(target)))
-                    for _ in range(clients)
-                ]
-                return await validate(opened, chosen(wanted, opened[0].num_partitions), transactions)
+        async def work(opened: list[LogClient]) -> Validation:
+            return await validate(opened, chosen(wanted, opened[0].num_partitions), transactions)
 
-        done = asyncio.run(work())
+        done = use_logs(target, console, work, options_of(target), clients=clients)
         console.emit(LOG_VALIDATION.shown(done))
         console.success(f"OK  {counted(done.transactions, 'transaction')}, {done.retries} of them built again.")
     return ExitStatus.CLEAN
