@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,46 @@ from typer.main import get_command
 
 from tests.cli.running import ROOT
 from waltzctl.app import app
-from waltzctl.commands.serve import MANUAL
-from waltzctl.engine.net.configuration import Level, load_configuration
+from waltzctl.commands.log_server import MANUAL as LOG_SERVER_MANUAL
+from waltzctl.commands.serve import MANUAL as SERVE_MANUAL
+from waltzctl.engine.net.configuration import Configuration, Level, load_configuration
+from waltzctl.engine.net.settings import Settings
 from waltzctl.engine.node.node_settings import SERVE
+from waltzctl.engine.server.server_settings import LOG_SERVER, METADATA_VARIABLE
 from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Manual
 
 CONTRIB = ROOT / "contrib"
-UNIT = CONTRIB / "waltzctl.service"
-SAMPLE = CONTRIB / "waltz-storage.yaml"
 CONTAINER = CONTRIB / "Containerfile"
-VARIABLES = {setting.variable for setting in SERVE.listed} | {SERVE.file_variable}
-VARIABLES |= {f"{setting.variable}_FILE" for setting in SERVE.listed if setting.secret}
+
+
+@dataclass(frozen=True)
+class Process:
+    """What contrib/ has for one of the two that run: its settings, manual, unit and sample of a configuration."""
+
+    settings: Settings[Any]
+    manual: Manual
+    unit: Path
+    sample: Path
+
+    def options(self, found: Configuration[Any]) -> Any:
+        """What the process itself is told, without the log's options."""
+        return found.options.node if self.settings is SERVE else found.options.server
+
+    def service(self) -> configparser.SectionProxy:
+        """The unit's section of the service."""
+        return unit(self.unit)
+
+    def variables(self) -> set[str]:
+        """Every variable that it reads."""
+        listed = self.settings.listed
+        files = {f"{setting.variable}_FILE" for setting in listed if setting.secret}
+        return {setting.variable for setting in listed} | {self.settings.file_variable} | files
+
+
+NODE = Process(SERVE, SERVE_MANUAL, CONTRIB / "waltzctl.service", CONTRIB / "waltz-storage.yaml")
+SERVER = Process(LOG_SERVER, LOG_SERVER_MANUAL, CONTRIB / "waltzctl-log-server.service", CONTRIB / "waltz-server.yaml")
+both = pytest.mark.parametrize("process", [NODE, SERVER], ids=["node", "server"])
 
 
 def parse(command: list[str]) -> dict[str, Any]:
@@ -38,7 +68,7 @@ def parse(command: list[str]) -> dict[str, Any]:
     return parameters
 
 
-def unit() -> configparser.SectionProxy:
+def unit(path: Path) -> configparser.SectionProxy:
     class Repeating(dict[str, Any]):
         def __setitem__(self, key: str, value: Any) -> None:
             if isinstance(value, list) and key in self:
@@ -48,7 +78,7 @@ def unit() -> configparser.SectionProxy:
 
     parser = configparser.RawConfigParser(dict_type=Repeating, strict=False, comment_prefixes=("#",), delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names are as they are
-    parser.read(UNIT)
+    parser.read(path)
     return parser["Service"]
 
 
@@ -57,73 +87,94 @@ def commented(path: Path) -> str:
     return re.sub(r"(?m)^(\s*)#(?! \S)", r"\1", path.read_text())
 
 
-def test_the_unit_starts_the_real_command() -> None:
-    program, *command = shlex.split(unit()["ExecStart"])
+@both
+def test_the_unit_starts_the_real_command(process: Process) -> None:
+    service = process.service()
+    program, *command = shlex.split(service["ExecStart"])
     assert program.endswith("/waltzctl")
+    assert command[0] == process.settings.command
     parameters = parse(command)
-    assert parameters["config"].endswith(SAMPLE.name)
-    assert parameters["ready_file"].startswith("/run/" + unit()["RuntimeDirectory"])
+    assert parameters["config"].endswith(process.sample.name)
+    assert parameters["ready_file"].startswith(f"/run/{service['RuntimeDirectory']}/")
 
 
-def test_the_unit_is_told_what_it_asks_for() -> None:
-    service = unit()
+@both
+def test_the_unit_is_told_what_it_asks_for(process: Process) -> None:
+    service = process.service()
     assert service["Type"] == "notify"
     assert "HUP" in service["ExecReload"]
     assert int(service["WatchdogSec"]) > 0
     prevented = {ExitStatus(int(number)) for number in service["RestartPreventExitStatus"].split()}
-    assert prevented <= set(MANUAL.statuses)
+    assert prevented <= set(process.manual.statuses)
     assert not prevented & {ExitStatus.CLEAN, ExitStatus.INTERNAL, ExitStatus.IO_ERROR, ExitStatus.LOCKED}
 
 
-def test_every_variable_that_contrib_names_is_known() -> None:
-    for path in (UNIT, SAMPLE, CONTAINER):
-        named = set(re.findall(r"WALTZCTL_SERVE_[A-Z_]+", path.read_text()))
+def test_both_units_may_run_on_one_machine() -> None:
+    node, server = NODE.service(), SERVER.service()
+    assert node["RuntimeDirectory"] != server["RuntimeDirectory"], (
+        "the first to stop would remove the other's ready file"
+    )
+
+
+@both
+def test_every_variable_that_contrib_names_is_known(process: Process) -> None:
+    for path in (process.unit, process.sample):
+        named = set(re.findall(r"WALTZCTL_[A-Z_]+_[A-Z]+", path.read_text())) - {METADATA_VARIABLE}
         assert named
-        assert named <= VARIABLES, path.name
+        assert named <= process.variables(), path.name
+
+
+def test_every_variable_that_the_container_names_is_known() -> None:
+    named = set(re.findall(r"WALTZCTL_[A-Z_]+", CONTAINER.read_text()))
+    assert named
+    assert named <= NODE.variables() | SERVER.variables()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+@both
+def test_systemd_finds_nothing_wrong_with_the_unit(process: Process, tmp_path: Path) -> None:
     program = tmp_path / "waltzctl"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/usr/bin/waltzctl", str(program)))
+    copy = tmp_path / process.unit.name
+    copy.write_text(process.unit.read_text().replace("/usr/bin/waltzctl", str(program)))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    complaints = [line for line in done.stderr.splitlines() if UNIT.name in line]
+    complaints = [line for line in done.stderr.splitlines() if process.unit.name in line]
     assert complaints == []
 
 
-def test_the_sample_is_read_without_a_remark_and_says_what_holds_anyway() -> None:
-    found = load_configuration(SERVE, file=SAMPLE)
+@both
+def test_the_sample_is_read_without_a_remark_and_says_what_holds_anyway(process: Process) -> None:
+    found = load_configuration(process.settings, file=process.sample)
     assert found.notes == ()
-    options = found.options.node
-    options.check()
-    assert not options.beyond_loopback
+    found.check()
+    assert not process.options(found).beyond_loopback
     for one in found.settings:
-        if one.level is Level.FILE and not one.setting.declared.required and one.setting.name != "http-port":
-            assert one.value == one.setting.default, one.setting.key
+        if one.level is Level.FILE and one.setting.name not in ("http-port", "zookeeper", "cluster-root"):
+            assert one.setting.declared.required or one.value == one.setting.default, one.setting.key
 
 
-def test_what_the_sample_has_commented_out_is_right_as_well(tmp_path: Path) -> None:
-    path = tmp_path / SAMPLE.name
-    path.write_text(commented(SAMPLE))
-    found = load_configuration(SERVE, file=path)
+@both
+def test_what_the_sample_has_commented_out_is_right_as_well(process: Process, tmp_path: Path) -> None:
+    path = tmp_path / process.sample.name
+    path.write_text(commented(process.sample))
+    found = load_configuration(process.settings, file=path)
     assert found.notes == ()
-    options = found.options.node
-    options.check()
+    found.check()
+    options = process.options(found)
     assert options.zookeeper is not None
     assert options.graphite is not None
     assert options.tls.key_store is not None
     assert options.tls.trust_store is not None
 
 
-def test_the_sample_shows_every_key_of_the_release() -> None:
-    text = commented(SAMPLE)
-    for key in SERVE.by_key:
+@both
+def test_the_sample_shows_every_key_of_the_release(process: Process) -> None:
+    text = commented(process.sample)
+    for key in process.settings.by_key:
         if not key.startswith("waltzctl.") and not key.endswith("password"):
             assert key.rpartition(".")[2] in text, key
 
@@ -156,6 +207,6 @@ def test_the_container_names_no_host_to_fetch_from() -> None:
 
 
 def test_every_command_line_in_the_comments_can_be_typed() -> None:
-    for path in (UNIT, SAMPLE, CONTAINER):
-        for words in re.findall(r"^#.*?waltzctl (create-cluster .*|serve .*)$", path.read_text(), re.M):
+    for path in (NODE.unit, NODE.sample, SERVER.unit, SERVER.sample, CONTAINER):
+        for words in re.findall(r"^#.*?waltzctl (create-cluster .*|serve .*|log-server .*)$", path.read_text(), re.M):
             parse(shlex.split(words.replace("...", "file")))
