@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from waltzctl.engine.server.server_settings import LOG_SERVER
 CONTRIB = ROOT / "contrib"
 ALERTS = CONTRIB / "prometheus-alerts.yml"
 ALERTS_TEST = CONTRIB / "prometheus-alerts.test.yml"
+DASHBOARD = CONTRIB / "grafana-dashboard.json"
 TEXT = "text/plain; version=0.0.4"
 OF_PROMETHEUS = {"cluster", "instance", "job"}
 """Labels that a target has from whoever reads it."""
@@ -144,10 +148,76 @@ def test_the_targets_in_the_comment_are_the_http_ports() -> None:
     assert asked == set(jobs)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_prometheus_reads_the_rules_and_they_fire() -> None:
-    for arguments in (("check", "rules", ALERTS.name), ("test", "rules", ALERTS_TEST.name)):
-        done = subprocess.run(
-            ["promtool", *arguments], cwd=CONTRIB, capture_output=True, text=True, check=False, timeout=120
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    """What the dashboard asks, with what its variables stand for."""
+    found = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [one.replace("$__rate_interval", "5m").replace("$cluster", ".*").replace("$instance", ".*") for one in found]
+
+
+def test_every_metric_and_label_of_the_dashboard_is_shown() -> None:
+    for one in expressions():
+        assert [*mistakes(one)] == []
+        assert "$" not in one
+    for panel in panels():
+        for target in panel["targets"]:
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            known = {
+                label
+                for name in re.findall(r"waltz_\w+", target["expr"])
+                for every in shown()[name]
+                for label, _ in every
+            }
+            assert labels <= known | OF_PROMETHEUS, panel["title"]
+
+
+def test_the_dashboard_leaves_no_metric_out_that_is_more_than_a_name() -> None:
+    asked = set(re.findall(r"waltz_\w+", " ".join(expressions())))
+    parts = re.compile(r"_(bucket|count|sum|created)$")
+    missing = {parts.sub("", name) for name in shown() if name.startswith("waltz_")} - {
+        parts.sub("", one) for one in asked
+    }
+    names = {"waltz_storage_info", "waltz_server_info", "waltz_server_id"}
+    marks = {"waltz_storage_session_id", "waltz_storage_local_low_water_mark"}
+    assert missing == names | marks
+
+
+def test_the_dashboard_has_a_place_for_every_panel() -> None:
+    every = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in every)
+        for x, y in itertools.product(
+            range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) == 23
+
+
+def promtool(*arguments: str | Path) -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=CONTRIB, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+
+@needs_promtool
+def test_prometheus_reads_the_rules_and_they_fire() -> None:
+    promtool("check", "rules", ALERTS.name)
+    promtool("test", "rules", ALERTS_TEST.name)
+
+
+@needs_promtool
+def test_prometheus_reads_what_the_dashboard_asks(tmp_path: Path) -> None:
+    rules = [{"record": f"asked:{number}", "expr": one} for number, one in enumerate(expressions())]
+    path = tmp_path / "asked.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool("check", "rules", path)
