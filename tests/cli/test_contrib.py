@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 
-from tests.cli.running import ROOT
+from tests.cli.running import ROOT, invoke
 from waltzctl.app import app
 from waltzctl.commands.log_server import MANUAL as LOG_SERVER_MANUAL
 from waltzctl.commands.serve import MANUAL as SERVE_MANUAL
@@ -28,6 +29,7 @@ from waltzctl.manual import Manual
 
 CONTRIB = ROOT / "contrib"
 CONTAINER = CONTRIB / "Containerfile"
+COMPOSE = CONTRIB / "compose.yml"
 
 
 @dataclass(frozen=True)
@@ -185,15 +187,19 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
 
 
+def variables_of_the_image() -> dict[str, str]:
+    return dict(re.findall(r"(WALTZCTL_\w+)=(\S+)", dict(instructions())["ENV"]))
+
+
 def test_the_container_runs_the_real_command_on_its_own_ports() -> None:
     found = dict(instructions())
     entry, command = json.loads(found["ENTRYPOINT"]), json.loads(found["CMD"])
     assert entry == ["waltzctl"]
     assert parse(command)["directory"] == found["VOLUME"]
-    ports = load_configuration(
-        SERVE, environment=dict(re.findall(r"(WALTZCTL_\w+)=(\S+)", found["ENV"]))
-    ).options.node.ports
-    assert found["EXPOSE"].split() == [str(ports.data), str(ports.admin), str(ports.http)]
+    ports = load_configuration(SERVE, environment=variables_of_the_image()).options.node.ports
+    server = load_configuration(LOG_SERVER, environment=variables_of_the_image()).options.server
+    exposed = [ports.data, ports.admin, ports.http, server.port, server.http_port]
+    assert found["EXPOSE"].split() == [str(port) for port in exposed]
     assert f":{ports.http}/health" in found["HEALTHCHECK"]
     assert found["USER"] not in ("0", "root")
 
@@ -210,3 +216,83 @@ def test_every_command_line_in_the_comments_can_be_typed() -> None:
     for path in (NODE.unit, NODE.sample, SERVER.unit, SERVER.sample, CONTAINER):
         for words in re.findall(r"^#.*?waltzctl (create-cluster .*|serve .*|log-server .*)$", path.read_text(), re.M):
             parse(shlex.split(words.replace("...", "file")))
+
+
+# --- a cluster of containers ------------------------------------------------------------------------------------------
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """The services of the composition that are ours."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return {name: service for name, service in found.items() if service["image"] == "waltzctl"}
+
+
+def running(kind: str) -> dict[str, dict[str, Any]]:
+    """Those that run a node or a log server, by the name of its command."""
+    return {
+        name: service
+        for name, service in services().items()
+        if "entrypoint" not in service and service.get("command", [""])[0] == kind
+    }
+
+
+def typed(script: str) -> list[list[str]]:
+    """The command lines of ours in a script or comment, without what the shell makes of them."""
+    lines = re.findall(r"waltzctl (.+?)(?:$| \|\|)", script, re.M)
+    return [shlex.split(line.replace("$$n", "1")) for line in lines]
+
+
+def test_the_composition_is_three_nodes_two_servers_and_their_metadata() -> None:
+    everything = yaml.safe_load(COMPOSE.read_text())
+    assert everything["services"]["zookeeper"]["image"] == "zookeeper:3.9"
+    assert set(running("serve")) == {"node-1", "node-2", "node-3"}
+    assert set(running("log-server")) == {"server-1", "server-2"}
+    mounted = [volume for service in everything["services"].values() for volume in service.get("volumes", ())]
+    assert sorted(volume.partition(":")[0] for volume in mounted) == sorted(everything["volumes"]), "each has its own"
+    for service in services().values():
+        assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == CONTAINER
+        assert set(service.get("depends_on", {})) <= set(everything["services"])
+
+
+@pytest.mark.parametrize("name", [*running("serve"), *running("log-server")])
+def test_a_process_of_the_composition_is_told_what_can_be_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = services()[name]
+    for variable, value in {**variables_of_the_image(), **service["environment"]}.items():
+        monkeypatch.setenv(variable, value)
+    answer = invoke(*service["command"], "--show-config", "--format", "ndjson")
+    assert answer.status == 0, answer.err
+    assert "warning" not in answer.err
+    told = {one["key"]: one["value"] for one in answer.only("setting")}
+    assert told["waltzctl.host"] == "0.0.0.0"  # inside of its container
+    assert told.get("waltzctl.advertisedHost", name) == name, "others have to find it"
+    inside = told.get("storage.jetty.port") or told["server.jetty.port"]
+    (published,) = service["ports"]
+    address, _, port = published.rpartition(":")
+    assert address.startswith("127.0.0.1:")
+    assert int(port) == inside
+    if "healthcheck" in service:
+        assert f":{inside}/health" in service["healthcheck"]["test"][-1]
+
+
+def test_nodes_and_servers_of_the_composition_meet_at_one_metadata_and_on_no_port() -> None:
+    places = {service["environment"]["WALTZCTL_METADATA"] for name, service in services().items() if name[:4] != "node"}
+    for service in running("serve").values():
+        asked = service["environment"]
+        places.add(f"zk://{asked['WALTZCTL_SERVE_ZOOKEEPER']}{asked['WALTZCTL_SERVE_CLUSTER_ROOT']}")
+        assert service["volumes"][0].partition(":")[2] == service["command"][1]
+    assert len(places) == 1
+    published = [port.split(":")[1] for service in services().values() for port in service.get("ports", ())]
+    assert len(set(published)) == len(published) == 5
+
+
+def test_every_command_of_the_composition_can_be_typed() -> None:
+    scripts = [service["command"][-1] for service in services().values() if "entrypoint" in service]
+    comment = re.findall(r"^# .*? tool (.*?)(?:  .*)?$", COMPOSE.read_text(), re.M)
+    lines = [words for script in scripts for words in typed(script)] + [shlex.split(line) for line in comment]
+    assert len(lines) == 7
+    for words in lines:
+        answer = invoke(*words, "--help")
+        assert answer.status == 0, answer.err
+    script = services()["assignment"]["command"][-1]
+    told = {f"node-{n}:55280" for n in re.findall(r"\d", re.findall(r"for n in ([\d ]+);", script)[0])}
+    assert told == {f"{name}:{SERVE.build({}).node.ports.data}" for name in running("serve")}
