@@ -105,6 +105,25 @@ MANUAL = Manual(
                 "SIGHUP: the configuration is read anew, as for serve.",
             ),
         ),
+        Section(
+            "READY FILE AND SERVICE MANAGERS",
+            (
+                (
+                    "--ready-file and systemd are told as by serve; contrib/ holds a unit, a configuration, and a composition of"
+                    " containers with storage nodes and ZooKeeper."
+                ),
+            ),
+        ),
+        Section(
+            "WATCHING",
+            (
+                (
+                    "The HTTP port answers /health with what is wrong in words, and /metrics as JSON or, where the Accept header"
+                    " asks for text, for Prometheus. contrib/ holds alerts over that, each with what to do, and a dashboard for"
+                    " Grafana."
+                ),
+            ),
+        ),
     ),
 )
 
