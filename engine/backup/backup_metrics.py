@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.formats.vault import BackupHead
@@ -24,8 +25,9 @@ def write_metrics(path: Path, vault: Path, head: BackupHead) -> None:
     registry = CollectorRegistry()
     for name, (meaning, read) in _FIGURES.items():
         gauge = Gauge(f"waltz_backup_{name}", meaning, ("vault", "source", "tag"), registry=registry)
-        gauge.labels(str(vault), head.source, head.tag or "").set(read(head))
+        gauge.labels(str(vault), head.source, head.tag or "").set(read(head))  # type: ignore[no-untyped-call]
+    write: Any = write_to_textfile  # the package leaves its parameters untyped
     try:
-        write_to_textfile(str(path), registry)
+        write(str(path), registry)
     except OSError as error:
         raise DiskWriteError(path, None, error, doing="write") from error

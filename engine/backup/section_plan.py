@@ -166,6 +166,8 @@ class SectionPlanner:
         if self._live and last and self._damaged > damaged and not self._as_it_is:
             raise SourceChangedError(f"{path}: what is no record at byte {end} may be one that is just being replaced")
         size = end if len(sizes) else len(header)
+        if self._live and last and size < numbers.size and not torn and self._damaged == damaged:
+            raise SourceChangedError(f"{path}: it became shorter while it was looked at")
         dropped = self._live and last and torn
         if size < numbers.size and not dropped:
             draft.parts.append((False, self._keep(path, size, numbers.size - size)))

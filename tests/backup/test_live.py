@@ -8,7 +8,7 @@ import pytest
 
 from tests.backup.vaults import backup, findings, vault
 from tests.builders import build_directory, make_records, write_segment
-from waltzctl.engine.backup import backup_creation, source_files
+from waltzctl.engine.backup import backup_creation, section_plan, source_files
 from waltzctl.engine.backup.backup_restore import restore_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
 from waltzctl.engine.findings import Finding
@@ -99,6 +99,30 @@ def test_other_records_in_the_place_of_those_that_were_read(
     for path in (held / "0").iterdir():
         assert (tmp_path / "back" / "0" / path.name).read_bytes() == path.read_bytes()
     assert findings(place) == []
+
+
+def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last segment is shorter when it is scanned, and as long as before when it is read."""
+    place = vault(tmp_path)
+    last = sorted((held / "0").glob("*.seg"))[-1]
+    whole, original = last.read_bytes(), section_plan.summarise_records
+    times = []
+
+    def cut_meanwhile(source: object, **given: object) -> object:
+        if getattr(source, "name", "") == str(last) and not times:
+            times.append(1)
+            last.write_bytes(whole[: HEADER_SIZE + 80 * 7])
+            yield from original(source, **given)  # type: ignore[arg-type]
+            last.write_bytes(whole)
+        else:
+            yield from original(source, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(section_plan, "summarise_records", cut_meanwhile)
+    head = backup(place, held)
+    assert times
+    assert head.partitions[0].last_transaction_id == 99
+    restore_backup(place, head.name, tmp_path / "back")
+    assert [one for one in verify([tmp_path / "back"]) if isinstance(one, Finding)] == []
 
 
 def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ MANUAL = Manual(
         Example("waltzctl backup init /backup/waltz --encrypt --password-file /etc/waltz/vault", "A new vault."),
         Example("waltzctl backup create /backup/waltz /var/lib/waltz --tag nightly", "Also under a running node."),
         Example("waltzctl backup list /backup/waltz", "What is in it?"),
-        Example("waltzctl verify vault:/backup/waltz::latest", "Is the newest backup a clean storage directory?"),
         Example("waltzctl backup restore /backup/waltz latest --to /var/lib/waltz-new", "Byte for byte as it was."),
         Example(
             "waltzctl backup forget /backup/waltz --keep-daily 7 --keep-weekly 5 --prune --yes", "Keep what is needed."
