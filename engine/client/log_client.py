@@ -184,15 +184,22 @@ class LogClient:
         return -1 if mount is None else mount.position
 
     async def feed(
-        self, partitions: int | Collection[int], *, after: int = -1, until: Callable[[int], int | None] | None = None
+        self,
+        partitions: int | Collection[int] | Mapping[int, int],
+        *,
+        after: int = -1,
+        until: Callable[[int], int | None] | None = None,
     ) -> AsyncGenerator[Transaction, None]:
         """Committed transactions behind `after`, in order, for ever; of several partitions each in its order.
+
+        A mapping gives each partition a transaction of its own behind which to begin, and `after` is not looked at.
 
         `until`: gives the last transaction that is wanted of a partition, None for no end; with one the feed ends when all
         partitions are there.  Connections that break are made again, and nothing is missing or there twice.  Raises
         ClientAheadError.
         """
         numbers = [partitions] if isinstance(partitions, int) else sorted(partitions)
+        begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
         for number in numbers:
             self._check(number)
         client_id = await self._servers.client_id()
@@ -201,8 +208,8 @@ class LogClient:
         mounts: dict[int, _Mount] = {}
         try:
             for number, last in open_ends.items():
-                if last is None or last > after:
-                    mounts[number] = _Mount(self, number, client_id, after, queue)
+                if last is None or last > begins[number]:
+                    mounts[number] = _Mount(self, number, client_id, begins[number], queue)
                     self._begin(mounts[number])
             while mounts:
                 item = await queue.get()

@@ -346,6 +346,9 @@ def test_a_feed_of_several_partitions_ends_when_all_have_come_to_their_ends(tmp_
         found = [(one.partition, one.transaction_id) async for one in client.feed((0, 1), until=ends.__getitem__)]
         assert sorted(found) == [(0, 0), (1, 0), (1, 1), (1, 2)]
         assert [one async for one in client.feed((0, 1), after=2, until=ends.__getitem__)] == []
+        marks = {0: -1, 1: 1}
+        found = [(one.partition, one.transaction_id) async for one in client.feed(marks, until=ends.__getitem__)]
+        assert sorted(found) == [(0, 0), (1, 2)]  # each behind its own mark
 
     run(tmp_path, test)
 

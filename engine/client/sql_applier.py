@@ -1,0 +1,306 @@
+"""Committed transactions applied to an SQL database, each exactly once.
+
+How far a partition was applied stands in the database itself, in a table of the application's:
+
+======================  ===================  ==================================================================
+column                  type                 what it is
+======================  ===================  ==================================================================
+``PARTITION_ID``        integer primary key  the partition
+``HIGH_WATER_MARK``     bigint               its last transaction that was applied; -1: none
+======================  ===================  ==================================================================
+
+A transaction `t` is applied in one SQL transaction: the mark is raised from `t` - 1 to `t`, then the application makes its
+changes, then both are committed.  Whoever does not find `t` - 1 has been overtaken by another applier, and skips `t`; the row is
+locked from the raise to the commit, so that of several appliers one is at it at a time.  A commit whose answer was lost is no
+doubt either: when it is tried again, the mark says whether it was done.  The same table serves the release's helper.
+
+The driver is any of DB-API 2.0 (PEP 249).  The one thing that it must not do is to commit by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from waltzctl.engine.client.log_client import LogClient, Transaction
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
+
+T = TypeVar("T")
+_MARKERS = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+_ENDS = re.compile(
+    r"\s*(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b", re.I
+)
+_CURSOR = frozenset(
+    (
+        *("arraysize", "callproc", "close", "description", "fetchall", "fetchmany", "fetchone", "lastrowid", "nextset"),
+        *("rowcount", "setinputsizes", "setoutputsize"),
+    )
+)
+"""What of a cursor ends no transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlDatabase:
+    """A database, and what its driver is like.
+
+    `connect` opens a connection; it is called, and the connection used, in one thread.  `error` is the driver's ``Error``, and
+    `paramstyle` its ``paramstyle``.  `table` holds the marks.  What fails with `error` is tried again after `first_retry`
+    seconds, twice as long each time up to `longest_retry`, for `timeout` seconds.
+    """
+
+    connect: Callable[[], Any]
+    error: type[Exception]
+    paramstyle: str
+    table: str = "HIGH_WATER_MARKS"
+    timeout: float = 60.0
+    first_retry: float = 0.01
+    longest_retry: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.paramstyle not in (*_MARKERS, "named"):
+            raise InvalidRequestError(
+                f"{self.paramstyle!r}: no paramstyle of DB-API 2.0",
+                advice="give the driver's own: its attribute paramstyle",
+            )
+        if not _NAME.fullmatch(self.table):
+            raise InvalidRequestError(f"{self.table!r}: no name of a table", advice="letters, digits and underscores")
+
+
+class SqlCursor:
+    """A cursor of an SQL transaction that somebody else ends.  What ends it raises InvalidRequestError."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def execute(self, statement: str, *parameters: Any) -> SqlCursor:
+        """As the driver's."""
+        _check_statement(statement)
+        self._cursor.execute(statement, *parameters)
+        return self
+
+    def executemany(self, statement: str, rows: Sequence[Any]) -> SqlCursor:
+        """As the driver's."""
+        _check_statement(statement)
+        self._cursor.executemany(statement, rows)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cursor.fetchone, None)  # which every driver has
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _CURSOR:
+            return getattr(self._cursor, name)
+        raise _forbidden(name)
+
+
+class SqlTransaction:
+    """The connection in which a transaction is applied: it gives cursors, and cannot be ended."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def cursor(self) -> SqlCursor:
+        """A new cursor."""
+        return SqlCursor(self._connection.cursor())
+
+    def execute(self, statement: str, *parameters: Any) -> SqlCursor:
+        """Execute a statement with a new cursor, which is given back."""
+        return self.cursor().execute(statement, *parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _forbidden(name)
+
+
+Apply = Callable[[SqlTransaction, Transaction, bytes], None]
+"""The application's changes for a transaction and its data.  Called again after an SQL error."""
+
+
+def _forbidden(name: str) -> Exception:
+    if name.startswith("__"):
+        return AttributeError(name)
+    return InvalidRequestError(
+        f"{name} is not for the function that applies a transaction",
+        advice="leave it out: the changes and the mark are committed together when the function returns",
+    )
+
+
+def _check_statement(statement: str) -> None:
+    found = _ENDS.match(statement)
+    if found:
+        raise _forbidden(found.group(1).upper())
+
+
+@dataclass(slots=True)
+class SqlApplier:
+    """Applies transactions to a database.  Blocks, and belongs to the thread in which it was first used."""
+
+    database: SqlDatabase
+    apply: Apply
+    _marks: dict[int, int] = field(default_factory=dict)
+    _connection: Any = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def mark(self, partition: int) -> int:
+        """The last transaction of a partition that was applied; -1: none, and then a row is made.  Raises as `once`."""
+        return self._insist(f"the mark of partition {partition}", lambda cursor: self._read_or_make(cursor, partition))
+
+    def once(self, transaction: Transaction, data: bytes) -> bool:
+        """Apply a transaction unless that was done; whether it was done here.
+
+        Raises DeadlineError when the database refused it for too long, RefusedError where a transaction before it is missing,
+        and what the application raises; then nothing of it is in the database.
+        """
+        partition, number = transaction.partition, transaction.transaction_id
+        if self.is_done(transaction):
+            return False
+        update, values = self._sql(
+            "UPDATE {table} SET HIGH_WATER_MARK = {0} WHERE PARTITION_ID = {1}", number, partition
+        )
+        update += f" AND HIGH_WATER_MARK = {number - 1:d}"
+
+        def attempt(cursor: Any) -> bool:
+            cursor.execute(update, values)
+            if cursor.rowcount == 1:
+                self.apply(SqlTransaction(self._connection), transaction, data)
+                return True
+            if cursor.rowcount != 0:
+                raise InvalidRequestError(
+                    f"{self.database.table}: the driver says that {cursor.rowcount} rows changed where it is one or none",
+                    advice="use a driver that counts rows; PARTITION_ID must be the primary key",
+                )
+            self._marks[partition] = self._read(cursor, partition, missing=-2)
+            if self._marks[partition] < number:
+                raise RefusedError(
+                    f"{self.database.table}: partition {partition} is at {self._marks.pop(partition)}, and transaction {number}"
+                    " cannot be applied to it",
+                    advice="the mark was changed by somebody else: begin again, which reads it anew",
+                )
+            return False
+
+        done = self._insist(f"transaction {number} of partition {partition}", attempt)
+        if done:
+            self._marks[partition] = number
+        return done
+
+    def is_done(self, transaction: Transaction) -> bool:
+        """Whether this applier knows, without asking, that a transaction was applied."""
+        return self._marks.get(transaction.partition, -1) >= transaction.transaction_id
+
+    def stop(self) -> None:
+        """From any thread: do not try anything again."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(self.database.error):
+                connection.close()
+
+    # ---- inside --------------------------------------------------------------------------------------------------------
+
+    def _sql(self, text: str, *values: int) -> tuple[str, Any]:
+        """A statement with the driver's parameters, and their values."""
+        style = self.database.paramstyle
+        if style == "named":
+            return text.format(":a", ":b", table=self.database.table), dict(zip("ab", values, strict=False))
+        return text.format(*_MARKERS[style], table=self.database.table), values
+
+    def _insist(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """An SQL transaction, again after an error of the database."""
+        pause, deadline = self.database.first_retry, time.monotonic() + self.database.timeout
+        while True:
+            try:
+                return self._attempt(attempt)
+            except self.database.error as error:
+                self.close()  # whatever was wrong with it
+                if time.monotonic() + pause > deadline or self._stopping.wait(pause):
+                    raise DeadlineError(
+                        "the database", f"it refused {what} for {self.database.timeout:g} s, at last with: {error}"
+                    ) from error
+                pause = min(2 * pause, self.database.longest_retry)
+
+    def _attempt(self, attempt: Callable[[Any], T]) -> T:
+        if self._connection is None:
+            self._connection = self.database.connect()
+            self._refuse_autocommit()
+        try:
+            cursor = self._connection.cursor()
+            found = attempt(cursor)
+            cursor.close()
+            self._connection.commit()
+        except BaseException:
+            with contextlib.suppress(self.database.error):
+                self._connection.rollback()
+            raise
+        return found
+
+    def _refuse_autocommit(self) -> None:
+        """A driver that commits by itself would raise the mark of what is not applied."""
+        connection = self._connection
+        cursor = connection.cursor()
+        cursor.execute(f"UPDATE {self.database.table} SET HIGH_WATER_MARK = HIGH_WATER_MARK WHERE PARTITION_ID = -1")
+        commits = (
+            getattr(connection, "autocommit", None) is True or getattr(connection, "in_transaction", True) is False
+        )
+        cursor.close()
+        connection.rollback()
+        if commits:
+            self.close()
+            raise InvalidRequestError(
+                "the database's connections commit each statement by themselves",
+                advice="open them with autocommit off (sqlite3: isolation_level not None)",
+            )
+
+    def _read(self, cursor: Any, partition: int, *, missing: int) -> int:
+        cursor.execute(*self._sql("SELECT HIGH_WATER_MARK FROM {table} WHERE PARTITION_ID = {0}", partition))
+        row = cursor.fetchone()
+        return missing if row is None else int(row[0])
+
+    def _read_or_make(self, cursor: Any, partition: int) -> int:
+        mark = self._read(cursor, partition, missing=-2)
+        if mark == -2:
+            mark = -1  # where somebody else makes it at the same time, this fails, and is read when it is tried again
+            cursor.execute(
+                *self._sql("INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES ({0}, {1})", partition, mark)
+            )
+        self._marks[partition] = mark
+        return mark
+
+
+async def apply_feed(
+    client: LogClient,
+    partitions: Collection[int],
+    database: SqlDatabase,
+    apply: Apply,
+    *,
+    until: Callable[[int], int | None] | None = None,
+) -> int:
+    """Apply what is committed in `partitions` to a database, from the marks that stand there; how many were applied here.
+
+    For ever, or up to the transactions that `until` gives as for `LogClient.feed`.  The database is used in a thread of its own,
+    and so is `apply`.  Raises as `SqlApplier.once`, `LogClient.feed` and `LogClient.data`.
+    """
+    loop, applied = asyncio.get_running_loop(), 0
+    applier = SqlApplier(database, apply)
+    thread = ThreadPoolExecutor(1, "waltz-sql")
+    try:
+        marks = {number: await loop.run_in_executor(thread, applier.mark, number) for number in partitions}
+        async with contextlib.aclosing(client.feed(marks, until=until)) as feed:
+            async for one in feed:
+                if not applier.is_done(one):
+                    data = await client.data(one.partition, one.transaction_id)
+                    applied += await loop.run_in_executor(thread, applier.once, one, data)
+    finally:
+        applier.stop()
+        await asyncio.shield(loop.run_in_executor(thread, applier.close))  # behind what the thread is still at
+        thread.shutdown(wait=False)
+    return applied

@@ -1,0 +1,361 @@
+"""Transactions applied to an SQL database: exactly once, wherever it ends, whoever else is at it, whatever the database says."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.test_log_client import Around, run
+from tests.server.storing import PARTITION
+from waltzctl.engine.client.log_client import Draft, Transaction
+from waltzctl.engine.client.sql_applier import SqlApplier, SqlDatabase, SqlTransaction, apply_feed
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
+from waltzctl.formats.request_id import RequestId
+
+Step = Callable[[str], None]
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+@dataclass
+class Driver:
+    """SQLite, whose every step the test can let fail: `step` is told in front of it and behind it."""
+
+    path: Path
+    step: Step = lambda _: None
+    made: list[sqlite3.Connection] = field(default_factory=list)
+
+    def connect(self) -> Connection:
+        self.step("connect")
+        self.made.append(sqlite3.connect(self.path, timeout=5))
+        return Connection(self.made[-1], self)
+
+    def end(self) -> None:
+        """As when the process ends: what is not committed is gone."""
+        for one in self.made:
+            one.close()
+
+
+@dataclass
+class Connection:
+    real: sqlite3.Connection
+    driver: Driver
+
+    def cursor(self) -> Cursor:
+        return Cursor(self.real.cursor(), self.driver)
+
+    def commit(self) -> None:
+        self.driver.step("before commit")
+        self.real.commit()
+        self.driver.step("after commit")
+
+    def rollback(self) -> None:
+        self.driver.step("rollback")
+        self.real.rollback()
+
+    def close(self) -> None:
+        self.real.close()
+
+
+@dataclass
+class Cursor:
+    real: sqlite3.Cursor
+    driver: Driver
+
+    def execute(self, statement: str, *parameters: Any) -> None:
+        self.driver.step(f"before {statement[:6]}")
+        self.real.execute(statement, *parameters)
+        self.driver.step(f"after {statement[:6]}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+def made(path: Path) -> Path:
+    """A database."""
+    with sqlite3.connect(path / "db") as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("CREATE TABLE HIGH_WATER_MARKS (PARTITION_ID INTEGER PRIMARY KEY, HIGH_WATER_MARK BIGINT)")
+        connection.execute("CREATE TABLE applied (id INTEGER, data BLOB)")
+    return path / "db"
+
+
+def database(driver: Driver, **more: Any) -> SqlDatabase:
+    options = {"timeout": 5.0, "first_retry": 0.001, "longest_retry": 0.002, **more}
+    return SqlDatabase(driver.connect, sqlite3.Error, sqlite3.paramstyle, **options)
+
+
+def insert(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+    cursor = sql.cursor()
+    cursor.execute("INSERT INTO applied VALUES (?, ?)", (transaction.transaction_id, data))
+
+
+def number(transaction_id: int, partition: int = 0) -> Transaction:
+    return Transaction(partition, transaction_id, RequestId(1, 1, partition, transaction_id), 0)
+
+
+def applied(path: Path) -> list[int]:
+    connection = sqlite3.connect(path)
+    found = [row[0] for row in connection.execute("SELECT id FROM applied ORDER BY rowid")]
+    connection.close()
+    return found
+
+
+def mark(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("SELECT HIGH_WATER_MARK FROM HIGH_WATER_MARKS WHERE PARTITION_ID = 0").fetchone()
+    connection.close()
+    return int(found)
+
+
+def apply_three(driver: Driver, apply: Any = insert, **more: Any) -> list[bool]:
+    applier = SqlApplier(database(driver, **more), apply)
+    first = applier.mark(0) + 1
+    done = [applier.once(number(one), b"%d" % one) for one in range(first, 3)]
+    applier.close()
+    return done
+
+
+def steps_of(path: Path) -> list[str]:
+    steps: list[str] = []
+    apply_three(Driver(path, steps.append))
+    return steps
+
+
+def test_each_is_applied_once_wherever_the_process_ends(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    steps = steps_of(made(tmp_path / "whole"))
+    assert steps.count("after commit") == 4
+    assert steps.count("before INSERT") == 4
+    for end in range(len(steps)):
+        directory = tmp_path / str(end)
+        directory.mkdir()
+        path, left = made(directory), [end]
+
+        def step(_name: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:  # and nothing is done after it
+                raise Killed
+
+        driver = Driver(path, step)
+        with pytest.raises(Killed):
+            apply_three(driver)
+        driver.end()
+        apply_three(Driver(path))
+        assert applied(path) == [0, 1, 2], f"ended at {steps[end]}, step {end}"
+        assert mark(path) == 2
+
+
+def test_an_sql_error_at_any_step_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    steps = steps_of(made(tmp_path / "whole"))
+    for wrong in range(len(steps)):
+        directory = tmp_path / str(wrong)
+        directory.mkdir()
+        path, left = made(directory), [wrong]
+
+        def step(_name: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise sqlite3.OperationalError("gone")
+
+        apply_three(Driver(path, step))
+        assert applied(path) == [0, 1, 2], f"failed at {steps[wrong]}, step {wrong}"
+        assert mark(path) == 2
+
+
+def test_a_database_that_refuses_for_too_long_is_told(tmp_path: Path) -> None:
+    path, tried = made(tmp_path), []
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        tried.append(transaction.transaction_id)
+        insert(sql, transaction, data)
+        sql.execute("INSERT INTO nowhere VALUES (1)")
+
+    with pytest.raises(DeadlineError, match=r"transaction 0 of partition 0.*no such table: nowhere"):
+        apply_three(Driver(path), apply, timeout=0.02)
+    assert len(tried) > 1
+    assert applied(path) == []
+    assert mark(path) == -1
+
+
+def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Path) -> None:
+    path, tried = made(tmp_path), []
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+        tried.append(transaction.transaction_id)
+        if tried == [0, 1]:
+            raise ZeroDivisionError
+
+    applier = SqlApplier(database(Driver(path)), apply)
+    assert applier.mark(0) == -1
+    assert applier.once(number(0), b"")
+    with pytest.raises(ZeroDivisionError):
+        applier.once(number(1), b"")
+    assert (applied(path), mark(path)) == ([0], 0)
+    assert applier.once(number(1), b"")
+    assert (applied(path), mark(path)) == ([0, 1], 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda sql: sql.commit(),
+        lambda sql: sql.rollback(),
+        lambda sql: sql.close(),
+        lambda sql: sql.cursor().connection,
+        lambda sql: sql.executescript("SELECT 1"),
+        lambda sql: sql.cursor().executescript("SELECT 1"),
+        lambda sql: sql.execute("commit"),
+        lambda sql: sql.cursor().execute(" ROLLBACK"),
+        lambda sql: sql.execute("SELECT 1").executemany("END", []),
+    ],
+)
+def test_the_application_cannot_end_the_sql_transaction(tmp_path: Path, wrong: Callable[[Any], None]) -> None:
+    path, tried = made(tmp_path), []
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        tried.append(transaction)
+        insert(sql, transaction, data)
+        wrong(sql)
+
+    with pytest.raises(InvalidRequestError, match="is not for the function"):
+        apply_three(Driver(path), apply)
+    assert len(tried) == 1  # it is no error of the database, which would be tried again
+    assert (applied(path), mark(path)) == ([], -1)
+
+
+def test_savepoints_and_queries_are_the_applications(tmp_path: Path) -> None:
+    path, seen = made(tmp_path), []
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        sql.cursor().executemany("INSERT INTO applied VALUES (?, ?)", [(transaction.transaction_id, data)])
+        sql.execute("SAVEPOINT here")
+        sql.execute("INSERT INTO applied VALUES (99, NULL)")
+        sql.execute("ROLLBACK TO here")
+        seen.append([*sql.execute("SELECT id FROM applied")])
+        seen.append(sql.execute("SELECT count(*) FROM applied").fetchone())
+
+    assert apply_three(Driver(path), apply) == [True] * 3
+    assert seen[-2:] == [[(0,), (1,), (2,)], (3,)]
+
+
+def test_two_at_a_time_apply_each_once(tmp_path: Path) -> None:
+    path, count = made(tmp_path), 60
+    both, errors, did = threading.Barrier(2), [], []
+
+    def work() -> None:
+        try:
+            applier = SqlApplier(database(Driver(path)), insert)
+            applier.mark(0)
+            both.wait()
+            did.extend([applier.once(number(one), b"") for one in range(count)])
+            applier.close()
+        except BaseException as error:
+            errors.append(error)
+            both.abort()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert errors == []
+    assert applied(path) == [*range(count)]
+    assert did.count(True) == count
+
+
+def test_one_that_was_overtaken_skips_and_goes_on(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    slow, quick = (SqlApplier(database(Driver(path)), insert) for _ in range(2))
+    assert slow.mark(0) == quick.mark(0) == -1
+    assert [quick.once(number(one), b"") for one in range(3)] == [True] * 3
+    assert not slow.once(number(0), b"")
+    assert slow.is_done(number(2))  # it has read the mark anew
+    assert [slow.once(number(one), b"") for one in range(1, 5)] == [False, False, True, True]
+    assert applied(path) == [*range(5)]
+
+
+def test_a_transaction_in_front_of_it_must_be_there(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    applier = SqlApplier(database(Driver(path)), insert)
+    applier.mark(0)
+    with pytest.raises(RefusedError, match="partition 0 is at -1, and transaction 1"):
+        applier.once(number(1), b"")
+    assert applied(path) == []
+
+
+def test_connections_that_commit_by_themselves_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    by_itself = SqlDatabase(lambda: sqlite3.connect(path, isolation_level=None), sqlite3.Error, "qmark")
+    with pytest.raises(InvalidRequestError, match="autocommit off"):
+        SqlApplier(by_itself, insert).mark(0)
+
+
+def test_every_way_of_the_drivers_to_write_parameters(tmp_path: Path) -> None:
+    base = database(Driver(tmp_path))
+    found = {
+        style: SqlApplier(replace(base, paramstyle=style), insert)._sql("{table} {0} {1}", 5, 6)
+        for style in ("qmark", "numeric", "named", "format", "pyformat")
+    }
+    assert found == {
+        "qmark": ("HIGH_WATER_MARKS ? ?", (5, 6)),
+        "numeric": ("HIGH_WATER_MARKS :1 :2", (5, 6)),
+        "named": ("HIGH_WATER_MARKS :a :b", {"a": 5, "b": 6}),
+        "format": ("HIGH_WATER_MARKS %s %s", (5, 6)),
+        "pyformat": ("HIGH_WATER_MARKS %s %s", (5, 6)),
+    }
+    with pytest.raises(InvalidRequestError, match="no paramstyle"):
+        replace(base, paramstyle="dollar")
+    with pytest.raises(InvalidRequestError, match="no name of a table"):
+        replace(base, table="marks; DROP TABLE applied")
+
+
+def test_a_feed_is_applied_from_the_stored_mark_on(tmp_path: Path) -> None:
+    (tmp_path / "sql").mkdir()
+    path = made(tmp_path / "sql")
+
+    async def test(around: Around) -> None:
+        client, driver = around.client, Driver(path)
+        for n in range(4):
+            await client.append(PARTITION, Draft(b"%d" % n))
+        assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 1) == 2
+        assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 2
+        assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 0
+        assert applied(path) == [*range(4)]
+
+    run(tmp_path / "log", test)
+
+
+def test_a_feed_that_is_cancelled_leaves_no_thread_and_no_transaction(tmp_path: Path) -> None:
+    (tmp_path / "sql").mkdir()
+    path, begun = made(tmp_path / "sql"), threading.Event()
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+        begun.set()
+        raise sqlite3.OperationalError("busy")
+
+    async def test(around: Around) -> None:
+        await around.client.append(PARTITION, Draft(b"0"))
+        feeding = asyncio.ensure_future(
+            apply_feed(around.client, [PARTITION], database(Driver(path), timeout=600.0), apply)
+        )
+        await asyncio.to_thread(begun.wait)
+        feeding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await feeding
+
+    run(tmp_path / "log", test)
+    assert not [one for one in threading.enumerate() if one.name.startswith("waltz-sql") and one.is_alive()]
+    assert applied(path) == []
