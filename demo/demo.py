@@ -529,13 +529,47 @@ def nodes(stage: Stage) -> None:
     require(appended > 0, f"the killed node holds {appended:,} transactions of the load, and verifies clean")
 
 
+def backups(stage: Stage) -> None:
+    """A vault: two replicas in the room of one, a damaged vault that a replica mends, and everything restored."""
+    title("9. Backups: two replicas in the room of one")
+    shutil.copytree(stage.root / "node-1", stage.root / "grown")
+    stage.run("backup init vault")
+    stage.run("backup create vault grown --tag before")
+    stage.run("backup create vault node-2")
+    first, second = (
+        json.loads(line) for line in stage.run("backup list vault --format ndjson", show=False).splitlines()
+    )
+    require(second["new_pages"] == 0, "the second replica brought nothing that the vault did not have")
+    stage.run("append grown --partition 0", stdin=b"one more\n" * 1000)
+    stage.run("backup create vault grown --tag after")
+    stage.run(f"backup diff vault {first['id']} latest")
+    tell("A backup is read where it is. Nothing has to be restored to look into it:")
+    stage.run(f"compare vault:vault::{first['id']} node-2")
+    stage.run("dump vault:vault::latest --partition 0 --from 0 --to 1 --data utf8")
+    blob = max((stage.root / "vault" / "blob").iterdir(), key=lambda path: path.stat().st_size)
+    flip(blob, blob.stat().st_size // 3)
+    tell("One bit of the vault flips. What it costs is told for each backup, and another replica has what was lost:")
+    stage.run("backup verify vault", DAMAGED)
+    stage.run("backup restore vault latest --to restored", DAMAGED)
+    require(not (stage.root / "restored").exists(), "what cannot be restored whole is not restored")
+    stage.run("backup repair vault --from node-2")
+    stage.run("backup verify vault")
+    stage.run("backup forget vault --keep-last 1 --prune --yes")
+    stage.run("backup restore vault latest --to restored")
+    require(
+        digests(stage.root / "restored") == digests(stage.root / "grown"), "every file is what it was, byte for byte"
+    )
+    stage.run(f"backup restore vault latest --to earlier --until 0:{RECORDS - 1}")
+    require(stage.records("earlier", 0) == stage.originals[0], "up to a transaction, and not one further")
+
+
 CLUSTER_RECORDS = 2_000
 """Transactions that a client appends to the cluster while a node and a server are killed."""
 
 
 def cluster(stage: Stage) -> None:
     """Metadata, three nodes, two log servers, clients; a node and a server are killed."""
-    title("9. A cluster: three nodes, two servers, clients; a node and a server are killed")
+    title("10. A cluster: three nodes, two servers, clients; a node and a server are killed")
     stage.environment["WALTZCTL_METADATA"] = str(stage.root / "cluster.meta")
     stage.run("create-cluster c-1 c-2 c-3 --partitions 2 --metadata cluster.meta --name demo")
     names = ("c-1", "c-2", "c-3")
@@ -607,7 +641,7 @@ def _at(ports: tuple[int, int]) -> str:
 
 
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes, cluster,
+    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes, backups, cluster,
 )  # fmt: skip
 
 
