@@ -238,8 +238,10 @@ class SqlApplier:
             cursor.close()
             self._connection.commit()
         except BaseException:
-            with contextlib.suppress(self.database.error):
+            try:
                 self._connection.rollback()
+            except self.database.error:
+                self.close()  # else what is left in it would be committed with the next
             raise
         return found
 
