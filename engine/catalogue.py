@@ -89,6 +89,7 @@ class Code(enum.StrEnum):
     LOG_MISSING = "log-missing"
     SPACE_OVERLAP = "space-overlap"
     SPACE_LEAKED = "space-leaked"
+    BACKUP_INCOMPLETE = "backup-incomplete"
 
 
 OF_PAGE_STORES = frozenset(
@@ -100,9 +101,10 @@ OF_PAGE_STORES = frozenset(
         Code.LOG_MISSING,
         Code.SPACE_OVERLAP,
         Code.SPACE_LEAKED,
+        Code.BACKUP_INCOMPLETE,
     }
 )
-"""Codes about a page store."""
+"""Codes about a page store, and about backups in one."""
 OF_CLUSTERS = frozenset(
     {
         Code.CLUSTER_MAPS,
@@ -482,6 +484,11 @@ def _kinds() -> Iterable[FindingKind]:
         "In a page store, a blob file reaches beyond the last page that the log knows of, as a crash leaves it between data and"
         " log. Room of pages that were deleted and not yet collected is none.",
         "pages gc cuts the file.", "pages gc",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.BACKUP_INCOMPLETE, damage,
+        "In a backup vault, a part of a backup cannot be read: its pages are damaged or gone. The rest of it can be restored.",
+        "backup repair takes damaged pages anew from a directory that still holds what was in them, such as another replica.",
     )  # fmt: skip
 
     yield FindingKind(

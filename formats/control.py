@@ -305,6 +305,12 @@ class PartitionInfo:
         written = replace(current, **changes)  # type: ignore[arg-type]  # mypy cannot see which fields are meant
         return 3 - self.current, written.sealed()
 
+    def rewritten(self, **changes: int) -> PartitionInfo:
+        """This info with `changes` in force; where the higher marks win, both structs say so.  Raises as `updated`."""
+        number, written = self.updated(**changes)
+        info = self.with_struct(number, written)
+        return info if written.layout.has_flags else info.with_struct(3 - number, written)
+
     def renewed(self) -> PartitionInfo:
         """This info with two valid structs: one that is not becomes a copy of the one in force, and older than it.
 

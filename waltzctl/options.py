@@ -121,19 +121,21 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
 
 
 def path_of(text: str, *, name: str = "PATH") -> Path:
-    """A path of this machine, as it was typed.  Raises typer.BadParameter, for a URL as well."""
+    """A path of this machine, as it was typed.  Raises typer.BadParameter, for a URL and for a backup as well."""
     from waltzctl.engine.errors import InvalidRequestError
     from waltzctl.engine.log.places import local
 
     try:
         return local(place_of(text, name=name))
     except InvalidRequestError:
-        said = f"{text} is a URL, and this works on files of this machine"
+        said = f"{text} is a {'URL' if '://' in text else 'backup'}, and this works on files of this machine"
         raise typer.BadParameter(said, param_hint=f"'{name}'") from None
 
 
 def place_of(text: str, *, name: str = "PATH") -> PurePath:
-    """A path as it was typed, or the URL of objects (``s3://bucket/node``).  Raises typer.BadParameter.
+    """A path as it was typed, the URL of objects (``s3://bucket/node``), or a backup (``vault:VAULT::ID``).
+
+    Raises typer.BadParameter.
 
     Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.
     """
@@ -144,7 +146,7 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
         raise typer.BadParameter(f"{text} {reason}", param_hint=f"'{name}'")
     if "\0" in text:
         raise typer.BadParameter("the path holds a zero byte", param_hint=f"'{name}'")
-    if "://" not in text:
+    if "://" not in text and not text.startswith("vault:"):
         return Path(text)
 
     from waltzctl.engine.log.places import place

@@ -1,9 +1,10 @@
-"""Where a storage is read: files of this machine, or objects behind a URL (``s3://bucket/node-1``), read in ranges through
-fsspec.
+"""Where a storage is read: files of this machine, objects behind a URL (``s3://bucket/node-1``) that are read in ranges through
+fsspec, or a backup in a vault (``vault:VAULT::ID``).
 
-A place is named by a pure path: one of this machine, or a `UrlPath`.  What can be asked of it, `Access` says; that has one
-implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks nothing else.
-Nothing is ever written behind a URL, and nothing locks it: an object store knows no owner.  Who writes asks for `local`.
+A place is named by a pure path: one of this machine, a `UrlPath` or a `VaultPath`. What can be asked of it, `Access` says;
+that has one implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks
+nothing else. Nothing is ever written behind a URL, and nothing locks it: an object store knows no owner. Who writes asks for
+`local`.
 
 Reading ahead in an object is our own (`UrlSource`): a log is read at single places as well as on and on, and each of fsspec's
 caches fits one of the two.  Measured with S3 on the loopback (docs/scale.md): ``readahead`` with blocks of 64 KiB asks 2.6 times
@@ -15,7 +16,6 @@ in both.
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import os
 import re
@@ -25,12 +25,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path, PurePath, PurePosixPath
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 from waltzctl.engine.durable import directory_lock, disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.scan.byte_source import ByteSource, FileSource
+from waltzctl.engine.log.access import Access, OpenSource, PlaceKind
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 SMALL = 64 << 10
@@ -100,6 +102,8 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
     None: as before.
     Raises InvalidRequestError for a URL that carries a password, which would end up in every message.
     """
+    if is_vault_path(text):
+        return VaultPath(text)
     if not is_url(text):
         return Path(text)
     scheme, rest = _split(text)
@@ -185,72 +189,6 @@ def _entries(path: UrlPath) -> dict[str, Mapping[str, Any]]:
     if itself is not None and not entries and itself["size"]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     return {name.rpartition("/")[2]: info for name, info in entries.items()}
-
-
-class OpenSource(ByteSource, Protocol):
-    """A source that is a context manager."""
-
-    def __enter__(self) -> Self:
-        """Itself."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-
-
-class PlaceKind(enum.Enum):
-    """What stands under a name.  SPECIAL: neither of the others, for instance a FIFO."""
-
-    FILE = "file"
-    DIRECTORY = "directory"
-    SPECIAL = "special"
-
-
-class Access(Protocol):
-    """How places of one sort are looked at and read.  All that the read-only corridor does to a disk goes through here."""
-
-    def kind(self, path: PurePath) -> PlaceKind | None:
-        """What stands there, links followed; None for nothing.  Raises DiskReadError for a URL."""
-
-    def named(self, path: PurePath) -> bool:
-        """Whether the name is there, whatever it leads to.  Raises DiskReadError for a URL."""
-
-    def numbers(self, path: PurePath) -> FileNumbers | None:
-        """Of a regular file; None when there is none, or no access."""
-
-    def names(self, path: PurePath) -> list[str]:
-        """The names in a directory, in order.
-
-        Raises FileNotFoundError, NotADirectoryError, and DiskReadError or OSError for the rest.
-        """
-
-    def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
-        """As `names`, each with the numbers of the file; None for what is no regular file."""
-
-    def modified_ns(self, path: PurePath) -> int | None:
-        """When names in a directory changed last; None where that is not known."""
-
-    def identity(self, path: PurePath) -> str:
-        """What two ways to the same place have in common."""
-
-    def absolute(self, path: PurePath) -> PurePath:
-        """Independent of the current directory."""
-
-    def link(self, path: PurePath) -> bool:
-        """Whether the name is a link to another place."""
-
-    def special(self, path: PurePath) -> str | None:
-        """What stands under a name that is neither free nor a regular file, in words; None for these two."""
-
-    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
-        """See `directory_lock.lock_holder`."""
-
-    def open(self, path: PurePath) -> OpenSource:
-        """The bytes of a file.  Raises FileNotFoundError, DiskReadError."""
-
-    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
 
 
 class LocalAccess:
@@ -386,6 +324,10 @@ _REMOTE = UrlAccess()
 
 def access(path: PurePath) -> Access:
     """How a place is read."""
+    if isinstance(path, VaultPath):
+        from waltzctl.engine.vault.vault_access import VAULTS  # few commands read one, and it needs the page store
+
+        return VAULTS
     return _REMOTE if isinstance(path, UrlPath) else _LOCAL
 
 
@@ -395,16 +337,20 @@ def _url(path: PurePath) -> UrlPath:
 
 
 def on_this_machine(path: PurePath) -> bool:
-    """Whether it is a path and no URL."""
-    return not isinstance(path, UrlPath)
+    """Whether it is a path that others than this program can read: no URL, and no backup."""
+    return not isinstance(path, UrlPath | VaultPath)
 
 
 def local(path: PurePath) -> Path:
-    """The path of something on this machine, for whoever writes.  Raises InvalidRequestError for a URL."""
+    """The path of something on this machine, for whoever writes.  Raises InvalidRequestError for a URL or a backup."""
     if isinstance(path, UrlPath):
         raise InvalidRequestError(
             f"{path}: what lies behind a URL is read and never written",
             advice="copy the storage directory to this machine first",
+        )
+    if isinstance(path, VaultPath):
+        raise InvalidRequestError(
+            f"{path}: a backup is read and never written", advice="restore it first: waltzctl backup restore"
         )
     return Path(path)
 

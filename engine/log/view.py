@@ -23,6 +23,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from waltzctl.engine.log import places
+from waltzctl.engine.log.access import PlaceKind
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,
@@ -314,7 +315,7 @@ def resolve(path: PurePath) -> Target:
     """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
     absolute = places.absolute(path)
     kind = places.access(absolute).kind(absolute)
-    if kind is places.PlaceKind.DIRECTORY:
+    if kind is PlaceKind.DIRECTORY:
         names = set(_names(absolute))
         if CONTROL_FILE_NAME in names:
             return Target(TargetKind.STORAGE, path, path, None)
@@ -326,7 +327,7 @@ def resolve(path: PurePath) -> Target:
         return Target(TargetKind.STORAGE, path, path, None)
     if kind is None:
         raise NotWaltzError(f"{path}: no such file or directory")
-    if kind is not places.PlaceKind.FILE:
+    if kind is not PlaceKind.FILE:
         raise NotWaltzError(f"{path}: it is {places.special(absolute)}, neither a file nor a directory")
     if absolute.suffix == ".ctl":
         storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None

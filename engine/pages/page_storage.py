@@ -276,25 +276,31 @@ class PageStorage:
         written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
         not known whether the batch is in the log, and no more is written.
         """
-        self.check_open(writing=True)
-        data = batch.data
-        try:
-            spans = self.blobs.write(data)
-        except SyncFailedError as error:
-            self.fail(error)
-            raise
+        spans = self.place(batch.data)
         places = iter(spans)
         edits = [
             edit if edit.entry is None else Edit(edit.type, edit.page, edit.version, _placed(edit.entry, next(places)))
             for edit in batch.edits
         ]
         try:
-            sequence = self.commit(edits)
+            return self.commit(edits)
         except WaltzError:
-            if self._failure is None:
-                self.blobs.give_back(spans)
+            self.give_back(spans)
             raise
-        return sequence
+
+    def place(self, data: Sequence[memoryview | bytes]) -> tuple[Span, ...]:
+        """Write data of pages that edits name later, for `commit`; until then a crash takes it back.  Raises as `write`."""
+        self.check_open(writing=True)
+        try:
+            return self.blobs.write(data)
+        except SyncFailedError as error:
+            self.fail(error)
+            raise
+
+    def give_back(self, spans: Iterable[Span]) -> None:
+        """Room of data that was placed and that no edit names.  After a failure of the log nobody knows, and it stays taken."""
+        if self._failure is None:
+            self.blobs.give_back(spans)
 
     def fail(self, error: WaltzError) -> None:
         """Write nothing more."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Replace
+from waltzctl.engine.log import places
 
 CHUNK = 1 << 20
 IN_PLACE_LIMIT = 64 << 20
@@ -35,7 +35,7 @@ class Span:
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the span; fewer when the file has become shorter.  Raises DiskReadError."""
-        return disk.read_range(self.path, self.start + start, min(length, len(self) - start))
+        return places.read_range(self.path, self.start + start, min(length, len(self) - start))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.log.places import place
 from waltzctl.engine.repair.arguments import Arguments, PartitionSetting, arguments_of
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair, plan_roll_back
@@ -41,7 +42,7 @@ def _recover(path: PurePath, arguments: Arguments) -> Repair:
     return plan_recover(
         path,
         partitions=arguments.partitions,
-        replicas=tuple(map(Path, arguments.replicas)),
+        replicas=tuple(map(place, arguments.replicas)),
         allow_data_loss=arguments.allow_data_loss,
         agreed=arguments.agreed,
     )

@@ -13,14 +13,14 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
-from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.log import places
 from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
 from waltzctl.engine.repair.content import Content, Span
 from waltzctl.engine.repair.survey import open_hint
-from waltzctl.engine.scan.byte_source import FileSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.formats.checksums import crc32
@@ -145,7 +145,7 @@ class Replica:
         held = self._holding(partition, transaction_id)
         if held is None:
             return None
-        with FileSource(held[0].path) as source:
+        with places.open_source(held[0].path) as source:
             offset = _offset(source, held[0], transaction_id)
             if offset is None:
                 return None
@@ -199,7 +199,7 @@ class Replica:
         return runs
 
 
-def _offset(source: FileSource, segment: _Segment, transaction_id: int) -> int | None:
+def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int | None:
     """Where a record begins: as the index says when that proves right, else by a scan."""
     hint = open_hint(segment.index)
     if hint is not None:
@@ -220,7 +220,7 @@ def _offset(source: FileSource, segment: _Segment, transaction_id: int) -> int |
 
 
 def _run(segment: _Segment, first: int, stop: int) -> Run | None:
-    with FileSource(segment.path) as source:
+    with places.open_source(segment.path) as source:
         start = _offset(source, segment, first)
         if start is None:
             return None
@@ -249,7 +249,7 @@ def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: Control
         target = resolve(path)
         if target.kind is not TargetKind.STORAGE:
             raise NotWaltzError(f"{path}: a {target.kind}, not the storage directory of a replica")
-        if Path(path).resolve() == Path(storage).resolve():
+        if places.identity(path) == places.identity(storage):
             raise InvalidRequestError(f"{path}: this is the directory to repair; name another replica")
         other = view_storage(path, ()).control
         if other is None:
@@ -316,6 +316,6 @@ def find_proven(
 def _digest(proven: Proven) -> str:
     digest = hashlib.sha256()
     for run in proven.runs:
-        for part in read_chunks(run.span.path, run.span.start, run.span.stop):
+        for part in Content(str(run.span.path), (run.span,)).chunks():
             digest.update(part)
     return digest.hexdigest()

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
 from waltzctl.app import app
 from waltzctl.commands.log_server import MANUAL as LOG_SERVER_MANUAL
@@ -216,6 +217,32 @@ def test_every_command_line_in_the_comments_can_be_typed() -> None:
     for path in (NODE.unit, NODE.sample, SERVER.unit, SERVER.sample, CONTAINER):
         for words in re.findall(r"^#.*?waltzctl (create-cluster .*|serve .*|log-server .*)$", path.read_text(), re.M):
             parse(shlex.split(words.replace("...", "file")))
+
+
+# --- a backup every night ---------------------------------------------------------------------------------------------
+
+
+def test_the_nightly_backup_is_commands_that_there_are(tmp_path: Path) -> None:
+    """Run as they stand, but for the places."""
+    text = (CONTRIB / "waltzctl-backup.service").read_text()
+    source = build_directory(tmp_path / "source", {0: 20})
+    vault, figures = tmp_path / "vault", tmp_path / "figures"
+    figures.mkdir()
+    assert invoke("backup", "init", vault).status == 0
+    commands = re.findall(r"(?m)^ExecStart=/usr/bin/waltzctl (.+)$", text)
+    assert [line.split()[1] for line in commands] == ["create", "forget", "verify"]
+    for line in commands:
+        words = [
+            word.replace("/backup/waltz", str(vault))
+            .replace("/var/lib/node_exporter/textfile_collector", str(figures))
+            .replace("/var/lib/waltz", str(source))
+            .replace("%%", "%")
+            for word in shlex.split(line)
+        ]
+        assert invoke(*words).status == 0, line
+    assert (figures / "waltz_backup.prom").exists()
+    assert "waltzctl-backup.timer" in text
+    assert "OnCalendar=" in (CONTRIB / "waltzctl-backup.timer").read_text()
 
 
 # --- a cluster of containers ------------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
         False,
         {"salvage-report"},
     )
+    yield from steps_of_vaults(command, tmp_path, other, form)
     store = page_store(tmp_path / f"pages-{form}")
     yield command("pages", "verify", store), True, {"finding", "page-verify-summary"}
     yield command("pages", "status", store), False, {"page-store-status"}
@@ -204,6 +205,22 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("pages", "dump", store, "--what", "free"), True, {"finding", "page-free-range"}
     yield command("pages", "gc", store), False, {"page-gc-result"}
     yield command("pages", "salvage", store, "--to", tmp_path / f"pages-to-{form}"), False, {"page-salvage-report"}
+
+
+def steps_of_vaults(command: Callable[..., Any], tmp_path: Path, source: Path, form: str) -> Iterator[Any]:
+    vault = tmp_path / f"vault-{form}"
+    yield command("backup", "init", vault), False, {"vault-created"}
+    yield command("backup", "create", vault, source), False, {"backup"}
+    yield command("backup", "create", vault, source), False, {"backup"}
+    yield command("backup", "list", vault), True, {"backup"}
+    yield command("backup", "show", vault, "latest"), False, {"backup"}
+    yield command("backup", "verify", vault), True, {"verify-summary"}
+    yield command("backup", "diff", vault, "latest", "latest"), True, {"backup-difference"}
+    yield command("backup", "restore", vault, "latest", "--to", tmp_path / f"back-{form}"), True, {"restored"}
+    yield command("backup", "forget", vault, "--keep-last", "1", "--dry-run"), False, {"plan"}
+    yield command("backup", "forget", vault, "--keep-last", "1", "--yes"), False, {"result"}
+    yield command("backup", "prune", vault), True, {"vault-pruned"}
+    yield command("backup", "repair", vault, "--from", source), False, {"vault-repaired"}
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])

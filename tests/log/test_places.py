@@ -17,9 +17,9 @@ from waltzctl.engine.inspect.dump import dump_records, dump_segments
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.log import places
+from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.log.places import (
     LARGE,
-    PlaceKind,
     UrlPath,
     UrlSource,
     access,

@@ -10,7 +10,8 @@ import pytest
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.places import LARGE, SMALL, PlaceKind, UrlPath, UrlSource, access, is_url, place
+from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.log.places import LARGE, SMALL, UrlPath, UrlSource, access, is_url, place
 
 URL = UrlPath("fake://bucket/name")
 

@@ -176,15 +176,14 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            if self._failure is None:\n                self.blobs.give_back(spans)\n",
-        "            self.blobs.give_back(spans)\n",
+        "        if self._failure is None:\n            self.blobs.give_back(spans)\n",
+        "        self.blobs.give_back(spans)\n",
         _WHOLE + _OF_WAL,
         "after a failed flush the room of a page is given away that the log may have",
     ),
     Slip(
         _STORAGE,
-        "        except WaltzError:\n            if self._failure is None:\n"
-        "                self.blobs.give_back(spans)\n            raise\n",
+        "        except WaltzError:\n            self.give_back(spans)\n            raise\n",
         "        except WaltzError:\n            raise\n",
         _OF_WAL,
         "refused batches take room for ever",

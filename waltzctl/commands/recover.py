@@ -21,6 +21,7 @@ from waltzctl.options import (
     YesOption,
     partitions_of,
     path_of,
+    place_of,
 )
 from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
@@ -176,7 +177,7 @@ def run(
     if paths is None or len(paths) != 1:
         raise typer.BadParameter("one storage directory, --metadata, or --replicas", param_hint="'PATH'")
     storage = path_of(paths[0])
-    sources = tuple(path_of(text, name="--from") for text in replicas or ())
+    sources = tuple(place_of(text, name="--from") for text in replicas or ())
     partitions = partitions_of(partition)
     switches = Switches(yes, dry_run, plan, dry_run_unasked=True)
     switches.check()

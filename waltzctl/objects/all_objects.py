@@ -9,6 +9,7 @@ from waltzctl.engine.columns.manifest_columns import MANIFEST
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
+from waltzctl.objects.backup import BACKUP, DIFFERENCE, PRUNED, RESTORED, VAULT_CREATED, VAULT_REPAIRED
 from waltzctl.objects.bench import BENCH_RESULT
 from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE, CLUSTER_TOP, FORECAST
 from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
@@ -45,6 +46,7 @@ OBJECTS: dict[str, ObjectType] = {
     for one in (
         *(RECORD, FINDING, VERIFY_SUMMARY, MANIFEST, CONTROL, PARTITION_INFO, SEGMENT, INDEX_ENTRY, STORAGE_STATUS),
         *(PLAN, RESULT, UNDO_ENTRY, ERROR, APPEND_RESULT, CLUSTER, PARTITION_COMPARISON, COMPARE_SUMMARY),
+        *(VAULT_CREATED, BACKUP, RESTORED, DIFFERENCE, PRUNED, VAULT_REPAIRED),
         *(SALVAGE_REPORT, SALVAGED_CONTROL, READY, LIVE, SETTING, LOG, BENCH_RESULT),
         *(NODE_PARTITION, NODE_SESSION, MAX_TRANSACTION_ID, NODE_METRIC, NODE_PORT),
         *(STATS_PARTITION, STATS_SIZE_CLASS, STATS_CLIENT, STATS_HEADER, STATS_BUCKET, STATS_GAP, STATS_UNTIMED),

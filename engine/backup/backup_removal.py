@@ -1,0 +1,158 @@
+"""Forgetting backups, and giving back the room of what no backup needs any more.
+
+Forgetting is one batch of the page store, however many backups go. Pages that other backups refer to stay; the room of the
+others is given back by `prune_vault`, which is a garbage collection of the page store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.backup.retention import Retention, kept
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.pages.batch import UNWRITTEN
+from waltzctl.engine.pages.page_gc import GcReport, collect_until_done
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.vault.vault_path import SCHEME
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.formats.adapters import format_time
+from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
+from waltzctl.formats.vault import BackupHead, Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetStep:
+    """A backup that goes; `path` is its name as a place."""
+
+    path: str
+    reason: str
+    action: str = "forget"
+    partition: int | None = None
+    loses_data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlan:
+    """The backups that go.  `unreadable`: ids of those among them whose heads cannot be read; `kept`: how many stay."""
+
+    vault: Path
+    forgotten: tuple[BackupHead, ...]
+    unreadable: tuple[int, ...]
+    kept: int
+
+    @property
+    def steps(self) -> tuple[ForgetStep, ...]:
+        """One for each backup."""
+        return (
+            *(ForgetStep(f"{SCHEME}{self.vault}::{one.name}", _said(one)) for one in self.forgotten),
+            *(ForgetStep(f"{SCHEME}{self.vault}::{one:016x}", "its head cannot be read") for one in self.unreadable),
+        )
+
+    @property
+    def hash(self) -> str:
+        """Another one where others go."""
+        names = [*(one.id for one in self.forgotten), *self.unreadable]
+        return hashlib.sha256(repr((str(self.vault), names, self.kept)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was given back.  `orphans`: pages that belonged to no backup; sizes are those of all blob files, in bytes."""
+
+    orphans: int
+    before: int
+    after: int
+    pages_moved: int
+    findings: tuple[Finding, ...]
+
+
+def plan_forgetting(
+    vault: Path, ids: Sequence[str], retention: Retention | None, *, password: bytes | None = None
+) -> ForgetPlan:
+    """Which backups go: those that are named, or those that no rule keeps.
+
+    Raises what `VaultReader.open` and `VaultReader.find` raise, InvalidRequestError where neither or both are said.
+    """
+    if bool(ids) == (retention is not None and retention.keeps_something):
+        raise InvalidRequestError(
+            "say which backups are to go", advice="give their ids, or rules such as --keep-last 7, and not both"
+        )
+    reader = VaultReader.open(vault, password)
+    there = list(reader.heads())
+    heads = [one for one in there if isinstance(one, BackupHead)]
+    unreadable = [one.id for one in there if isinstance(one, UnreadableBackup)]
+    if retention is not None and retention.keeps_something:
+        staying = kept(heads, retention)
+        return ForgetPlan(
+            vault, tuple(one for one in heads if one.id not in staying), (), len(staying) + len(unreadable)
+        )
+    gone: dict[int, BackupHead | None] = {}
+    for text in ids:
+        broken = [one for one in unreadable if f"{one:016x}" == text.lower()]
+        if broken:
+            gone[broken[0]] = None
+        else:
+            head = reader.find(text)
+            gone[head.id] = head
+    return ForgetPlan(
+        vault,
+        tuple(one for one in gone.values() if one is not None),
+        tuple(name for name, one in gone.items() if one is None),
+        len(there) - len(gone),
+    )
+
+
+def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
+    """Do it.  Raises StalePlanError where a backup is gone already, and as `PageStorage.open` and `PageStorage.commit`."""
+    with PageStorage.open(plan.vault) as store:
+        there = set(VaultReader.open(plan.vault, password).ids())
+        gone = [*(one.id for one in plan.forgotten), *plan.unreadable]
+        if missing := [one for one in gone if one not in there]:
+            raise StalePlanError(
+                f"{plan.vault}: backup {missing[0]:016x} is gone already; nothing was done", advice="look at it again"
+            )
+        pages = [PageId(name, one) for one in gone for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
+        for head in plan.forgotten:
+            pages += [PageId(Namespace.DATA, head.first_page + number) for number in range(head.num_pages)]
+        store.commit(_deletes(pages))
+
+
+def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
+    """Give room back until nothing is left to give.
+
+    Pages that belong to no backup go as well, as long as every backup says which are its own.  Raises what `PageStorage.open` and
+    `collect_until_done` raise.
+    """
+    with PageStorage.open(vault) as store:
+        before = store.blob_size()
+        orphans = _orphans(VaultReader.open(vault, password))
+        if orphans:
+            store.commit(_deletes(orphans))
+        report: GcReport
+        report, _ = collect_until_done(store)
+        return Pruned(len(orphans), before, store.blob_size(), report.pages_moved, tuple(report.findings))
+
+
+def _said(one: BackupHead) -> str:
+    return f"the backup of {one.source} of {format_time(one.created_ms)} is not to be kept"
+
+
+def _orphans(reader: VaultReader) -> list[PageId]:
+    heads = list(reader.heads())
+    if any(isinstance(one, UnreadableBackup) for one in heads):
+        return []
+    owned: set[int] = set()
+    for one in heads:
+        if isinstance(one, BackupHead):
+            owned.update(range(one.first_page, one.first_page + one.num_pages))
+    return [
+        page for page in reader.view.directory.page_ids(Namespace.DATA) if page.id not in owned and reader.shows(page)
+    ]
+
+
+def _deletes(pages: Iterable[PageId]) -> list[Edit]:
+    return [Edit(EditType.DELETE, page, UNWRITTEN) for page in pages]

@@ -1,0 +1,180 @@
+"""Damaged pages of a vault are taken anew from a directory that still holds what was in them.
+
+Records are found by their transaction ids, whatever segments hold them there, other bytes by their digests; only what has
+the digest that a backup names is taken. Heads and sections are taken from their other copies. A page that cannot be read is
+deleted and written anew, together with all pages that refer to it: its content was lost before, so that a crash in between
+loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from waltzctl.engine.backup.backup_verification import NeededPiece, check_piece, contents_of, needed_pieces
+from waltzctl.engine.backup.section_plan import PlannedPiece
+from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.log import places
+from waltzctl.engine.pages.batch import UNWRITTEN
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
+from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_SUFFIX, parse_name
+from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class VaultRepair:
+    """`damaged`: pages that could not be read, references not counted; `mended`: those of them that can be now; `size`: bytes."""
+
+    damaged: int
+    mended: int
+    size: int
+
+
+def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None) -> VaultRepair:
+    """Mend what `source` can mend.
+
+    Raises what `look_at`, `PageStorage.open` and `VaultReader.open` raise, DiskReadError, DiskWriteError.
+    """
+    looked = look_at(source)
+    with PageStorage.open(vault) as store:
+        reader = VaultReader.open(vault, password)
+        heads = list(reader.heads())
+        contents = contents_of(reader, heads)
+        copies = _damaged_copies(reader, heads)
+        users: dict[tuple[tuple[int, int, int] | None, bytes], list[NeededPiece]] = defaultdict(list)
+        for one in needed_pieces(reader, contents):
+            users[one.place, one.piece.digest].append(one)
+        broken = {
+            key: needing
+            for key, needing in users.items()
+            if reader.missing(needing[0].page) is not None or check_piece(reader, needing[0]) is not None
+        }
+        found = _contents(looked, reader, [needing[0] for needing in broken.values()])
+        mended = size = 0
+        for copy, sealed in copies.items():
+            if sealed is not None:
+                _replace(store, [copy], sealed)
+                mended, size = mended + 1, size + len(sealed)
+        for (_, digest), needing in broken.items():
+            content = found.get(digest)
+            if content is not None:
+                sealed = reader.sealer.seal(content, digest)
+                _replace(store, [PageId(Namespace.DATA, one.page) for one in needing], sealed)
+                mended, size = mended + 1, size + len(sealed)
+        return VaultRepair(len(broken) + len(copies), mended, size)
+
+
+def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> dict[PageId, bytes | None]:
+    """Heads and sections that cannot be read, each with its other copy; None where that is damaged as well."""
+    found: dict[PageId, bytes | None] = {}
+    for head in heads:
+        groups = [[PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]]
+        groups += [
+            [PageId(Namespace.DATA, first + copy) for copy in range(SECTION_COPIES)] for first in _section_pages(head)
+        ]
+        for group in groups:
+            read = {page: _page(reader, page) for page in group}
+            whole = next((data for data in read.values() if data is not None), None)
+            found |= {page: whole for page, data in read.items() if data is None}
+    return found
+
+
+def _section_pages(head: BackupHead | UnreadableBackup) -> list[int]:
+    """The first page of each section, as far as the head tells."""
+    return [head.first_page + one.section for one in head.sections] if isinstance(head, BackupHead) else []
+
+
+def _page(reader: VaultReader, page: PageId) -> bytes | None:
+    try:
+        return reader.page(Namespace(page.namespace), page.id)
+    except DamageError:
+        return None
+
+
+def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
+    """Write pages that all show the same anew.  Raises DiskWriteError."""
+    spans = store.place([sealed])
+    entry = PageEntry(spans[0].file_id, spans[0].offset, len(sealed), crc32c(sealed), 0, ())
+    store.commit([Edit(EditType.DELETE, page, UNWRITTEN) for page in pages])
+    store.commit(
+        [
+            Edit(EditType.PUT, pages[0], UNWRITTEN, entry),
+            *(Edit(EditType.REF, page, UNWRITTEN, origin=pages[0]) for page in pages[1:]),
+        ]
+    )
+
+
+# ---- what the directory holds ------------------------------------------------------------------------------------------
+
+
+def _contents(source: SourceDirectory, reader: VaultReader, wanted: list[NeededPiece]) -> dict[bytes, bytes]:
+    """What is wanted, by digest, as far as the directory holds it.  Raises DiskReadError."""
+    found: dict[bytes, bytes] = {}
+    digests = {one.piece.digest for one in wanted if not one.piece.records}
+    if digests:
+        for number in (None, *source.partitions):
+            plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
+            for piece in plan.pieces:
+                if not piece.records:
+                    _note(found, reader, digests, _read(piece))
+    for one in wanted:
+        if one.piece.records and one.section.partition in source.partitions:
+            directory = source.path / str(one.section.partition)
+            content = read_records(directory, one.piece.first_transaction_id, one.piece.records)
+            if content is not None:
+                _note(found, reader, {one.piece.digest}, content)
+    return found
+
+
+def _note(found: dict[bytes, bytes], reader: VaultReader, wanted: set[bytes], content: bytes) -> None:
+    digest = reader.sealer.digest(content)
+    if digest in wanted:
+        found[digest] = content
+
+
+def _read(piece: PlannedPiece) -> bytes:
+    return b"".join(places.read_range(one.path, one.offset, one.size) for one in piece.ranges)
+
+
+def read_records(directory: PurePath, first: int, count: int) -> bytes | None:
+    """The bytes of `count` records from transaction `first` on; None where the partition does not hold them all intact.
+
+    Raises DiskReadError.
+    """
+    segments = sorted(
+        (parsed[0], name)
+        for name in places.names(directory)
+        if (parsed := parse_name(name)) is not None and name.endswith(SEGMENT_SUFFIX)
+    )
+    parts, following = [], first
+    for place, (begins, name) in enumerate(segments):
+        if following >= first + count:
+            break
+        if place + 1 < len(segments) and segments[place + 1][0] <= following:
+            continue  # what is wanted begins behind it
+        if begins > following:
+            return None
+        with places.open_source(directory / name) as source:
+            for one in summarise_records(source, first_transaction_id=begins, start=HEADER_SIZE):
+                if isinstance(one, Damage):
+                    break
+                offsets = np.append(one.offset, one.end)
+                low = max(following - one.first_transaction_id, 0)
+                high = min(first + count - one.first_transaction_id, len(one))
+                if low < high:
+                    start, end = int(offsets[low]), int(offsets[high])
+                    data = bytearray(end - start)
+                    source.read_into(start, memoryview(data))
+                    parts.append(bytes(data))
+                    following = one.first_transaction_id + high
+    return b"".join(parts) if following >= first + count else None

@@ -1,0 +1,294 @@
+"""A backup becomes a storage directory again: byte for byte, or up to a transaction, or as far as it may join a cluster.
+
+Everything is built in a directory beside the one that is asked for, and gets its name at the end: that is there whole or not at
+all.  What a killed restore left behind is removed by the next one of the same name.
+
+Up to a transaction means: later records are left out, indexes end with them, and the local low-water mark in the control file is
+no higher.  To join a cluster (`for_rejoin`) each partition ends with the low-water mark of its last session: up to there every
+replica holds the same, and the recovery of the partition copies what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.backup.backup_creation import WORKERS
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.scan.columns import Damage
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
+from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, decode_control
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
+from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead
+
+WORK_SUFFIX = ".restoring"
+_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """`partitions`: only these.  `until`: the last transaction of a partition, by partition.  `for_rejoin`: see the module."""
+
+    partitions: frozenset[int] | None = None
+    until: Mapping[int, int] | None = None
+    for_rejoin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was restored.  `ends`: the last transaction of each partition, None for none; `size`: bytes of all files."""
+
+    path: Path
+    head: BackupHead
+    ends: Mapping[int, int | None]
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A file to write: so many bytes of it; `content` where they are not those of the backup."""
+
+    partition: BackedPartition
+    file: BackedFile
+    size: int
+    content: bytes | None = None
+
+
+def restore_backup(
+    vault: Path,
+    backup: str,
+    target: Path,
+    *,
+    password: bytes | None = None,
+    options: RestoreOptions = RestoreOptions(),  # frozen
+    progress: Progress = SILENT,
+) -> Restored:
+    """Restore a backup into `target`, an empty directory or none.
+
+    Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something,
+    InvalidRequestError for partitions and transactions that the backup does not hold, DamageError for a page that is damaged,
+    DiskWriteError; nothing has the name `target` then.
+    """
+    target = Path(os.path.abspath(target))
+    _refuse_occupied(target)
+    reader = VaultReader.open(vault, password)
+    files = BackupFiles(reader, reader.find(backup))
+    restoring = _Restoring(files, options)
+    work = restoring.work()
+    total = sum(one.size for one in work)
+    if not target.parent.is_dir():
+        raise InvalidRequestError(f"{target}: {target.parent} is not there", advice="make it first")
+    if (free := disk.free_bytes(target.parent)) < total:
+        raise DiskFullError(
+            target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
+        )
+    place = target.with_name(f".{target.name}{WORK_SUFFIX}")
+    if place.exists():
+        shutil.rmtree(place)  # of a restore that did not come to its end
+    try:
+        _write(place, files, work, restoring.directories(), progress)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(target)
+        disk.move_directory(place, target)
+        disk.sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    return Restored(target, files.head, restoring.ends, len(work), total)
+
+
+def _refuse_occupied(target: Path) -> None:
+    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
+        raise RefusedError(f"{target}: something is there", advice="name a directory that is empty or does not exist")
+
+
+class _Restoring:
+    """What is to be written."""
+
+    def __init__(self, files: BackupFiles, options: RestoreOptions) -> None:
+        self._files = files
+        self._options = options
+        self._control = self._read_control()
+        there = {one.partition: one for one in files.head.partitions}
+        wanted = {*(options.partitions or ()), *(options.until or ())}
+        if absent := sorted(wanted - there.keys()):
+            raise InvalidRequestError(
+                f"backup {files.head.name} has no partition {absent[0]}",
+                advice="waltzctl backup show names those that it has",
+            )
+        chosen = there if options.partitions is None else {one: there[one] for one in sorted(options.partitions)}
+        self._partitions = chosen
+        self.ends = {number: self._end(one) for number, one in chosen.items()}
+
+    def _read_control(self) -> ControlFile | None:
+        numbers = self._files.numbers(CONTROL_FILE_NAME)
+        if numbers is None:
+            return None
+        return decode_control(self._content(CONTROL_FILE_NAME))
+
+    def _content(self, name: str) -> bytes:
+        source = BackedSource(self._files, name, name)
+        data = bytearray(source.size())
+        source.read_into(0, memoryview(data))
+        return bytes(data)
+
+    def _end(self, one: BackedPartition) -> int | None:
+        """The last transaction that is restored of a partition.  Raises InvalidRequestError."""
+        asked = (self._options.until or {}).get(one.partition)
+        if asked is None and not self._options.for_rejoin:
+            return one.last_transaction_id
+        if one.first_transaction_id is None or one.last_transaction_id is None:
+            return None
+        if asked is None:
+            asked = max(min(self._agreed(one.partition), one.last_transaction_id), one.first_transaction_id - 1)
+        if not one.first_transaction_id - 1 <= asked <= one.last_transaction_id:
+            raise InvalidRequestError(
+                f"backup {self._files.head.name}: partition {one.partition} holds transactions"
+                f" {one.first_transaction_id} to {one.last_transaction_id}, and {asked} is none of them"
+            )
+        return asked
+
+    def _agreed(self, partition: int) -> int:
+        """The low-water mark of the last session."""
+        control = self._control
+        if control is None or partition >= len(control.partitions):
+            raise InvalidRequestError("the backup has no control file that says how far a partition is agreed")
+        current = control.partitions[partition].current_struct
+        if current is None:
+            raise InvalidRequestError(f"the control file does not say how far partition {partition} is agreed")
+        return current.low_water_mark
+
+    def _cut(self, one: BackedPartition) -> bool:
+        return self.ends[one.partition] != one.last_transaction_id
+
+    def directories(self) -> list[str]:
+        """All that are to be made, those above first."""
+        sections = [self._files.head.storage, *self._partitions.values()]
+        return sorted({name for one in sections for name in self._files.section(one).directories})
+
+    def work(self) -> list[_Work]:
+        """Every file, in order.  Raises DamageError."""
+        found = []
+        for file in self._files.section(self._files.head.storage).files:
+            if file.name == CONTROL_FILE_NAME and (content := self._changed_control()) is not None:
+                found.append(_Work(self._files.head.storage, file, len(content), content))
+            else:
+                found.append(_Work(self._files.head.storage, file, file.size))
+        for one in self._partitions.values():
+            section = self._files.section(one)
+            if not self._cut(one):
+                found += [_Work(one, file, file.size) for file in section.files]
+            else:
+                found += self._cut_files(one, {file.name: file for file in section.files})
+        return found
+
+    def _cut_files(self, one: BackedPartition, files: Mapping[str, BackedFile]) -> list[_Work]:
+        """The files of a partition that ends early."""
+        end = self.ends[one.partition]
+        assert end is not None
+        found = [_Work(one, file, file.size) for name, file in files.items() if _first_id(name) is None]
+        begins = sorted(
+            (first, name) for name in files if name.endswith(SEGMENT_SUFFIX) and (first := _first_id(name)) is not None
+        )
+        kept = [name for first, name in begins if first <= end] or [name for _, name in begins[:1]]
+        for name in kept:
+            size, count = files[name].size, None
+            if name == kept[-1]:
+                size, count = self._size_until(name, files[name], end)
+            found.append(_Work(one, files[name], size))
+            index = files.get(name.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX)
+            if index is not None:
+                most = index.size if count is None else HEADER_SIZE + ENTRY_SIZE * count
+                found.append(_Work(one, index, min(index.size, most)))
+        return found
+
+    def _size_until(self, name: str, file: BackedFile, end: int) -> tuple[int, int]:
+        """Bytes of a data file up to and with a transaction, and its records up to there."""
+        first = _first_id(name)
+        assert first is not None
+        source, size = BackedSource(self._files, name, name), min(HEADER_SIZE, file.size)
+        for one in summarise_records(source, first_transaction_id=first):
+            if isinstance(one, Damage):
+                break
+            behind = end + 1 - one.first_transaction_id
+            if behind < len(one):
+                return (int(one.offset[behind]) if behind > 0 else size), max(0, end + 1 - first)
+            size = one.end
+        return size, max(0, end + 1 - first)
+
+    def _changed_control(self) -> bytes | None:
+        """The control file, where marks fall or partitions are left out; None where it stays as it is."""
+        control = self._control
+        if control is None or not control.size_fits:
+            return None
+        infos = list(control.partitions)
+        for number, info in enumerate(infos):
+            current = info.current_struct
+            if current is None:
+                continue
+            if number in self._partitions:
+                one, end = self._partitions[number], self.ends[number]
+                if self._cut(one) and end is not None:
+                    infos[number] = info.rewritten(
+                        low_water_mark=min(current.low_water_mark, end),
+                        local_low_water_mark=min(current.local_low_water_mark, end),
+                    )
+            elif self._options.partitions is not None and current.flags is not None and current.assigned:
+                infos[number] = info.rewritten(flags=0)
+        if infos == list(control.partitions):
+            return None
+        content = bytearray(self._content(CONTROL_FILE_NAME))
+        for info in infos:
+            if info != control.partitions[info.partition]:
+                offset, data = control.layout.info_offset(info.partition), info.encode()
+                content[offset : offset + len(data)] = data
+        return bytes(content)
+
+
+def _first_id(name: str) -> int | None:
+    """The first transaction id of a data or index file; None for any other."""
+    parsed = parse_name(name.rpartition("/")[2])
+    return None if parsed is None else parsed[0]
+
+
+def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list[str], progress: Progress) -> None:
+    disk.make_directory(place)
+    for name in directories:
+        disk.make_directory(place / name)
+    progress.start("restoring", sum(one.size for one in work))
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers:
+        for size in workers.map(_writer(place, files), work):
+            progress.advance(size)
+    for name in (*reversed(directories), ""):
+        disk.sync_directory(place / name)
+
+
+def _writer(place: Path, files: BackupFiles) -> Callable[[_Work], int]:
+    def write(one: _Work) -> int:
+        path = place / one.file.name
+        with WritableFile.create(path) as file:
+            buffer = bytearray(min(_BLOCK, max(one.size, 1)))
+            for offset in range(0, one.size, _BLOCK):
+                part = memoryview(buffer)[: min(_BLOCK, one.size - offset)]
+                if one.content is not None:
+                    part[:] = one.content[offset : offset + len(part)]
+                else:
+                    files.read_into(one.partition, one.file, offset, part)
+                file.write_at(offset, part)
+            file.sync()
+        if one.content is None and one.size == one.file.size:
+            disk.set_times(path, one.file.modified_ns)
+        return one.size
+
+    return write

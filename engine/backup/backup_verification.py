@@ -1,0 +1,210 @@
+"""Whether everything that backups need is in the vault, and is what was put there.
+
+Read are the page store's log, every page that a backup needs, once however many need it, and what is in it: decrypted,
+decompressed, compared with its digest. A damaged page is one finding, and one more says of each partition of each backup
+what it costs there.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.backup.backup_creation import WORKERS
+from waltzctl.engine.errors import DamageError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.verification import Tally, VerifySummary
+from waltzctl.engine.pages.inspection import verify_store
+from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.formats.segment import SEGMENT_SUFFIX
+from waltzctl.formats.vault import (
+    BESIDE,
+    SECTION_COPIES,
+    BackedPartition,
+    BackupHead,
+    Namespace,
+    Piece,
+    Section,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VaultVerifyOptions:
+    """`backup`: only this one.  `quick`: are pages there, without reading them.  `sample`: the share of pages that is read."""
+
+    backup: str | None = None
+    quick: bool = False
+    sample: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NeededPiece:
+    """A piece that a backup needs, and where its bytes lie: file, offset and size in the page store, None for nowhere."""
+
+    head: BackupHead
+    section: BackedPartition
+    number: int
+    piece: Piece
+    place: tuple[int, int, int] | None
+
+    @property
+    def page(self) -> int:
+        """Its page in `Namespace.DATA`."""
+        return self.head.first_page + self.section.first_piece + self.number
+
+
+@dataclass(frozen=True, slots=True)
+class VaultContents:
+    """What can be read of a vault's backups: sections, and what of heads and sections is damaged in either copy."""
+
+    sections: tuple[tuple[BackupHead, BackedPartition, Section], ...]
+    findings: tuple[Finding, ...]
+
+
+def contents_of(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> VaultContents:
+    """Heads and sections, both copies of each."""
+    sections: list[tuple[BackupHead, BackedPartition, Section]] = []
+    findings: list[Finding] = []
+    for head in heads:
+        if isinstance(head, UnreadableBackup):
+            findings += [head.finding, _incomplete(reader, f"{head.id:016x}", None, "its head", head.finding)]
+            continue
+        for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+            findings += _damage_of(reader, namespace, head.id)
+        for one in head.sections:
+            for copy in range(SECTION_COPIES):
+                findings += _damage_of(reader, Namespace.DATA, head.first_page + one.section + copy)
+            try:
+                sections.append((head, one, reader.section(head, one)))
+            except DamageError as error:
+                findings.append(_incomplete(reader, head.name, one, "all of it", error.findings[0]))
+    return VaultContents(tuple(sections), tuple(findings))
+
+
+def needed_pieces(reader: VaultReader, contents: VaultContents) -> Iterator[NeededPiece]:
+    """Every piece of every section."""
+    for head, one, section in contents.sections:
+        for number, piece in enumerate(section.pieces):
+            entry = reader.entry(Namespace.DATA, head.first_page + one.first_piece + number)
+            place = None if entry is None else (entry.file_id, entry.offset, entry.size)
+            yield NeededPiece(head, one, number, piece, place)
+
+
+def check_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
+    """Read a piece; what is wrong with it.  Raises DiskReadError."""
+    try:
+        reader.read_piece(one.page, one.piece)
+    except DamageError as error:
+        return error.findings[0]
+    return None
+
+
+def verify_vault(
+    vault: Path,
+    options: VaultVerifyOptions = VaultVerifyOptions(),  # frozen
+    *,
+    password: bytes | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[Finding | VerifySummary]:
+    """Findings, and a summary as the last item.  Raises what `VaultReader.open` and `VaultReader.find` raise, DiskReadError."""
+    began = time.monotonic()
+    reader = VaultReader.open(vault, password)
+    whole = options.backup is None
+    heads = reader.heads() if options.backup is None else iter([reader.find(options.backup)])
+    told: set[tuple[str, str, int | None]] = set()
+    tally = Tally()
+
+    def new(findings: tuple[Finding, ...]) -> Iterator[Finding]:
+        for one in findings:
+            key = str(one.code), str(one.path), one.offset
+            if one.code is Code.BACKUP_INCOMPLETE or key not in told:
+                told.add(key)
+                tally.add(one)
+                yield one
+
+    thorough = not options.quick and options.sample is None
+    yield from new(verify_store(vault).findings if whole and thorough else reader.view.findings)
+    contents = contents_of(reader, heads)
+    yield from new(contents.findings)
+    pieces = list(needed_pieces(reader, contents))
+    checked = _check_all(reader, pieces, options, progress)
+    yield from new(tuple(dict.fromkeys(one for one in checked.values() if one is not None)))
+    costs: dict[tuple[int, int], list[tuple[NeededPiece, Finding]]] = defaultdict(list)
+    for one in pieces:
+        finding = checked.get((one.place, one.piece.digest))
+        if finding is not None:
+            costs[one.head.id, one.section.partition].append((one, finding))
+    yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
+    files = [file.name for _, _, section in contents.sections for file in section.files]
+    status = "damaged" if tally.damage else "repairable" if tally.repairable else "clean"
+    yield VerifySummary(
+        status, status, len(contents.sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
+        sum(one.piece.records for one in pieces), sum(size for _, size in {(one.place, one.piece.size) for one in pieces}),
+        tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
+    )  # fmt: skip
+
+
+_Checked = dict[tuple[tuple[int, int, int] | None, bytes], Finding | None]
+
+
+def _check_all(
+    reader: VaultReader, pieces: list[NeededPiece], options: VaultVerifyOptions, progress: Progress
+) -> _Checked:
+    """What is wrong with each place and what should stand there, looked at once."""
+    unique = {(one.place, one.piece.digest): one for one in pieces}
+    chosen = dict(unique)
+    if options.quick:
+        chosen = {}
+    elif options.sample is not None:
+        draw = random.Random(options.seed)
+        chosen = {key: one for key, one in unique.items() if draw.random() < options.sample}
+    found: _Checked = {key: reader.missing(one.page) for key, one in unique.items()}
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
+        wanted = [(key, one) for key, one in chosen.items() if found[key] is None]
+        wanted.sort(key=lambda one: one[0][0] or (0, 0, 0))
+        progress.start("verifying", sum(one.piece.size for _, one in wanted))
+        for (key, one), finding in zip(
+            wanted, workers.map(lambda each: check_piece(reader, each[1]), wanted), strict=True
+        ):
+            found[key] = finding
+            progress.advance(one.piece.size)
+    return found
+
+
+def _damage_of(reader: VaultReader, namespace: Namespace, page: int) -> list[Finding]:
+    try:
+        reader.page(namespace, page)
+    except DamageError as error:
+        return list(error.findings)
+    return []
+
+
+def _costs(reader: VaultReader, lost: list[tuple[NeededPiece, Finding]]) -> Finding:
+    one, finding = lost[0]
+    records = [each.piece for each, _ in lost if each.piece.records]
+    what = f"{sum(each.piece.size for each, _ in lost)} bytes in {len(lost)} pieces"
+    if records:
+        first = min(piece.first_transaction_id for piece in records)
+        last = max(piece.next_transaction_id for piece in records) - 1
+        what += f", with {sum(piece.records for piece in records)} of the transactions {first} to {last}"
+    return _incomplete(reader, one.head.name, one.section, what, finding)
+
+
+def _incomplete(
+    reader: VaultReader, name: str, section: BackedPartition | None, what: str, because: Finding
+) -> Finding:
+    number = None if section is None or section.partition == BESIDE else section.partition
+    where = (
+        "" if section is None else " what lies beside the partitions:" if number is None else f" partition {number}:"
+    )
+    said = f"backup {name}:{where} {what} cannot be read ({because.message})"
+    return make_finding(
+        Code.BACKUP_INCOMPLETE, reader.path, said, storage_directory=reader.path, partition=number
+    )  # fmt: skip

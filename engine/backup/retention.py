@@ -1,0 +1,72 @@
+"""Which backups are kept: a pure function of when they were made.
+
+Backups of each source are judged among themselves, the newest first. A rule such as ``daily: 7`` keeps the newest backup of
+each of the last seven days that have one; what any rule keeps is kept. Days, weeks and the rest are those of UTC, weeks as
+ISO 8601 has them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from waltzctl.formats.vault import BackupHead
+
+_PERIODS: Mapping[str, Callable[[datetime], str]] = {
+    "hourly": lambda time: time.strftime("%Y-%m-%d %H"),
+    "daily": lambda time: time.strftime("%Y-%m-%d"),
+    "weekly": lambda time: "{}-W{}".format(*time.isocalendar()[:2]),
+    "monthly": lambda time: time.strftime("%Y-%m"),
+    "yearly": lambda time: time.strftime("%Y"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many are kept of each kind; 0 for none.  `tags`: backups with one of these are kept whatever the numbers say."""
+
+    last: int = 0
+    hourly: int = 0
+    daily: int = 0
+    weekly: int = 0
+    monthly: int = 0
+    yearly: int = 0
+    tags: frozenset[str] = frozenset()
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether any rule was given: none at all would forget everything."""
+        return self != Retention()
+
+
+def kept(heads: Iterable[BackupHead], retention: Retention) -> dict[int, tuple[str, ...]]:
+    """The ids of the backups that are kept, each with the rules that keep it."""
+    groups: dict[str, list[BackupHead]] = defaultdict(list)
+    for one in heads:
+        groups[one.source].append(one)
+    found: dict[int, tuple[str, ...]] = {}
+    for group in groups.values():
+        newest_first = sorted(group, key=lambda one: (one.created_ms, one.id), reverse=True)
+        for one, rules in zip(newest_first, _rules(newest_first, retention), strict=True):
+            if rules:
+                found[one.id] = rules
+    return found
+
+
+def _rules(newest_first: list[BackupHead], retention: Retention) -> Iterable[tuple[str, ...]]:
+    seen: dict[str, set[str]] = {name: set() for name in _PERIODS}
+    for place, one in enumerate(newest_first):
+        rules = []
+        if place < retention.last:
+            rules.append("last")
+        time = datetime.fromtimestamp(one.created_ms / 1000, UTC)
+        for name, period_of in _PERIODS.items():
+            period = period_of(time)
+            if period not in seen[name] and len(seen[name]) < getattr(retention, name):
+                seen[name].add(period)
+                rules.append(name)
+        if one.tag is not None and one.tag in retention.tags:
+            rules.append("tag")
+        yield tuple(rules)

@@ -1,0 +1,42 @@
+"""The name of a backup, or of a file in one: ``vault:VAULT::ID/0/0000000000000000000.seg``."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+SCHEME = "vault:"
+_SEPARATOR = "::"
+
+
+class VaultPath(PurePosixPath):
+    """A name and nothing more, like every pure path.  It can be pickled."""
+
+    @property
+    def _parted(self) -> tuple[str, str]:
+        vault, _, rest = str(self).removeprefix(SCHEME).rpartition(_SEPARATOR)
+        return vault, rest
+
+    @property
+    def vault(self) -> Path:
+        """The directory of the vault."""
+        return Path(self._parted[0])
+
+    @property
+    def backup(self) -> str:
+        """As it was given: an id, a prefix of one, or ``latest``."""
+        return self._parted[1].partition("/")[0]
+
+    @property
+    def inside(self) -> str:
+        """The name below the storage directory; empty for that itself."""
+        return self._parted[1].partition("/")[2]
+
+    def is_absolute(self) -> bool:
+        """Whether the vault's name depends on no current directory."""
+        return self.vault.is_absolute()
+
+
+def is_vault_path(text: str) -> bool:
+    """Whether a text names a backup in a vault."""
+    vault, separator, rest = text.removeprefix(SCHEME).rpartition(_SEPARATOR)
+    return text.startswith(SCHEME) and bool(vault and separator and rest)

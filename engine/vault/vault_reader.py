@@ -1,0 +1,256 @@
+"""A vault, read without opening it for writing: nothing is locked or changed, also while somebody writes a backup.
+
+What a damaged log or page takes away costs what was in it; every error names the page.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.pages.inspection import StoreView, read_page, view_store
+from waltzctl.engine.pages.restore import page_finding
+from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name
+from waltzctl.formats.pages.write_batch import PageEntry, PageId
+from waltzctl.formats.vault import (
+    CONFIGURATION_PAGES,
+    SECTION_COPIES,
+    BackedPartition,
+    BackupHead,
+    Namespace,
+    Piece,
+    Section,
+    VaultConfiguration,
+    VaultFormatError,
+)
+
+LATEST = "latest"
+CACHED_BYTES = 64 << 20
+"""Content of pieces that is kept, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableBackup:
+    """A backup whose head cannot be read in either copy."""
+
+    id: int
+    finding: Finding
+
+
+class VaultReader:
+    """The backups of a vault as they were when it was looked at.  Reading is thread-safe."""
+
+    def __init__(self, path: Path, view: StoreView, configuration: VaultConfiguration, sealer: Sealer) -> None:
+        self.path = path
+        self.view = view
+        self.configuration = configuration
+        self.sealer = sealer
+        self._sections: dict[tuple[int, int], Section] = {}
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
+        self._cached = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path, password: bytes | None = None) -> VaultReader:
+        """Raises NotWaltzError, InvalidRequestError without the password, WrongPasswordError, DamageError, DiskReadError."""
+        if not (path / WAL_DIRECTORY).is_dir():
+            raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
+        view = view_store(path)
+        configuration = read_configuration(path, view)
+        return cls(path, view, configuration, Sealer(configuration, open_keys(configuration, password, path)))
+
+    # ---- pages -------------------------------------------------------------------------------------------------------
+
+    def entry(self, namespace: Namespace, page: int) -> PageEntry | None:
+        """Where a page lies; None where there is none."""
+        found = self.view.directory.locate(PageId(namespace, page))
+        return None if found is None else found.entry
+
+    def shows(self, page: PageId) -> bool:
+        """Whether there is such a page now."""
+        return self.view.directory.locate(page) is not None
+
+    def page(self, namespace: Namespace, page: int) -> bytes:
+        """A page as it is stored.  Raises DamageError, DiskReadError."""
+        return _read(self.path, self.view, namespace, page)
+
+    def piece(self, head: BackupHead, section: BackedPartition, number: int, piece: Piece) -> bytes:
+        """The content of a piece.  Raises DamageError, DiskReadError."""
+        page = head.first_page + section.first_piece + number
+        with self._lock:
+            if (known := self._cache.get(page)) is not None:
+                self._cache.move_to_end(page)
+                return known
+        content = self.read_piece(page, piece)
+        with self._lock:
+            self._cached += 0 if page in self._cache else len(content)
+            self._cache[page] = content
+            while self._cached > CACHED_BYTES and len(self._cache) > 1:
+                self._cached -= len(self._cache.popitem(last=False)[1])
+        return content
+
+    def read_piece(self, page: int, piece: Piece) -> bytes:
+        """The same, read anew, by its page.  Raises DamageError, DiskReadError."""
+        content = self._opened(Namespace.DATA, page, piece.digest, check=True)
+        if len(content) != piece.size:
+            raise self._damage(Namespace.DATA, page, f"it holds {len(content)} bytes, and {piece.size} were written")
+        return content
+
+    def missing(self, page: int) -> Finding | None:
+        """What is to be said of a page of `Namespace.DATA` that is not there, or whose file ends before it."""
+        entry = self.entry(Namespace.DATA, page)
+        where = PageId(Namespace.DATA, page)
+        if entry is None:
+            said = f"page {where}: the log does not know it"
+            return make_finding(Code.PAGE_MISSING, self.path, said, storage_directory=self.path)
+        path = self.path / BLOB_DIRECTORY / blob_name(entry.file_id)
+        size = os.stat(path).st_size if path.exists() else 0
+        if size < entry.offset + entry.size:
+            return page_finding(self.path, where, entry, entry.offset, entry.size, max(0, size - entry.offset))
+        return None
+
+    def _opened(self, namespace: Namespace, page: int, digest: bytes, *, check: bool) -> bytes:
+        data = self.page(namespace, page)
+        try:
+            return self.sealer.open(data, digest, check=check)
+        except VaultFormatError as error:
+            raise self._damage(namespace, page, str(error)) from None
+
+    def _damage(self, namespace: Namespace, page: int, what: str) -> DamageError:
+        entry = self.entry(namespace, page)
+        path = self.path if entry is None else self.path / BLOB_DIRECTORY / blob_name(entry.file_id)
+        finding = make_finding(
+            Code.PAGE_CHECKSUM,
+            path,
+            f"page {PageId(namespace, page)}: {what}",
+            storage_directory=self.path,
+            offset=None if entry is None else entry.offset,
+            length=None if entry is None else entry.size,
+        )
+        return DamageError(f"{finding.path}: {finding.message}", [finding])
+
+    # ---- backups -----------------------------------------------------------------------------------------------------
+
+    def ids(self) -> list[int]:
+        """Of all backups, those whose heads cannot be read as well."""
+        found = {
+            one.id for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES) for one in self.view.directory.page_ids(name)
+            if self.entry(name, one.id) is not None
+        }  # fmt: skip
+        return sorted(found)
+
+    def head(self, backup: int) -> BackupHead:
+        """Raises DamageError where neither copy can be read, DiskReadError."""
+        failed: DamageError | None = None
+        for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+            try:
+                content = self._opened(namespace, backup, head_digest(backup), check=False)
+                head = BackupHead.decode(content)
+                if head.id != backup:
+                    raise self._damage(namespace, backup, f"it is the head of backup {head.name}")
+            except VaultFormatError as error:
+                failed = failed or self._damage(namespace, backup, str(error))
+            except DamageError as error:
+                failed = failed or error
+            else:
+                return head
+        assert failed is not None
+        raise failed
+
+    def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
+        """Every backup, the oldest first; those whose heads cannot be read come last."""
+        heads: list[BackupHead] = []
+        unreadable: list[UnreadableBackup] = []
+        for one in self.ids():
+            try:
+                heads.append(self.head(one))
+            except DamageError as error:
+                unreadable.append(UnreadableBackup(one, error.findings[0]))
+        yield from sorted(heads, key=lambda head: (head.created_ms, head.id))
+        yield from unreadable
+
+    def find(self, text: str) -> BackupHead:
+        """The backup that a prefix of its id names, or ``latest``.
+
+        Raises InvalidRequestError where there is none or more than one, DamageError for one that cannot be read.
+        """
+        if text == LATEST:
+            heads = [one for one in self.heads() if isinstance(one, BackupHead)]
+            if not heads:
+                raise InvalidRequestError(f"{self.path}: no backup is in the vault", advice="waltzctl backup create")
+            return heads[-1]
+        found = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
+        if len(found) != 1:
+            said = "no backup has an id that begins so" if not found else f"{len(found)} backups have ids that begin so"
+            raise InvalidRequestError(f"{self.path}: {text!r}: {said}", advice="waltzctl backup list shows the ids")
+        return self.head(found[0])
+
+    def section(self, head: BackupHead, one: BackedPartition) -> Section:
+        """The files of a partition.  Raises DamageError where neither copy can be read, DiskReadError."""
+        key = head.id, one.section
+        if (known := self._sections.get(key)) is not None:
+            return known
+        failed: DamageError | None = None
+        for copy in range(SECTION_COPIES):
+            page = head.first_page + one.section + copy
+            try:
+                section = Section.decode(
+                    self._opened(Namespace.DATA, page, section_digest(head.id, one.section), check=False)
+                )
+                if len(section.pieces) != one.pieces:
+                    raise self._damage(Namespace.DATA, page, f"{len(section.pieces)} pieces of {one.pieces}")
+            except VaultFormatError as error:
+                failed = failed or self._damage(Namespace.DATA, page, str(error))
+            except DamageError as error:
+                failed = failed or error
+            else:
+                self._sections[key] = section
+                return section
+        assert failed is not None
+        raise failed
+
+
+def read_configuration(path: Path, view: StoreView) -> VaultConfiguration:
+    """From either of its pages.  Raises NotWaltzError where there is neither, DamageError, DiskReadError."""
+    failed: DamageError | None = None
+    there = False
+    for page in CONFIGURATION_PAGES:
+        if view.directory.locate(PageId(Namespace.CONFIGURATION, page)) is None:
+            continue
+        there = True
+        try:
+            return VaultConfiguration.decode(_read(path, view, Namespace.CONFIGURATION, page))
+        except VaultFormatError as error:
+            failed = failed or DamageError(f"{path}: {error}")
+        except DamageError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    assert not there
+    if view.findings:
+        raise DamageError(f"{path}: the vault's configuration is lost with its log", view.findings)
+    raise NotWaltzError(f"{path}: a page store, and no backup vault", advice="make one with waltzctl backup init")
+
+
+def _read(path: Path, view: StoreView, namespace: Namespace, page: int) -> bytes:
+    where = PageId(namespace, page)
+    found = view.directory.locate(where)
+    if found is None or found.entry is None:
+        finding = make_finding(
+            Code.PAGE_MISSING, path, f"page {where}: the log does not know it", storage_directory=path
+        )
+        raise DamageError(f"{path}: {finding.message}", [finding])
+    entry = found.entry
+    data = read_page(path, entry)
+    if len(data) != entry.size or crc32c(data) != entry.checksum:
+        finding = page_finding(path, found.page, entry, entry.offset, entry.size, len(data))
+        raise DamageError(f"{finding.path}: {finding.message}", [finding])
+    return data

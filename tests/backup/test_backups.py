@@ -1,0 +1,329 @@
+"""Every backup of a directory's history can be restored as it was, whatever came and went meanwhile."""
+
+import os
+import random
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
+from tests.builders import build_directory, digest, make_records, write_segment
+from waltzctl.engine.backup import section_plan
+from waltzctl.engine.backup.backup_creation import create_backup
+from waltzctl.engine.backup.backup_difference import Difference, differences
+from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
+from waltzctl.engine.backup.backup_restore import RestoreOptions
+from waltzctl.engine.backup.retention import Retention
+from waltzctl.engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    InvalidRequestError,
+    NotWaltzError,
+    RefusedError,
+    StalePlanError,
+)
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.formats.control import decode_control
+from waltzctl.formats.vault import Namespace
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return settle(build_directory(tmp_path / "source", {0: 230, 2: 40}, num_partitions=4))
+
+
+def test_a_backup_is_restored_byte_for_byte(tmp_path: Path, source: Path) -> None:
+    (source / "notes.txt").write_text("x" * 5000)
+    (source / "0" / "stray").write_bytes(b"")
+    (source / ".waltzctl").mkdir()
+    (source / ".waltzctl" / "lock").write_text("77")
+    (source / ".waltzctl" / "fences").write_bytes(b"fence")
+    (source / "3").mkdir()
+    place = vault(tmp_path)
+    head = backup(place, source, tag="first")
+    expected = digest(source)
+    del expected[".waltzctl/lock"]
+    assert restored(place, head.name, tmp_path / "back") == expected
+    assert (tmp_path / "back" / "3").is_dir()
+    for name in expected:
+        assert (tmp_path / "back" / name).stat().st_mtime_ns == (source / name).stat().st_mtime_ns
+    assert (head.tag, head.num_partitions, head.live, head.damaged) == ("first", 4, False, 0)
+    assert [(one.partition, one.first_transaction_id, one.last_transaction_id) for one in head.partitions] == [
+        (0, 0, 229), (2, 0, 39), (3, None, None),
+    ]  # fmt: skip
+    assert head.size == sum((source / name).stat().st_size for name in expected)
+    assert findings(place) == []
+
+
+def test_nothing_is_written_twice(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    first = backup(place, source)
+    assert first.new_pages == first.pages > 10
+    assert backup(place, source).new_pages == 0
+    replica = build_directory(tmp_path / "replica", {0: 230, 2: 40}, num_partitions=4, per_segment=37)
+    again = backup(place, replica)
+    assert (again.new_pages, again.pages) == (0, first.pages), "the same transactions in other segments"
+    assert restored(place, again.name, tmp_path / "back") == digest(replica)
+
+
+def test_a_log_that_grows_costs_what_came(tmp_path: Path) -> None:
+    records = make_records(400, size=100)
+    segments = [records[at : at + 50] for at in range(0, 400, 50)]
+    grown = build_directory(tmp_path / "grown", {0: segments})
+    source = build_directory(tmp_path / "source", {0: [*segments[:6], segments[6][:20]]})
+    place = vault(tmp_path)
+    backup(place, source)
+    shutil.rmtree(source)
+    shutil.copytree(grown, source)
+    head = backup(place, source)
+    assert head.new_pages <= 5 < head.pages / 2
+    assert restored(place, "latest", tmp_path / "back") == digest(grown)
+
+
+def test_what_did_not_change_is_not_read(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    opened: list[str] = []
+    original = section_plan.places.open_source
+    monkeypatch.setattr(section_plan.places, "open_source", lambda path: (opened.append(path.name), original(path))[1])
+    backup(place, source)
+    assert {name for name in opened if name.endswith(".idx")} == set()
+    assert {name for name in opened if name.endswith(".seg")} == {f"{200:019}.seg", f"{0:019}.seg"}, "the last pieces"
+    opened.clear()
+    path = source / "0" / f"{100:019}.seg"
+    path.write_bytes(path.read_bytes())  # of now: it may have changed once more within the tick of the clock
+    backup(place, source)
+    assert f"{100:019}.seg" in opened
+    assert f"{50:019}.seg" in opened, "the piece at the border is cut again"
+    assert f"{0:019}.idx" not in opened
+
+
+def test_a_file_that_changed_within_the_last_tick_is_read_again(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    now = 1_600_000_001_999
+    backup(place, source, now_ms=lambda: now)
+    path = source / "2" / f"{0:019}.seg"
+    changed = bytearray(path.read_bytes())
+    changed[200] ^= 1
+    path.write_bytes(changed)
+    settle(source)  # as if it had been written in the same tick
+    assert backup(place, source, now_ms=lambda: now + 5000).damaged == 1
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
+STEPS = ("grow", "grow", "cut", "damage", "drop", "index", "stray", "segment")
+
+
+def _change(chance: random.Random, directory: Path) -> None:
+    """Something that happens to a partition."""
+    segments = sorted(directory.glob("*.seg"))
+    step = chance.choice(STEPS)
+    one = chance.choice(segments) if segments else None
+    if step == "segment" or one is None:
+        first = chance.randrange(10_000)
+        write_segment(directory, make_records(chance.randrange(1, 60), first=first))
+    elif step == "grow":
+        last = segments[-1]
+        there = records_of(last)
+        came = make_records(30, first=there[-1].transaction_id + 1 if there else int(last.stem))
+        write_segment(directory, [*there, *came], first=int(last.stem))
+    elif step == "cut":
+        data = one.read_bytes()
+        one.write_bytes(data[: chance.randrange(len(data))])
+    elif step == "damage":
+        data = bytearray(one.read_bytes())
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        one.write_bytes(data)
+    elif step == "drop":
+        one.unlink()
+    elif step == "index":
+        index = one.with_suffix(".idx")
+        chance.choice([lambda: index.write_bytes(b"junk"), lambda: index.unlink(missing_ok=True)])()
+    else:
+        (directory / f"stray-{chance.randrange(3)}").write_bytes(chance.randbytes(chance.choice([0, 10, 9000])))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_backup_of_a_history_is_as_it_was(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    source = build_directory(tmp_path / "source", {0: 120, 1: 60})
+    password = b"secret" if seed % 4 == 0 else None
+    place = vault(tmp_path, password)
+    then: dict[str, dict[str, str]] = {}
+    for step in range(8):
+        for _ in range(chance.randrange(3)):
+            _change(chance, source / chance.choice("01"))
+        _stamp(source)
+        head = backup(place, source, password)
+        then[head.name] = digest(source)
+        if step % 3 == 2:
+            gone = chance.choice([*then])
+            forget(plan_forgetting(place, [gone], None, password=password), password=password)
+            del then[gone]
+            prune_vault(place, password=password)
+    assert findings(place, password=password) == []
+    for number, (name, expected) in enumerate(then.items()):
+        assert restored(place, name, tmp_path / f"back-{number}", password=password) == expected
+
+
+def _stamp(source: Path) -> None:
+    """Files get a time that their content says: what is the same has the same time, what is another has another."""
+    for path in source.rglob("*"):
+        if path.is_file():
+            seconds = 1_500_000_000 + zlib.crc32(path.read_bytes()) % 10_000_000
+            os.utime(path, (seconds, seconds))
+
+
+def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
+    source = build_directory(tmp_path / "source", {0: 230, 1: 40})
+    place = vault(tmp_path)
+    backup(place, source)
+
+    def ends(name: str, options: RestoreOptions) -> dict[int, int]:
+        target = tmp_path / name
+        restored(place, "latest", target, options)
+        assert [one for one in verify([target]) if isinstance(one, Finding)] == []
+        marks = decode_control((target / "waltz-storage.ctl").read_bytes()).partitions
+        last = {}
+        for number in (0, 1):
+            files = sorted((target / str(number)).glob("*.seg"))
+            records = records_of(files[-1])
+            last[number] = records[-1].transaction_id if records else int(files[-1].stem) - 1
+            current = marks[number].current_struct
+            assert current is not None
+            assert current.local_low_water_mark <= last[number]
+            assert current.low_water_mark <= last[number]
+        return last
+
+    for until in (-1, 0, 49, 50, 51, 100, 228, 229):
+        assert ends(f"until{until}", RestoreOptions(until={0: until})) == {0: until, 1: 39}
+    assert ends("rejoin", RestoreOptions(for_rejoin=True)) == {0: 114, 1: 19}
+    assert ends("both", RestoreOptions(for_rejoin=True, until={0: 200})) == {0: 200, 1: 19}
+    for wrong in ({0: 230}, {0: -2}, {7: 1}):
+        with pytest.raises(InvalidRequestError):
+            restored(place, "latest", tmp_path / "wrong", RestoreOptions(until=wrong))
+        assert not (tmp_path / "wrong").exists()
+    restored(place, "latest", tmp_path / "one", RestoreOptions(partitions=frozenset({1})))
+    assert [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)] == []
+    assert not (tmp_path / "one" / "0").exists()
+
+
+def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    with pytest.raises(RefusedError):
+        restored(place, "latest", source)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RefusedError):
+        restored(place, "latest", tmp_path / "file")
+    with pytest.raises(InvalidRequestError):
+        restored(place, "latest", tmp_path / "no" / "where")
+    (tmp_path / "empty").mkdir()
+    restored(place, "latest", tmp_path / "empty")
+    (tmp_path / ".late.restoring").mkdir()
+    (tmp_path / ".late.restoring" / "half").write_text("of a restore that was killed")
+    restored(place, "latest", tmp_path / "late")
+    assert not (tmp_path / ".late.restoring").exists()
+    assert not (tmp_path / "late" / "half").exists()
+
+
+def test_one_writes_at_a_time(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    with PageStorage.open(place), pytest.raises(DirectoryLockedError):
+        backup(place, source)
+    backup(place, source)
+
+
+def test_what_is_no_vault_and_no_source(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    with pytest.raises(NotWaltzError):
+        create_backup(place, tmp_path)
+    with pytest.raises(NotWaltzError):
+        create_backup(source, source)
+    with pytest.raises(NotWaltzError):
+        VaultReader.open(tmp_path)
+    with PageStorage.create(tmp_path / "plain"):
+        pass
+    with pytest.raises(NotWaltzError, match="no backup vault"):
+        VaultReader.open(tmp_path / "plain")
+    with pytest.raises(InvalidRequestError):
+        backup(place, source, partitions=frozenset({3}))
+    assert list(VaultReader.open(place).heads()) == []
+    with pytest.raises(InvalidRequestError, match="no backup is in the vault"):
+        VaultReader.open(place).find("latest")
+
+
+def test_a_prefix_names_one_backup_or_none(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(17)]
+    reader = VaultReader.open(place)
+    for one in heads:
+        assert reader.find(one.name) == one
+        assert reader.find(one.name.upper()) == one
+    firsts = [one.name[0] for one in heads]
+    twice = next(letter for letter in firsts if firsts.count(letter) > 1)
+    with pytest.raises(InvalidRequestError, match="backups have ids"):
+        reader.find(twice)
+    with pytest.raises(InvalidRequestError):
+        reader.find("")
+    assert reader.find("latest").created_ms == max(one.created_ms for one in heads)
+
+
+def test_forgetting_by_rule_and_pruning(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    day = 86_400_000
+    heads = [backup(place, source, now_ms=lambda at=at: 1_700_000_000_000 + at * day) for at in range(5)]
+    plan = plan_forgetting(place, [], Retention(daily=2))
+    assert [one.id for one in plan.forgotten] == [one.id for one in heads[:3]]
+    assert plan.kept == 2
+    forget(plan)
+    with pytest.raises(StalePlanError):
+        forget(plan)
+    prune_vault(place)
+    assert [one.id for one in VaultReader.open(place).heads()] == [one.id for one in heads[3:]]
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+    for ids, rule in (([], None), ([], Retention()), ([heads[4].name], Retention(last=1))):
+        with pytest.raises(InvalidRequestError):
+            plan_forgetting(place, ids, rule)
+    forget(plan_forgetting(place, ["latest", heads[3].name], None))
+    prune_vault(place)
+    assert {one.page.namespace for one in view_store(place).pages()} == {Namespace.CONFIGURATION}
+
+
+def test_differences(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    first = backup(place, source)
+    write_segment(source / "2", make_records(10, first=40, partition=2))
+    shutil.rmtree(source / "0")
+    (source / "1").mkdir()
+    second = backup(place, source)
+    reader = VaultReader.open(place)
+    found = {one.partition: one for one in differences(reader, first, second)}
+    assert {number: one.difference for number, one in found.items()} == {
+        None: Difference.SAME, 0: Difference.REMOVED, 1: Difference.ADDED, 2: Difference.CHANGED,
+    }  # fmt: skip
+    assert (found[2].first, found[2].second) == ((0, 39), (0, 49))
+    assert found[2].files == (f"2/{40:019}.idx", f"2/{40:019}.seg")
+    assert all(one.difference is Difference.SAME for one in differences(reader, first, first))
+
+
+def test_a_piece_that_is_damaged_stops_the_restore_that_needs_it(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    reader = VaultReader.open(place)
+    entry = reader.entry(Namespace.DATA, head.first_page)
+    assert entry is not None
+    blob = place / "blob" / f"blobfile_{entry.file_id}"
+    data = bytearray(blob.read_bytes())
+    data[entry.offset + 30] ^= 4
+    blob.write_bytes(data)
+    with pytest.raises(DamageError):
+        restored(place, "latest", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    assert not (tmp_path / ".back.restoring").exists()

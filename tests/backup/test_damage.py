@@ -1,0 +1,232 @@
+"""A vault that is damaged: what is named, what can still be restored, and what a replica mends."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.backup.vaults import backup, codes, findings, restored, settle, vault
+from tests.builders import build_directory, digest
+from waltzctl.engine.backup.backup_repair import read_records, repair_vault
+from waltzctl.engine.backup.backup_restore import RestoreOptions
+from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
+from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
+from waltzctl.engine.inspect.verification import VerifySummary
+from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.vault.sealing import WrongPasswordError
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.formats.pages.write_batch import PageId
+from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace
+
+PASSWORDS = pytest.mark.parametrize("password", [None, b"secret"], ids=["plain", "encrypted"])
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return settle(build_directory(tmp_path / "source", {0: 230, 1: 40}, size=60))
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Path:
+    """The same transactions in other segments."""
+    return build_directory(tmp_path / "replica", {0: 230, 1: 40}, per_segment=33, size=60)
+
+
+def flip(vault: Path, page: PageId, at: int = 20) -> None:
+    """Change a bit of a page's data."""
+    found = view_store(vault).directory.locate(page)
+    assert found is not None
+    assert found.entry is not None
+    path = vault / "blob" / f"blobfile_{found.entry.file_id}"
+    data = bytearray(path.read_bytes())
+    data[found.entry.offset + min(at, found.entry.size - 1)] ^= 1
+    path.write_bytes(data)
+
+
+def pages_of(head: BackupHead) -> list[PageId]:
+    return [PageId(Namespace.DATA, head.first_page + number) for number in range(head.num_pages)]
+
+
+@PASSWORDS
+def test_every_page_that_is_damaged_is_named_and_mended(
+    tmp_path: Path, source: Path, replica: Path, password: bytes | None
+) -> None:
+    place = vault(tmp_path, password)
+    head = backup(place, source, password)
+    heads = [PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
+    for page in (*pages_of(head), *heads):
+        flip(place, page)
+        found = findings(place, password=password)
+        assert f"page {page}" in found[0].message
+        pieces = [one for one in found if str(one.code) == "backup-incomplete"]
+        copied = page in heads or any(
+            page.id - head.first_page in range(one.section, one.section + SECTION_COPIES) for one in head.sections
+        )
+        assert len(pieces) == (not copied), "of what is there twice, one may be lost"
+        done = repair_vault(place, replica, password=password)
+        assert (done.damaged, done.mended) == (1, 1)
+        assert findings(place, password=password) == []
+    assert restored(place, "latest", tmp_path / "back", password=password) == digest(source)
+
+
+def test_damage_costs_only_what_it_hits(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    second = backup(place, source, tag="again")
+    section = next(one for one in head.partitions if one.partition == 0)
+    flip(place, PageId(Namespace.DATA, head.first_page + section.first_piece))
+    found = findings(place)
+    assert [(str(one.code), one.partition) for one in found] == [
+        ("page-checksum", None), ("backup-incomplete", 0), ("backup-incomplete", 0),
+    ]  # fmt: skip
+    assert {one.message.split(":")[0] for one in found[1:]} == {f"backup {head.name}", f"backup {second.name}"}
+    assert "of the transactions 0 to" in found[1].message
+    whole = {name: value for name, value in digest(source).items() if name.startswith("1/")}
+    part = restored(place, "latest", tmp_path / "part", RestoreOptions(partitions=frozenset({1})))
+    assert {name: value for name, value in part.items() if name.startswith("1/")} == whole
+    for options in (VaultVerifyOptions(quick=True), VaultVerifyOptions(sample=1e-9)):
+        *_, summary = verify_vault(place, options)
+        assert isinstance(summary, VerifySummary)
+        assert (summary.status, summary.complete) == ("clean", False), "what was not read is not judged"
+    assert codes(findings(place, options=VaultVerifyOptions(backup=second.name))) == {
+        "page-checksum",
+        "backup-incomplete",
+    }
+
+
+def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    whole = backup(place, source)
+    head = backup(place, source)
+    for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+        flip(place, PageId(name, head.id))
+    reader = VaultReader.open(place)
+    found = list(reader.heads())
+    assert isinstance(found[1], UnreadableBackup)
+    assert found[1].id == head.id
+    with pytest.raises(DamageError):
+        reader.find(head.name)
+    assert reader.find("latest") == whole
+    assert codes(findings(place)) == {"page-checksum", "backup-incomplete"}
+    after = backup(place, source)
+    assert restored(place, after.name, tmp_path / "back") == digest(source)
+    done = repair_vault(place, source)
+    assert (done.damaged, done.mended) == (2, 0), "nothing else says which files it had"
+
+
+def test_every_97th_byte_of_a_vault(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    for path in sorted((place / "blob").iterdir()):
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), 97):
+            data[at] ^= 0xFF
+        path.write_bytes(data)
+    with pytest.raises(DamageError):
+        VaultReader.open(place)
+    shutil.rmtree(place)
+    place = vault(tmp_path)
+    head = backup(place, source)
+    for page in pages_of(head)[::2]:
+        flip(place, page)
+    found = findings(place)
+    assert codes(found) == {"page-checksum", "backup-incomplete"}
+    with pytest.raises(DamageError):
+        restored(place, "latest", tmp_path / "back")
+    repair_vault(place, source)
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
+def test_a_log_that_is_damaged_is_not_written_to(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    backup(place, source)
+    (log, *_) = sorted((place / "wal").iterdir())
+    data = bytearray(log.read_bytes())
+    data[40] ^= 1
+    log.write_bytes(data)
+    for act in (lambda: backup(place, source), lambda: repair_vault(place, source)):
+        with pytest.raises(DamageError):
+            act()
+
+
+def test_a_blob_file_that_is_gone(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    entry = VaultReader.open(place).entry(Namespace.DATA, head.first_page)
+    assert entry is not None
+    path = place / "blob" / f"blobfile_{entry.file_id}"
+    data = path.read_bytes()
+    path.write_bytes(data[: entry.offset + entry.size - 1])
+    found = findings(place, options=VaultVerifyOptions(quick=True))
+    assert {"page-missing", "backup-incomplete"} <= codes(found)
+    path.write_bytes(data[: entry.offset + entry.size])
+    missing = [
+        one for one in findings(place, options=VaultVerifyOptions(quick=True)) if f":{head.first_page}:" in one.message
+    ]
+    assert missing == [], "one byte more, and the page is there"
+
+
+# ---- passwords -------------------------------------------------------------------------------------------------------
+
+
+def test_an_encrypted_vault_tells_nothing_without_its_password(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path, b"secret")
+    (source / "0" / "note").write_bytes(b"a word that nobody may read" * 3)
+    backup(place, source, b"secret")
+    for path in place.rglob("*"):
+        if path.is_file():
+            assert b"nobody may read" not in path.read_bytes()
+            assert b"waltz-storage" not in path.read_bytes()
+    for act in (lambda: backup(place, source), lambda: findings(place)):
+        with pytest.raises(InvalidRequestError, match="encrypted"):
+            act()
+    with pytest.raises(WrongPasswordError):
+        backup(place, source, b"secre")
+    with pytest.raises(WrongPasswordError):
+        VaultReader.open(place, b"")
+    assert restored(place, "latest", tmp_path / "back", password=b"secret") == digest(source)
+
+
+def test_an_encrypted_page_opens_only_in_its_own_place(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path, b"secret")
+    head = backup(place, source, b"secret")
+    reader = VaultReader.open(place, b"secret")
+    section = reader.section(head, head.partitions[0])
+    first, second = section.pieces[0], section.pieces[1]
+    page = reader.page(Namespace.DATA, head.first_page + head.partitions[0].first_piece)
+    assert len(reader.sealer.open(page, first.digest)) == first.size
+    with pytest.raises(ValueError, match="another one's"):
+        reader.sealer.open(page, second.digest)
+    for name in ("other", "plain"):
+        (tmp_path / name).mkdir()
+    other = vault(tmp_path / "other", b"secret")
+    with pytest.raises(ValueError, match="does not decrypt"):
+        VaultReader.open(other, b"secret").sealer.open(page, first.digest)
+    with pytest.raises(ValueError, match="not encrypted, in a vault that is"):
+        reader.sealer.open(VaultReader.open(vault(tmp_path / "plain")).sealer.seal(b"x", first.digest), first.digest)
+
+
+# ---- records by id -----------------------------------------------------------------------------------------------------
+
+
+def test_records_are_found_whatever_segments_hold_them(source: Path, replica: Path) -> None:
+    for first, count in ((0, 1), (0, 230), (32, 2), (33, 33), (49, 2), (229, 1), (100, 130)):
+        content = read_records(source / "0", first, count)
+        assert content is not None
+        assert content == read_records(replica / "0", first, count)
+    assert read_records(source / "0", 229, 2) is None
+    assert read_records(source / "0", 230, 1) is None
+    path = source / "0" / f"{50:019}.seg"
+    data = bytearray(path.read_bytes())
+    data[150] ^= 1
+    path.write_bytes(data)
+    assert read_records(source / "0", 0, 50) is not None
+    assert read_records(source / "0", 0, 51) is None
+
+
+def test_errors_are_ours(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    with pytest.raises(WaltzError):
+        repair_vault(place, tmp_path)

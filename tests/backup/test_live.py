@@ -1,0 +1,153 @@
+"""A directory is backed up while a node writes to it: what the backup holds was there at one moment, and is clean."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.backup.vaults import backup, findings, vault
+from tests.builders import build_directory, make_records, write_segment
+from waltzctl.engine.backup import backup_creation, section_plan, source_files
+from waltzctl.engine.backup.backup_restore import restore_backup
+from waltzctl.engine.backup.section_plan import SourceChangedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.formats.segment import HEADER_SIZE
+
+WRITER = Path(__file__).resolve().parents[1] / "inspect" / "live_writer.py"
+
+
+@pytest.mark.parametrize("manner", ["hold", "engine"])
+def test_under_a_process_that_appends_and_truncates(
+    tmp_path: Path, manner: str, request: pytest.FixtureRequest
+) -> None:
+    source = build_directory(tmp_path / "source", {0: 30, 1: 30}, per_segment=20, size=40)
+    place = vault(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, str(WRITER), str(source), "2", manner],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as writer:  # fmt: skip
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        heads = [backup(place, source) for _ in range(60 if request.config.getoption("--long") else 8)]
+        assert writer.poll() is None
+        writer.kill()
+    assert all(one.live for one in heads)
+    assert findings(place) == []
+    ends = set()
+    for number, head in enumerate(heads):
+        target = tmp_path / f"back-{number}"
+        restore_backup(place, head.name, target)
+        found = [one for one in verify([target]) if isinstance(one, Finding) and one.severity != "note"]
+        assert found == [], "what was there at a moment is a clean directory"
+        ends.add(tuple(one.last_transaction_id for one in head.partitions))
+    assert len(ends) > 1, "it was written to meanwhile"
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that counts as held by a process."""
+    monkeypatch.setattr(source_files.places, "lock_holder", lambda *_: 77)
+    return build_directory(tmp_path / "source", {0: 100}, size=40)
+
+
+def test_half_a_record_at_the_end_is_none(tmp_path: Path, held: Path) -> None:
+    place = vault(tmp_path)
+    last = sorted((held / "0").glob("*.seg"))[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1])
+    head = backup(place, held)
+    assert (head.partitions[0].last_transaction_id, head.damaged) == (98, 0)
+    last.write_bytes(whole)
+    assert backup(place, held).partitions[0].last_transaction_id == 99
+
+
+def test_a_segment_that_is_just_begun_is_left_out(tmp_path: Path, held: Path) -> None:
+    place = vault(tmp_path)
+    (held / "0" / f"{100:019}.idx").write_bytes(b"")
+    (held / "0" / f"{100:019}.seg").write_bytes(bytes(HEADER_SIZE - 1))
+    restore_backup(place, backup(place, held).name, tmp_path / "back")
+    assert not (tmp_path / "back" / "0" / f"{100:019}.seg").exists()
+    assert not (tmp_path / "back" / "0" / f"{100:019}.idx").exists()
+    write_segment(held / "0", [], first=100)
+    restore_backup(place, backup(place, held).name, tmp_path / "again")
+    assert (tmp_path / "again" / "0" / f"{100:019}.seg").stat().st_size == HEADER_SIZE
+
+
+@pytest.mark.parametrize("segment", [0, 50])
+def test_other_records_in_the_place_of_those_that_were_read(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, segment: int
+) -> None:
+    """A truncation between two readings, and appends that fill the gap exactly: each record is right, the whole never was."""
+    place = vault(tmp_path)
+    original = backup_creation.check_unchanged
+    times = []
+
+    def rewritten_before(*given: object) -> object:
+        times.append(1)
+        if len(times) == 1:
+            other = make_records(50, first=segment, size=40, seed=9)
+            path = write_segment(held / "0", other)
+            assert path.stat().st_size == HEADER_SIZE + 50 * 80
+        return original(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backup_creation, "check_unchanged", rewritten_before)
+    head = backup(place, held)
+    assert len(times) == 2, "it was read again"
+    restore_backup(place, head.name, tmp_path / "back")
+    for path in (held / "0").iterdir():
+        assert (tmp_path / "back" / "0" / path.name).read_bytes() == path.read_bytes()
+    assert findings(place) == []
+
+
+def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last segment is shorter when it is scanned, and as long as before when it is read."""
+    place = vault(tmp_path)
+    last = sorted((held / "0").glob("*.seg"))[-1]
+    whole, original = last.read_bytes(), section_plan.summarise_records
+    times = []
+
+    def cut_meanwhile(source: object, **given: object) -> object:
+        if getattr(source, "name", "") == str(last) and not times:
+            times.append(1)
+            last.write_bytes(whole[: HEADER_SIZE + 80 * 7])
+            yield from original(source, **given)  # type: ignore[arg-type]
+            last.write_bytes(whole)
+        else:
+            yield from original(source, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(section_plan, "summarise_records", cut_meanwhile)
+    head = backup(place, held)
+    assert times
+    assert head.partitions[0].last_transaction_id == 99
+    restore_backup(place, head.name, tmp_path / "back")
+    assert [one for one in verify([tmp_path / "back"]) if isinstance(one, Finding)] == []
+
+
+def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = vault(tmp_path)
+    seeds = iter(range(100))
+
+    def rewritten_before(*_: object) -> Path:
+        return write_segment(held / "0", make_records(50, first=50, size=40, seed=next(seeds)))
+
+    monkeypatch.setattr(backup_creation, "check_unchanged", rewritten_before)
+    with pytest.raises(SourceChangedError, match="changed while it was read"):
+        backup(place, held)
+    assert findings(place) == []
+    monkeypatch.undo()
+    assert backup(place, held).pages
+    assert findings(place) == []
+
+
+def test_a_mark_above_the_end_is_no_moment(tmp_path: Path, held: Path) -> None:
+    place = vault(tmp_path)
+    last = sorted((held / "0").glob("*.seg"))[-1]
+    last.unlink()
+    mark = 49
+    backup(place, held)
+    first = held / "0" / f"{0:019}.seg"
+    first.write_bytes(first.read_bytes()[: HEADER_SIZE + 80 * mark])
+    with pytest.raises(SourceChangedError, match="its mark was 49"):
+        backup(place, held)

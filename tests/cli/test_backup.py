@@ -1,0 +1,234 @@
+"""backup: what people and programs read, exit statuses, agreement, and what was killed."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.builders import build_directory, digest
+from tests.cli.running import command_line, environment, invoke
+from waltzctl.engine.backup import backup_creation
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return build_directory(tmp_path / "source", {0: 120, 1: 30}, num_partitions=3, size=50)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    assert invoke("backup", "init", tmp_path / "vault").status == 0
+    return tmp_path / "vault"
+
+
+def created(place: Path, source: Path, *more: object) -> dict:  # type: ignore[type-arg]
+    answer = invoke("backup", "create", place, source, "--format", "ndjson", *more)
+    assert answer.status == 0, answer.err
+    (shown,) = answer.objects
+    return dict(shown)
+
+
+def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
+    first = created(place, source, "--tag", "nightly")
+    assert {name: first[name] for name in ("type", "tag", "source", "num_partitions", "live", "damaged")} == {
+        "type": "backup", "tag": "nightly", "source": str(source), "num_partitions": 3, "live": False, "damaged": 0,
+    }  # fmt: skip
+    assert first["partitions"][1] == {
+        "partition": 1, "first_transaction_id": 0, "last_transaction_id": 29,
+        "bytes": sum(path.stat().st_size for path in (source / "1").iterdir()),
+    }  # fmt: skip
+    assert first["new_pages"] == first["pages"]
+    second = created(place, source)
+    assert second["new_pages"] == 0
+    listed = invoke("backup", "list", place, "--format", "ndjson").objects
+    assert [one["id"] for one in listed] == [first["id"], second["id"]]
+    (shown,) = invoke("backup", "show", place, first["id"], "--format", "ndjson").objects
+    assert shown == first
+    table = invoke("backup", "list", place, "--format", "table").out
+    assert first["id"] in table
+    assert "nightly" in table
+    assert "0-1" in table
+    assert invoke("backup", "verify", place).status == 0
+    assert invoke("backup", "verify", place, "latest", "--sample", "50%").status == 0
+    answer = invoke("backup", "restore", place, "latest", "--to", tmp_path / "back", "--format", "ndjson")
+    assert answer.status == 0
+    assert answer.objects[-1]["partitions"] == [
+        {"partition": 0, "last_transaction_id": 119}, {"partition": 1, "last_transaction_id": 29},
+    ]  # fmt: skip
+    assert digest(tmp_path / "back") == digest(source)
+    assert invoke("backup", "diff", place, first["id"], "latest").status == 0
+
+
+def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> None:
+    shown = created(place, source, "--tag", "nightly", "--prometheus", tmp_path / "backup.prom")
+    text = (tmp_path / "backup.prom").read_text()
+    labels = f'{{source="{source}",tag="nightly",vault="{place}"}}'
+    assert f"waltz_backup_source_bytes{labels} {float(shown['bytes'])}" in text
+    assert f"waltz_backup_new_pages{labels} {float(shown['new_pages'])}" in text
+    assert "waltz_backup_created_timestamp_seconds" in text
+    answer = invoke("backup", "create", place, source, "--prometheus", tmp_path / "no" / "where.prom")
+    assert answer.status == 14
+
+
+def test_forgetting_is_agreed_to(place: Path, source: Path) -> None:
+    names = [created(place, source)["id"] for _ in range(3)]
+    assert invoke("backup", "forget", place, names[0]).status == 13
+    planned = invoke("backup", "forget", place, "--keep-last", "1", "--dry-run", "--format", "ndjson")
+    assert planned.status == 0
+    assert [step["path"] for step in planned.objects[0]["steps"]] == [f"vault:{place}::{name}" for name in names[:2]]
+    assert all(step["loses_data"] for step in planned.objects[0]["steps"])
+    assert len(invoke("backup", "list", place, "--format", "ndjson").objects) == 3
+    assert invoke("backup", "forget", place, names[0], "--yes", "--prune").status == 0
+    assert invoke("backup", "forget", place, "--keep-last", "1", "--yes").status == 0
+    assert [one["id"] for one in invoke("backup", "list", place, "--format", "ndjson").objects] == names[2:]
+    assert invoke("backup", "prune", place).status == 0
+    assert invoke("backup", "forget", place, "--yes").status == 2
+    assert invoke("backup", "forget", place, names[0], "--yes").status == 2
+    assert invoke("backup", "forget", place, names[2], "--keep-last", "1", "--yes").status == 2
+
+
+def test_what_is_damaged_says_so(tmp_path: Path, place: Path, source: Path) -> None:
+    segment = source / "0" / f"{50:019}.seg"
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 1
+    segment.write_bytes(data)
+    answer = invoke("backup", "create", place, source, "--format", "table")
+    assert answer.status == 5
+    assert "BACKED UP WITH DAMAGE" in answer.out
+    answer = invoke("backup", "restore", place, "latest", "--to", tmp_path / "back", "--format", "table")
+    assert answer.status == 5
+    assert "record-checksum" in answer.out
+    assert digest(tmp_path / "back") == digest(source), "byte for byte"
+
+
+def test_a_damaged_vault_is_mended_from_a_replica(tmp_path: Path, place: Path, source: Path) -> None:
+    replica = build_directory(tmp_path / "replica", {0: 120, 1: 30}, num_partitions=3, size=50, per_segment=7)
+    created(place, source)
+    blob = max((place / "blob").iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 4] ^= 1
+    blob.write_bytes(data)
+    answer = invoke("backup", "verify", place, "--format", "ndjson")
+    assert answer.status == 4
+    assert {one["code"] for one in answer.objects if one["type"] == "finding"} == {"page-checksum", "backup-incomplete"}
+    assert invoke("backup", "restore", place, "latest", "--to", tmp_path / "back").status == 4
+    assert not (tmp_path / "back").exists()
+    (done,) = invoke("backup", "repair", place, "--from", replica, "--format", "ndjson").objects
+    assert (done["damaged"], done["mended"], done["exit_status"]) == (1, 1, 0)
+    assert invoke("backup", "verify", place).status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("init", "{vault}"), 2),
+        (("init", "{new}", "--compression", "lz4"), 2),
+        (("init", "{new}", "--compression", "zstd:0"), 2),
+        (("init", "{new}", "--compression", "zstd:23"), 2),
+        (("init", "{new}", "--encrypt"), 2),
+        (("create", "{vault}", "{new}"), 10),
+        (("create", "{new}", "{source}"), 10),
+        (("create", "{vault}", "waltz://localhost:1"), 2),
+        (("show", "{vault}", "latest"), 2),
+        (("verify", "{vault}", "zz"), 2),
+        (("verify", "{vault}", "--quick", "--sample", "5%"), 2),
+        (("restore", "{vault}", "latest", "--to", "{source}"), 13),
+        (("restore", "{vault}", "latest", "--to", "{new}", "--until", "1"), 2),
+        (("restore", "{vault}", "latest", "--to", "{new}", "--until", "1:-2"), 2),
+        (("repair", "{vault}", "--from", "{new}"), 10),
+        (("list", "{source}"), 10),
+    ],
+)
+def test_nonsense(tmp_path: Path, place: Path, source: Path, words: tuple[str, ...], status: int) -> None:
+    names = {"vault": place, "new": tmp_path / "new", "source": source}
+    answer = invoke("backup", *(word.format(**names) for word in words))
+    assert answer.status == status, answer.err
+    assert answer.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = {
+        **backup_creation.create_vault.__kwdefaults__,
+        "scrypt_cost": 16,
+    }  # one try of a password costs 0.3 s else
+    monkeypatch.setattr(backup_creation.create_vault, "__kwdefaults__", defaults)
+    place, password, wrong = tmp_path / "vault", tmp_path / "password", tmp_path / "wrong"
+    password.write_text("secret\n")
+    wrong.write_text("guess\n")
+    assert (
+        invoke("backup", "init", place, "--encrypt", "--password-file", password, "--compression", "none").status == 0
+    )
+    assert invoke("backup", "create", place, source).status == 2
+    assert invoke("backup", "create", place, source, "--password-file", wrong).status == 13
+    created(place, source, "--password-file", password)
+    monkeypatch.setenv("WALTZCTL_VAULT_PASSWORD_FILE", str(password))
+    for words in (("list",), ("verify",), ("show", "latest"), ("restore", "latest", "--to", tmp_path / "back")):
+        assert invoke("backup", words[0], place, *words[1:]).status == 0
+    assert digest(tmp_path / "back") == digest(source)
+
+
+@pytest.mark.parametrize("what", ["create", "prune", "restore"])
+def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: pytest.FixtureRequest) -> None:
+    """Nothing that was there is lost, nothing half-done is seen, and the next one succeeds."""
+    source = build_directory(tmp_path / "source", {0: 3000, 1: 500}, size=700, per_segment=500)
+    other = build_directory(tmp_path / "other", {0: 2500, 1: 700}, size=699, per_segment=500)
+    kept = created(place, source)["id"]
+    words = {
+        "create": ("create", place, other),
+        "prune": ("prune", place),
+        "restore": ("restore", place, kept, "--to", tmp_path / "back"),
+    }[what]
+    rounds = 100 if request.config.getoption("--long") else 4
+    for number in range(rounds):
+        if what == "prune":
+            gone = created(place, other)["id"]
+            assert invoke("backup", "forget", place, gone, "--yes").status == 0
+        with subprocess.Popen(command_line("backup", *words), env=environment(), stdout=-3, stderr=-3) as process:
+            time.sleep(0.25 + 0.35 * number / rounds)
+            os.kill(process.pid, signal.SIGKILL)
+        assert invoke("backup", "verify", place).status in (0, 3), "at most room that nobody uses yet"
+        assert kept in {one["id"] for one in invoke("backup", "list", place, "--format", "ndjson").objects}
+        if what == "restore" and (tmp_path / "back").exists():
+            assert digest(tmp_path / "back") == digest(source)
+            (tmp_path / "back").rename(tmp_path / f"done-{number}")
+    if what == "restore":
+        assert invoke("backup", *words).status == 0
+    created(place, other)
+    assert invoke("backup", "prune", place).status == 0
+    assert invoke("backup", "verify", place).status == 0
+    assert invoke("backup", "restore", place, kept, "--to", tmp_path / "last").status == 0
+    assert digest(tmp_path / "last") == digest(source)
+
+
+def test_a_full_disk(tmp_path: Path, place: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write may fail, wherever it is: the vault is what it was."""
+    import errno
+
+    from waltzctl.engine.durable.disk import WritableFile
+    from waltzctl.engine.errors import DiskFullError
+
+    kept = created(place, source)["id"]
+    for name in ("write_pieces_at", "write_at"):
+        original = getattr(WritableFile, name)
+        for allowed in range(12):
+            count = [0]
+
+            def failing(self: WritableFile, *given: object, original=original, count=count, allowed=allowed) -> object:  # type: ignore[no-untyped-def]
+                count[0] += 1
+                if count[0] > allowed:
+                    raise DiskFullError(self.path, None, OSError(errno.ENOSPC, "full"), doing="write")
+                return original(self, *given)
+
+            (source / "0" / "note").write_bytes(os.urandom(3000))
+            with monkeypatch.context() as patched:
+                patched.setattr(WritableFile, name, failing)
+                answer = invoke("backup", "create", place, source)
+            assert answer.status in (0, 14)
+            assert invoke("backup", "verify", place).status in (0, 3)
+            if answer.status == 0:
+                break
+    assert invoke("backup", "restore", place, kept, "--to", tmp_path / "back").status == 0

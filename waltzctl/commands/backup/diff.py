@@ -1,0 +1,57 @@
+"""backup diff: what changed between two backups."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.manual import Example, Manual
+from waltzctl.options import FormatOption, QuietOption, VerboseOption
+from waltzctl.values import counted, human_bytes
+from waltzctl.vault_options import LOOKING, PasswordOption, VaultArgument, password_of, vault_of
+
+MANUAL = Manual(
+    name="diff",
+    page="backup",
+    summary="Show what changed between two backups",
+    description=(
+        (
+            "Partition by partition, without reading pages: which transactions each has, and how much of its content only one of"
+            " the two holds. The backups may be of two replicas. Which records differ shows waltzctl compare vault:VAULT::ID"
+            " vault:VAULT::ID."
+        ),
+    ),
+    examples=(Example("waltzctl backup diff /backup/waltz 3f latest", "What came since."),),
+    statuses=LOOKING,
+    objects=("backup-difference",),
+)
+
+
+def run(
+    vault: VaultArgument,
+    first: Annotated[str, typer.Argument(metavar="ID", help="A backup.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="ID", help="Another one.", show_default=False)],
+    password_file: PasswordOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Compare and show."""
+    directory = vault_of(vault)
+
+    from waltzctl.engine.backup.backup_difference import Difference, differences
+    from waltzctl.engine.vault.vault_reader import VaultReader
+    from waltzctl.objects.backup import DIFFERENCE
+
+    with Console(output_format, quiet=quiet, verbose=verbose) as console:
+        reader = VaultReader.open(directory, password_of(password_file))
+        found = list(differences(reader, reader.find(first), reader.find(second)))
+        for one in found:
+            console.emit(DIFFERENCE.shown(one))
+        changed = sum(one.difference is not Difference.SAME for one in found)
+        added, removed = (
+            human_bytes(sum(getattr(one, name) for one in found)) for name in ("bytes_added", "bytes_removed")
+        )
+        console.success(f"{counted(changed, 'part')} of {len(found)} differ: {added} came, {removed} went.")

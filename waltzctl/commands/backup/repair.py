@@ -1,0 +1,61 @@
+"""backup repair: damaged pages of a vault, taken anew."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import FormatOption, QuietOption, VerboseOption, place_of
+from waltzctl.values import counted
+from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, vault_of
+
+MANUAL = Manual(
+    name="repair",
+    page="backup",
+    summary="Take damaged pages of a vault anew from a directory",
+    description=(
+        (
+            "Every page that a backup needs is read. What a damaged one held is looked for in DIR, records by their transaction"
+            " ids, so that any replica will do, and is taken only if it has the digest that the backup names. Heads of backups"
+            " and lists of files come from their second copies. Pages that cannot be mended stay as they are (5)."
+        ),
+        "A vault whose log is damaged is not opened for writing: waltzctl pages salvage writes what is whole into a new one.",
+    ),
+    examples=(Example("waltzctl backup repair /backup/waltz --from /var/lib/waltz", "From what was backed up."),),
+    statuses=WRITING,
+    objects=("vault-repaired",),
+)
+
+
+def run(
+    vault: VaultArgument,
+    source: Annotated[
+        str, typer.Option("--from", metavar="DIR", help="A storage directory, or vault:VAULT::ID.", show_default=False)
+    ],
+    password_file: PasswordOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Look, mend, report."""
+    directory, place = vault_of(vault), place_of(source, name="--from")
+
+    from waltzctl.engine.backup.backup_repair import repair_vault
+    from waltzctl.objects.backup import VAULT_REPAIRED
+
+    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        done = repair_vault(directory, place, password=password_of(password_file))
+        status = ExitStatus.CLEAN if done.mended == done.damaged else ExitStatus.DAMAGE_REMAINS
+        console.emit(VAULT_REPAIRED.shown(done, path=str(directory), exit_status=int(status)), flush=True)
+        if status is ExitStatus.CLEAN:
+            console.success(
+                f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {directory} proves it."
+            )
+        else:
+            left = counted(done.damaged - done.mended, "page")
+            console.sentence(f"DAMAGE REMAINS  {left} of {done.damaged} not found in {place}: try another replica.")
+    return status

@@ -1,0 +1,109 @@
+"""backup restore: a backup becomes a storage directory again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import (
+    FormatOption,
+    PartitionsOption,
+    QuietOption,
+    VerboseOption,
+    parsed,
+    partitions_of,
+    path_of,
+)
+from waltzctl.render.progress_bar import progress
+from waltzctl.values import counted, human_bytes
+from waltzctl.vault_options import WRITING, BackupArgument, PasswordOption, VaultArgument, password_of, vault_of
+
+MANUAL = Manual(
+    name="restore",
+    page="backup",
+    summary="Make a storage directory of a backup",
+    description=(
+        (
+            "The directory must be empty or not there; it is there whole or not at all, and is verified before it is called"
+            " restored. Without more it is byte for byte what was backed up, times of files included."
+        ),
+        (
+            "With --until P:T partition P ends with transaction T: what follows is left out, indexes end there, and marks in the"
+            " control file are no higher. With --for-rejoin every partition ends with the low-water mark of its last session, up"
+            " to which all replicas agree: put in place of a lost node's directory, recovery copies the rest. With --partition"
+            " the others are left out and not assigned."
+        ),
+    ),
+    examples=(
+        Example("waltzctl backup restore /backup/waltz latest --to /var/lib/waltz", "As it was."),
+        Example(
+            "waltzctl backup restore /backup/waltz latest --to /var/lib/waltz --for-rejoin",
+            "A node's directory is lost.",
+        ),
+        Example("waltzctl backup restore /backup/waltz 3f --to /tmp/then --until 2:41000", "Look at an earlier end."),
+    ),
+    statuses=WRITING,
+    objects=("restored", "finding"),
+)
+
+
+def run(
+    vault: VaultArgument,
+    backup: BackupArgument,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make.", show_default=False)],
+    until: Annotated[
+        list[str] | None,
+        typer.Option("--until", metavar="P:T", help="Partition P ends with transaction T (repeatable)."),
+    ] = None,
+    for_rejoin: Annotated[bool, typer.Option("--for-rejoin", help="End where all replicas agree.")] = False,
+    partition: PartitionsOption = None,
+    password_file: PasswordOption = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Write, verify, report."""
+    directory, target, wanted = vault_of(vault), path_of(to, name="--to"), partitions_of(partition)
+    ends = dict(pair for text in until or () if (pair := parsed("--until", text, _end)) is not None)
+
+    from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
+    from waltzctl.engine.columns.finding_columns import FINDING
+    from waltzctl.engine.findings import Finding
+    from waltzctl.engine.inspect.verify import verify
+    from waltzctl.objects.backup import restored_object
+
+    options = RestoreOptions(wanted, ends, for_rejoin)
+    with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
+        with progress(quiet=quiet, verbose=verbose) as listener:
+            made = restore_backup(
+                directory, backup, target, password=password_of(password_file), options=options, progress=listener
+            )
+            *findings, summary = verify([made.path], progress=listener)
+        assert not isinstance(summary, Finding)
+        for one in findings:
+            if isinstance(one, Finding):
+                console.emit(FINDING.shown(one))
+        status = ExitStatus.CLEAN if summary.status == "clean" else ExitStatus.DAMAGE_REMAINS
+        console.emit(restored_object(made, int(status)), flush=True)
+        said = f"{made.path}: {counted(made.files, 'file')}, {human_bytes(made.size)} of backup {made.head.name}"
+        if status is ExitStatus.CLEAN:
+            console.success(f"RESTORED  {said}; verify is clean.")
+        else:
+            console.sentence(f"RESTORED WITH DAMAGE  {said}; it is damaged as its source was, see the findings.")
+    return status
+
+
+def _end(text: str) -> tuple[int, int]:
+    """Raises ValueError."""
+    partition, colon, transaction = text.partition(":")
+    try:
+        pair = int(partition), int(transaction)
+    except ValueError:
+        pair = -1, -1
+    if not colon or pair[0] < 0 or not -1 <= pair[1] < 2**63:
+        raise ValueError(f"{text!r} is no partition and transaction: P:T")
+    return pair

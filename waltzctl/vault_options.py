@@ -1,0 +1,55 @@
+"""What the actions of ``backup`` share: the vault, its password, what they answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltzctl.exit_status import ExitStatus
+from waltzctl.options import path_of
+
+VaultArgument = Annotated[str, typer.Argument(metavar="VAULT", help="The vault's directory.", show_default=False)]
+BackupArgument = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A backup: a prefix of its id that only it has, or latest.", show_default=False),
+]
+PasswordOption = Annotated[
+    str | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        envvar="WALTZCTL_VAULT_PASSWORD_FILE",
+        show_envvar=False,
+        help="First line: the password of an encrypted vault.",
+    ),
+]
+
+LOOKING = (
+    ExitStatus.CLEAN,
+    ExitStatus.USAGE,
+    ExitStatus.DAMAGED,
+    ExitStatus.NOT_WALTZ,
+    ExitStatus.REFUSED,
+    ExitStatus.IO_ERROR,
+    ExitStatus.INTERRUPTED,
+)
+"""What an action that only reads a vault can answer."""
+WRITING = tuple(sorted({*LOOKING, ExitStatus.LOCKED, ExitStatus.DAMAGE_REMAINS}))
+"""What one that writes to it can answer."""
+
+
+def vault_of(text: str) -> Path:
+    """The vault's directory, independent of the current one.  Raises typer.BadParameter."""
+    return Path(os.path.abspath(path_of(text, name="VAULT")))
+
+
+def password_of(file: str | None) -> bytes | None:
+    """The password in a file's first line; None where there is no file.  Raises InvalidRequestError, DiskReadError."""
+    if file is None:
+        return None
+    from waltzctl.engine.net.small_file import read_first_line
+
+    return read_first_line(path_of(file, name="--password-file"), "--password-file").encode()
