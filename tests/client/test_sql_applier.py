@@ -179,7 +179,7 @@ def test_a_connection_that_broke_is_not_used_again(tmp_path: Path) -> None:
     def step(name: str) -> None:
         if name == "connect":
             broken[0] = False
-        elif broken[0]:
+        elif broken[0] and name != "rollback":  # which some drivers do without the database
             raise sqlite3.OperationalError("the connection is broken")
 
     def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
@@ -376,6 +376,28 @@ def test_a_feed_is_applied_from_the_stored_mark_on(tmp_path: Path) -> None:
         assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 2
         assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 0
         assert applied(path) == [*range(4)]
+
+    run(tmp_path / "log", test)
+
+
+def test_a_feed_waits_for_data_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sql").mkdir()
+    path, late = made(tmp_path / "sql"), [2]
+
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        real = client.data
+
+        async def data(*which: int) -> bytes:
+            late[0] -= 1
+            if late[0] >= 0:
+                raise DeadlineError("the cluster", "no answer")
+            return await real(*which)
+
+        monkeypatch.setattr(client, "data", data)
+        assert await apply_feed(client, [PARTITION], database(Driver(path)), insert, until=lambda _: 0) == 1
+        assert applied(path) == [0]
 
     run(tmp_path / "log", test)
 
