@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.log_client import ClientOptions, Draft, LogClient, Transaction
+    from waltzctl.engine.client.open_log import open_log_client
+    from waltzctl.engine.client.sql_applier import SqlDatabase, SqlTransaction, apply_feed
     from waltzctl.engine.client.storage_client import StorageClient
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Code, Finding, Severity
@@ -31,25 +34,33 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "AdminClient": "waltzctl.engine.client.admin_client",
+    "ClientOptions": "waltzctl.engine.client.log_client",
     "Code": "waltzctl.engine.findings",
+    "Draft": "waltzctl.engine.client.log_client",
     "DumpedRecord": "waltzctl.engine.inspect.dump_records",
     "Finding": "waltzctl.engine.findings",
+    "LogClient": "waltzctl.engine.client.log_client",
     "Partition": "waltzctl.engine.storage.partition",
     "Record": "waltzctl.formats.segment",
     "RequestId": "waltzctl.formats.request_id",
     "Severity": "waltzctl.engine.findings",
+    "SqlDatabase": "waltzctl.engine.client.sql_applier",
+    "SqlTransaction": "waltzctl.engine.client.sql_applier",
     "StorageClient": "waltzctl.engine.client.storage_client",
     "StorageDirectory": "waltzctl.engine.storage.directory",
     "StorageOptions": "waltzctl.engine.storage.storage_options",
     "StorageStatus": "waltzctl.engine.inspect.status",
     "TlsOptions": "waltzctl.engine.net.tls_options",
+    "Transaction": "waltzctl.engine.client.log_client",
     "VerifyOptions": "waltzctl.engine.inspect.verification",
     "VerifySummary": "waltzctl.engine.inspect.verification",
     "WaltzDataSource": "waltzctl.engine.spark.data_source",
     "WaltzError": "waltzctl.engine.errors",
     "WireRecord": "waltzctl.formats.wire.records",
+    "apply_feed": "waltzctl.engine.client.sql_applier",
     "client_context": "waltzctl.engine.net.tls",
     "dump_records": "waltzctl.engine.inspect.dump_records",
+    "open_log_client": "waltzctl.engine.client.open_log",
     "open_storage": "waltzctl.engine.storage.directory",
     "storage_status": "waltzctl.engine.inspect.status",
     "verify": "waltzctl.engine.inspect.verify",
@@ -59,25 +70,33 @@ _MODULES = {
 
 __all__ = [
     "AdminClient",
+    "ClientOptions",
     "Code",
+    "Draft",
     "DumpedRecord",
     "Finding",
+    "LogClient",
     "Partition",
     "Record",
     "RequestId",
     "Severity",
+    "SqlDatabase",
+    "SqlTransaction",
     "StorageClient",
     "StorageDirectory",
     "StorageOptions",
     "StorageStatus",
     "TlsOptions",
+    "Transaction",
     "VerifyOptions",
     "VerifySummary",
     "WaltzDataSource",
     "WaltzError",
     "WireRecord",
+    "apply_feed",
     "client_context",
     "dump_records",
+    "open_log_client",
     "open_storage",
     "storage_status",
     "verify",

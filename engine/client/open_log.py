@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import ClientOptions, LogClient
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.server_directory import ServerDirectory
+from waltzctl.engine.net.tls_options import TlsOptions
 
 _LOG = logging.getLogger("waltzctl.client")
 
@@ -19,16 +21,26 @@ async def open_log_client(
     where: MetadataLocation | str,
     reach: ConnectionFactory | None = None,
     *,
+    tls: TlsOptions | None = None,
+    plaintext: bool = False,
+    insecure: bool = False,
     log: logging.Logger = _LOG,
     options: ClientOptions | None = None,
 ) -> AsyncIterator[LogClient]:
     """A client of the cluster whose metadata is at `where`, as ``--metadata`` takes it.
 
-    `reach`: how log servers are reached; without one with TLS, believed on this machine's loopback only.  Raises NotWaltzError
-    where there is no cluster, PeerError, InvalidRequestError.
+    How log servers are reached: with TLS, whose stores `tls` names, or in `plaintext`.  A server that nobody vouches for, and
+    plain text, are accepted on this machine's loopback only, elsewhere if `insecure`.  `reach` says all of that at once, and
+    then the others say nothing.  Raises NotWaltzError where there is no cluster, PeerError, InvalidRequestError.
     """
+    if reach is not None and (tls is not None or plaintext or insecure):
+        raise InvalidRequestError("how servers are reached is said twice", advice="leave out reach, or all the others")
+    if plaintext and tls is not None:
+        raise InvalidRequestError("tls: there are no certificates in plain text", advice="leave out tls or plaintext")
+    if tls is not None:
+        tls.check()
     location = MetadataLocation.parse(where) if isinstance(where, str) else where
-    connections = reach or ConnectionFactory()
+    connections = reach or ConnectionFactory(tls or TlsOptions(), plaintext=plaintext, insecure=insecure)
     async with location.open() as store:
         servers = await ServerDirectory.open(store, log=log)
         async with LogClient(servers, connections.log, log=log, options=options) as client:

@@ -238,8 +238,10 @@ class SqlApplier:
             cursor.close()
             self._connection.commit()
         except BaseException:
-            with contextlib.suppress(self.database.error):
+            try:
                 self._connection.rollback()
+            except self.database.error:
+                self.close()  # else what is left in it would be committed with the next
             raise
         return found
 
@@ -287,7 +289,8 @@ async def apply_feed(
     """Apply what is committed in `partitions` to a database, from the marks that stand there; how many were applied here.
 
     For ever, or up to the transactions that `until` gives as for `LogClient.feed`.  The database is used in a thread of its own,
-    and so is `apply`.  Raises as `SqlApplier.once`, `LogClient.feed` and `LogClient.data`.
+    and so is `apply`.  A cluster that does not answer is waited for.  Raises as `SqlApplier.once`, `LogClient.feed` and
+    `LogClient.data`.
     """
     loop, applied = asyncio.get_running_loop(), 0
     applier = SqlApplier(database, apply)
@@ -297,10 +300,17 @@ async def apply_feed(
         async with contextlib.aclosing(client.feed(marks, until=until)) as feed:
             async for one in feed:
                 if not applier.is_done(one):
-                    data = await client.data(one.partition, one.transaction_id)
+                    data = await _data(client, one)
                     applied += await loop.run_in_executor(thread, applier.once, one, data)
     finally:
         applier.stop()
         await asyncio.shield(loop.run_in_executor(thread, applier.close))  # behind what the thread is still at
         thread.shutdown(wait=False)
     return applied
+
+
+async def _data(client: LogClient, transaction: Transaction) -> bytes:
+    """A feed has no deadline, and neither has what it is for."""
+    while True:
+        with contextlib.suppress(DeadlineError):
+            return await client.data(transaction.partition, transaction.transaction_id)

@@ -173,6 +173,49 @@ def test_an_sql_error_at_any_step_is_tried_again(tmp_path: Path) -> None:
         assert mark(path) == 2
 
 
+def test_a_connection_that_broke_is_not_used_again(tmp_path: Path) -> None:
+    path, broken = made(tmp_path), [False]
+
+    def step(name: str) -> None:
+        if name == "connect":
+            broken[0] = False
+        elif broken[0] and name != "rollback":  # which some drivers do without the database
+            raise sqlite3.OperationalError("the connection is broken")
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+        if len(driver.made) == transaction.transaction_id + 1:
+            broken[0] = True
+
+    driver = Driver(path, step)
+    assert apply_three(driver, apply) == [True] * 3
+    assert len(driver.made) == 4
+    assert applied(path) == [0, 1, 2]
+
+
+def test_what_could_not_be_rolled_back_is_not_committed_later(tmp_path: Path) -> None:
+    path, wrong = made(tmp_path), [True]
+
+    def step(name: str) -> None:
+        if name == "rollback" and len(driver.made) == 1 and tried:
+            raise sqlite3.OperationalError("the connection is broken")
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        tried.append(transaction)
+        insert(sql, transaction, data)
+        if wrong[0]:
+            raise ZeroDivisionError
+
+    driver, tried = Driver(path, step), []
+    applier = SqlApplier(database(driver), apply)
+    applier.mark(0)
+    with pytest.raises(ZeroDivisionError):
+        applier.once(number(0), b"")
+    wrong[0] = False
+    assert applier.once(number(0), b"")
+    assert (applied(path), mark(path)) == ([0], 0)
+
+
 def test_a_database_that_refuses_for_too_long_is_told(tmp_path: Path) -> None:
     path, tried = made(tmp_path), []
 
@@ -333,6 +376,28 @@ def test_a_feed_is_applied_from_the_stored_mark_on(tmp_path: Path) -> None:
         assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 2
         assert await apply_feed(client, [PARTITION], database(driver), insert, until=lambda _: 3) == 0
         assert applied(path) == [*range(4)]
+
+    run(tmp_path / "log", test)
+
+
+def test_a_feed_waits_for_data_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sql").mkdir()
+    path, late = made(tmp_path / "sql"), [2]
+
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        real = client.data
+
+        async def data(*which: int) -> bytes:
+            late[0] -= 1
+            if late[0] >= 0:
+                raise DeadlineError("the cluster", "no answer")
+            return await real(*which)
+
+        monkeypatch.setattr(client, "data", data)
+        assert await apply_feed(client, [PARTITION], database(Driver(path)), insert, until=lambda _: 0) == 1
+        assert applied(path) == [0]
 
     run(tmp_path / "log", test)
 
