@@ -186,7 +186,7 @@ def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list
     def job(spark: SparkSession) -> tuple[int, list[Place]]:
         spark.dataSource.register(WaltzDataSource)
         frame = spark.read.format("waltz").options(**request.options()).load()
-        frame.write.format(request.format).mode("errorifexists").save(target)
+        frame.write.format(request.format).mode("error").save(target)
         reader = spark.read.format(request.format)
         written = (reader.schema(frame.schema) if request.format in _FILE_FORMATS else reader).load(target)
         if request.view != "records":
