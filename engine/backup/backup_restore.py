@@ -23,13 +23,14 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
+from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles, derived_entries
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
-from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead
+from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead, DerivedIndex, Literal
 
 WORK_SUFFIX = ".restoring"
 _BLOCK = 4 << 20
@@ -267,11 +268,35 @@ def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list
     for name in directories:
         disk.make_directory(place / name)
     progress.start("restoring", sum(one.size for one in work))
+    derived = [one for one in work if any(isinstance(extent, DerivedIndex) for extent in one.file.extents)]
+    kept = [one for one in work if one not in derived]
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers:
-        for size in workers.map(_writer(place, files), work):
+        for size in workers.map(_writer(place, files), kept):
+            progress.advance(size)
+        for size in workers.map(_index_writer(place), derived):  # of data files that are there by now
             progress.advance(size)
     for name in (*reversed(directories), ""):
         disk.sync_directory(place / name)
+
+
+def _index_writer(place: Path) -> Callable[[_Work], int]:
+    def write(one: _Work) -> int:
+        data = b""
+        for extent in one.file.extents:
+            if isinstance(extent, DerivedIndex):
+                with FileSource(place / extent.segment) as source:
+                    data += derived_entries(source, extent.segment, min(extent.size, one.size - len(data)))
+            elif isinstance(extent, Literal):
+                data += extent.data
+        path = place / one.file.name
+        with WritableFile.create(path) as file:
+            file.write_at(0, data)
+            file.sync()
+        if one.size == one.file.size:
+            disk.set_times(path, one.file.modified_ns)
+        return one.size
+
+    return write
 
 
 def _writer(place: Path, files: BackupFiles) -> Callable[[_Work], int]:

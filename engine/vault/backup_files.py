@@ -14,6 +14,7 @@ import numpy as np
 
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, Int64Column
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.vault.vault_reader import VaultReader
@@ -178,22 +179,28 @@ class BackupFiles:
             if (known := self._indexes.get(segment)) is not None:
                 self._indexes.move_to_end(segment)
                 return known
-        offsets: list[Int64Column] = []
-        count, first = 0, parse_name(segment.rpartition("/")[2])
-        assert first is not None
-        source = BackedSource(self, segment, segment)
-        for one in summarise_records(source, first_transaction_id=first[0], start=HEADER_SIZE):
-            if isinstance(one, Damage) or count * ENTRY_SIZE >= size:
-                break
-            offsets.append(one.offset.copy())
-            count += len(one)
-        entries = encode_offsets(np.concatenate(offsets) if offsets else np.zeros(0, np.int64))[:size]
-        if len(entries) != size:
-            raise DamageError(
-                f"{segment}: has {count} records in backup {self.head.name}, and its index {size // ENTRY_SIZE}"
-            )
+        entries = derived_entries(BackedSource(self, segment, segment), segment, size)
         with self._lock:
             self._indexes[segment] = entries
             while len(self._indexes) > _CACHED_INDEXES:
                 self._indexes.popitem(last=False)
         return entries
+
+
+def derived_entries(source: ByteSource, segment: str, size: int) -> bytes:
+    """The first `size` bytes of the entries of an index: offsets of the records of its data file, of which `segment` is the name.
+
+    Raises DamageError where it has fewer records, and as the source does.
+    """
+    offsets: list[Int64Column] = []
+    count, named = 0, parse_name(segment.rpartition("/")[2])
+    assert named is not None
+    for one in summarise_records(source, first_transaction_id=named[0], start=HEADER_SIZE):
+        if isinstance(one, Damage) or count * ENTRY_SIZE >= size:
+            break
+        offsets.append(one.offset.copy())
+        count += len(one)
+    entries = encode_offsets(np.concatenate(offsets) if offsets else np.zeros(0, np.int64))[:size]
+    if len(entries) != size:
+        raise DamageError(f"{segment}: it has {count} records, and its index was {size // ENTRY_SIZE} entries long")
+    return entries

@@ -1,6 +1,7 @@
 """Content to sealed pages and back: compressed with zstd, encrypted with AES-256-GCM, told apart by digests.
 
-A digest is BLAKE2b of 32 bytes; in an encrypted vault it is keyed, so that it tells nothing to who has no key.
+A digest is SHA-256; in an encrypted vault HMAC-SHA-256, so that it tells nothing to who has no key.  (BLAKE2b takes more than
+twice the time on processors with instructions for SHA.)
 An encrypted page is bound to its digest and to the vault's id: one that was put into another one's place does not open.
 Nonces are random; 2^32 pages can be encrypted with one key before two nonces are the same with a probability of 2^-32.
 """
@@ -96,7 +97,11 @@ class Sealer:
     def __init__(self, configuration: VaultConfiguration, keys: VaultKeys | None) -> None:
         self._id = configuration.vault_id.bytes
         self._level = configuration.compression_level
-        self._digest_key = b"" if keys is None else keys.digest
+        self._inner, self._outer = hashlib.sha256(), None
+        if keys is not None:  # HMAC (RFC 2104), begun once
+            key = keys.digest.ljust(hashlib.sha256().block_size, b"\0")
+            self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key))
+            self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key))
         self._cipher = None
         if keys is not None:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -105,7 +110,13 @@ class Sealer:
 
     def digest(self, content: bytes | bytearray | memoryview) -> bytes:
         """32 bytes."""
-        return hashlib.blake2b(content, digest_size=DIGEST_SIZE, key=self._digest_key).digest()
+        inner = self._inner.copy()
+        inner.update(content)  # without the interpreter's lock
+        if self._outer is None:
+            return inner.digest()
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
 
     def seal(self, content: bytes | bytearray | memoryview, digest: bytes) -> bytes:
         """A sealed page.  `digest`: of the content, or for a page that nothing names by its content what stands for that."""

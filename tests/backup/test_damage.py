@@ -1,6 +1,9 @@
 """A vault that is damaged: what is named, what can still be restored, and what a replica mends."""
 
+import hashlib
+import hmac
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,10 @@ from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verif
 from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.pages.inspection import view_store
-from waltzctl.engine.vault.sealing import WrongPasswordError
+from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
-from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace
+from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace, VaultConfiguration
 
 PASSWORDS = pytest.mark.parametrize("password", [None, b"secret"], ids=["plain", "encrypted"])
 
@@ -205,6 +208,14 @@ def test_an_encrypted_page_opens_only_in_its_own_place(tmp_path: Path, source: P
         VaultReader.open(other, b"secret").sealer.open(page, first.digest)
     with pytest.raises(ValueError, match="not encrypted, in a vault that is"):
         reader.sealer.open(VaultReader.open(vault(tmp_path / "plain")).sealer.seal(b"x", first.digest), first.digest)
+
+
+def test_digests_are_those_of_the_standards(tmp_path: Path) -> None:
+    configuration = VaultConfiguration(uuid.UUID(int=1), None, None)
+    keys = VaultKeys(b"k" * 32, b"d" * 32)
+    for content in (b"", b"x", bytes(100_000)):
+        assert Sealer(configuration, None).digest(content) == hashlib.sha256(content).digest()
+        assert Sealer(configuration, keys).digest(content) == hmac.digest(keys.digest, content, "sha256")
 
 
 # ---- records by id -----------------------------------------------------------------------------------------------------
