@@ -10,7 +10,6 @@ replica holds the same, and the recovery of the partition copies what follows.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -99,9 +98,9 @@ def restore_backup(
         shutil.rmtree(place)  # of a restore that did not come to its end
     try:
         _write(place, files, work, restoring.directories(), progress)
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(target)
-        disk.move_directory(place, target)
+        if target.exists():
+            disk.remove_directory(target)  # it is empty
+        disk.rename(place, target)
         disk.sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)

@@ -158,7 +158,9 @@ def _check_all(
     reader: VaultReader, pieces: list[NeededPiece], options: VaultVerifyOptions, progress: Progress
 ) -> _Checked:
     """What is wrong with each place and what should stand there, looked at once."""
-    unique = {(one.place, one.piece.digest): one for one in pieces}
+    unique: dict[tuple[tuple[int, int, int] | None, bytes], NeededPiece] = {}
+    for one in pieces:
+        unique.setdefault((one.place, one.piece.digest), one)  # a page goes by the name that it was written under
     chosen = dict(unique)
     if options.quick:
         chosen = {}
@@ -189,7 +191,7 @@ def _damage_of(reader: VaultReader, namespace: Namespace, page: int) -> list[Fin
 def _costs(reader: VaultReader, lost: list[tuple[NeededPiece, Finding]]) -> Finding:
     one, finding = lost[0]
     records = [each.piece for each, _ in lost if each.piece.records]
-    what = f"{sum(each.piece.size for each, _ in lost)} bytes in {len(lost)} pieces"
+    what = f"{sum(each.piece.size for each, _ in lost)} bytes in {len(lost)} {'piece' if len(lost) == 1 else 'pieces'}"
     if records:
         first = min(piece.first_transaction_id for piece in records)
         last = max(piece.next_transaction_id for piece in records) - 1

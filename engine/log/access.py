@@ -75,3 +75,29 @@ class Access(Protocol):
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
+
+
+class ObjectAccess:
+    """What objects behind URLs and files of backups have in common: no links, no special files, and nobody holds a lock."""
+
+    def open(self, path: PurePath) -> OpenSource:
+        """See `Access`."""
+        raise NotImplementedError
+
+    def link(self, path: PurePath) -> bool:
+        """Nothing is."""
+        return False
+
+    def special(self, path: PurePath) -> str | None:
+        """Nothing is."""
+        return None
+
+    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
+        """Nobody."""
+        return None
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """In one request behind a look at the object."""
+        with self.open(path) as source:
+            data = bytearray(max(0, min(length, source.size() - offset)))
+            return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""

@@ -30,7 +30,7 @@ from typing import Any
 from waltzctl.engine.durable import directory_lock, disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.log.access import Access, OpenSource, PlaceKind
+from waltzctl.engine.log.access import Access, ObjectAccess, OpenSource, PlaceKind
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
 
@@ -256,7 +256,7 @@ class LocalAccess:
         return disk.read_range(path, offset, length)
 
 
-class UrlAccess:
+class UrlAccess(ObjectAccess):
     """Objects behind URLs; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
 
     def kind(self, path: PurePath) -> PlaceKind | None:
@@ -295,27 +295,9 @@ class UrlAccess:
         """A URL always is."""
         return path
 
-    def link(self, path: PurePath) -> bool:
-        """Nothing is."""
-        return False
-
-    def special(self, path: PurePath) -> str | None:
-        """Nothing is."""
-        return None
-
-    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
-        """Nobody."""
-        return None
-
     def open(self, path: PurePath) -> OpenSource:
         """An object."""
         return UrlSource(_url(path))
-
-    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """In one request behind a look at the object."""
-        with UrlSource(_url(path)) as source:
-            data = bytearray(max(0, min(length, source.size() - offset)))
-            return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""
 
 
 _LOCAL = LocalAccess()

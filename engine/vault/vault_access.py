@@ -17,7 +17,7 @@ from typing import Self
 
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError, DiskReadError
-from waltzctl.engine.log.access import OpenSource, PlaceKind
+from waltzctl.engine.log.access import ObjectAccess, OpenSource, PlaceKind
 from waltzctl.engine.net.small_file import read_first_line
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
 from waltzctl.engine.vault.vault_path import SCHEME, VaultPath
@@ -32,7 +32,7 @@ def password_from_environment() -> bytes | None:
     return read_first_line(Path(named), PASSWORD_VARIABLE).encode() if named else None
 
 
-class VaultAccess:
+class VaultAccess(ObjectAccess):
     """Files of backups; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
 
     def __init__(self) -> None:
@@ -92,28 +92,10 @@ class VaultAccess:
         below = f"/{at.inside}" if at.inside else ""
         return VaultPath(f"{SCHEME}{os.path.abspath(at.vault)}::{at.backup}{below}")
 
-    def link(self, path: PurePath) -> bool:
-        """Nothing is."""
-        return False
-
-    def special(self, path: PurePath) -> str | None:
-        """Nothing is."""
-        return None
-
-    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
-        """Nobody."""
-        return None
-
     def open(self, path: PurePath) -> OpenSource:
         """A file of the backup."""
         with _told_as_unreadable(path):
             return _Source(path, BackedSource(self.files(path), _vault(path).inside, str(path)))
-
-    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """Piece by piece."""
-        with self.open(path) as source:
-            data = bytearray(max(0, min(length, source.size() - offset)))
-            return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""
 
 
 class _Source:

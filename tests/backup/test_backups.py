@@ -104,6 +104,18 @@ def test_what_did_not_change_is_not_read(tmp_path: Path, source: Path, monkeypat
     assert f"{0:019}.idx" not in opened
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 129])
+def test_a_data_file_that_ends_around_its_header(tmp_path: Path, source: Path, size: int) -> None:
+    place = vault(tmp_path)
+    for name in (f"{200:019}.seg", f"{0:019}.seg", f"{100:019}.idx"):
+        path = source / "0" / name
+        path.write_bytes(path.read_bytes()[:size])
+    for number in range(2):
+        settle(source)
+        head = backup(place, source)
+        assert restored(place, head.name, tmp_path / f"back-{number}") == digest(source)
+
+
 def test_a_file_that_changed_within_the_last_tick_is_read_again(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     now = 1_600_000_001_999

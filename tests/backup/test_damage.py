@@ -10,12 +10,15 @@ import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest
+from waltzctl.engine.backup.backup_removal import prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
 from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
+from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
@@ -111,6 +114,7 @@ def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
         reader.find(head.name)
     assert reader.find("latest") == whole
     assert codes(findings(place)) == {"page-checksum", "backup-incomplete"}
+    assert prune_vault(place).orphans == 0, "whose pages it had, nobody knows; so they stay"
     after = backup(place, source)
     assert restored(place, after.name, tmp_path / "back") == digest(source)
     done = repair_vault(place, source)
@@ -208,6 +212,24 @@ def test_an_encrypted_page_opens_only_in_its_own_place(tmp_path: Path, source: P
         VaultReader.open(other, b"secret").sealer.open(page, first.digest)
     with pytest.raises(ValueError, match="not encrypted, in a vault that is"):
         reader.sealer.open(VaultReader.open(vault(tmp_path / "plain")).sealer.seal(b"x", first.digest), first.digest)
+
+
+def test_a_page_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
+    sealer = VaultReader.open(vault(tmp_path)).sealer
+    page = sealer.seal(b"one thing", sealer.digest(b"one thing"))
+    assert sealer.open(page, sealer.digest(b"one thing")) == b"one thing"
+    with pytest.raises(ValueError, match="something else"):
+        sealer.open(page, sealer.digest(b"another"))
+
+
+def test_pages_of_no_backup_are_given_back(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    with PageStorage.open(place) as store:
+        for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+            store.write(WriteBatch(name).delete(head.id))
+    assert prune_vault(place).orphans == head.num_pages
+    assert {one.page.namespace for one in view_store(place).pages()} == {Namespace.CONFIGURATION}
 
 
 def test_digests_are_those_of_the_standards(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def test_other_records_in_the_place_of_those_that_were_read(
     def rewritten_before(*given: object) -> object:
         times.append(1)
         if len(times) == 1:
-            other = make_records(50, first=segment, size=40, seed=9)
+            kept = make_records(100, size=40)[segment + 32 : segment + 50]  # a piece ends in front of these
+            other = [*make_records(32, first=segment, size=40, seed=9), *kept]
             path = write_segment(held / "0", other)
             assert path.stat().st_size == HEADER_SIZE + 50 * 80
         return original(*given)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from tests.crash import (
     test_repairs,
     test_set_partition,
     test_storage,
+    test_vaults,
 )
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.harness import Checker
@@ -300,5 +301,12 @@ def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
     return {f"pages, {work}": recording(work) for work in test_pages.WORK}
 
 
-WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {**_storage(), **_repairs(), **_pages()}
+def _vaults() -> Mapping[str, Callable[[Path], Recorded]]:
+    return {
+        "vault": lambda path: (test_vaults.recorded_vault(path), test_vaults.VaultChecker()),
+        "restore of a backup": lambda path: (test_vaults.recorded_restore(path), test_vaults.RestoreChecker()),
+    }
+
+
+WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {**_storage(), **_repairs(), **_pages(), **_vaults()}
 """Each records itself in an empty directory."""

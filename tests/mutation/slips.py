@@ -6,6 +6,7 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 
 from __future__ import annotations
 
+from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
 from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_nodes import NODES
@@ -174,4 +175,4 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM, *PAGES, *CLIENTS)
+SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM, *PAGES, *BACKUPS, *CLIENTS)

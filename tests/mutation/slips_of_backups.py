@@ -1,0 +1,114 @@
+"""Slips in backups: what would be missing, mixed or lost in one, and nobody would know before the restore."""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+_BACKUPS = ("tests/backup/test_backups.py",)
+_LIVE = ("tests/backup/test_live.py",)
+_DAMAGE = ("tests/backup/test_damage.py",)
+_PLAN = "engine/backup/section_plan.py"
+_CREATION = "engine/backup/backup_creation.py"
+_RESTORE = "engine/backup/backup_restore.py"
+
+BACKUPS: tuple[Slip, ...] = (
+    Slip(
+        _PLAN,
+        "return old if same and numbers.modified_ns < self._previous.created_ms * 1_000_000 - _SETTLED_NS else None",
+        "return old if same else None",
+        _BACKUPS,
+        "a change within the tick of the file system's clock is not in the next backup",
+    ),
+    Slip(
+        _PLAN,
+        "if high > low and not (closed and high - low < len(ends) - 1):",
+        "if False:",
+        _BACKUPS,
+        "a log that grew keeps its old last piece, and no replica has the same",
+    ),
+    Slip(
+        _PLAN,
+        "if self._live and last and size < numbers.size and not torn and self._damaged == damaged:",
+        "if False:",
+        _LIVE,
+        "bytes of other records stand behind the end of a log that was cut while it was read",
+    ),
+    Slip(
+        _PLAN,
+        "size = end if len(sizes) else len(header)",
+        "size = max(end, len(header))",
+        _BACKUPS,
+        "a data file that is shorter than its header makes the whole backup unreadable",
+    ),
+    Slip(
+        _CREATION,
+        "if again and self._sealer.digest(self._content(planned)) != piece.digest:",
+        "if False:",
+        _LIVE,
+        "a backup mixes records from before and behind a truncation",
+    ),
+    Slip(
+        _CREATION,
+        "if end < mark and not plan.damaged:",
+        "if False:",
+        _LIVE,
+        "a backup whose mark is above its end opens only after a repair",
+    ),
+    Slip(
+        _CREATION,
+        "self._store.commit([*self._puts, *self._refs])",
+        "self._store.commit([*self._refs, *self._puts])",
+        _BACKUPS,
+        "a directory that holds the same bytes twice cannot be backed up",
+    ),
+    Slip(
+        "engine/backup/source_files.py",
+        "if there.get(name) != FileNumbers(one.size, one.modified_ns, one.inode):",
+        "if False:",
+        _LIVE,
+        "a sealed segment that was rewritten while it was read is mixed with what came",
+    ),
+    Slip(
+        _RESTORE,
+        "local_low_water_mark=min(current.local_low_water_mark, end),",
+        "local_low_water_mark=current.local_low_water_mark,",
+        _BACKUPS,
+        "a directory that was restored up to a transaction is quarantined at its first opening",
+    ),
+    Slip(
+        _RESTORE,
+        "        _write(place, files, work, restoring.directories(), progress)\n",
+        "        place = target\n        _write(place, files, work, restoring.directories(), progress)\n",
+        (*_BACKUPS, *_DAMAGE),
+        "half a directory has the name of a whole one",
+    ),
+    Slip(
+        "engine/vault/sealing.py",
+        "if check and not hmac.compare_digest(self.digest(content), digest):",
+        "if False:",
+        _DAMAGE,
+        "a page with other content than its digest says is restored",
+    ),
+    Slip(
+        "engine/vault/sealing.py",
+        "return self._id + header + digest",
+        "return self._id + header",
+        _DAMAGE,
+        "an encrypted page opens in another one's place",
+    ),
+    Slip(
+        "engine/backup/retention.py",
+        "if place < retention.last:",
+        "if place <= retention.last:",
+        ("tests/backup/test_retention.py",),
+        "one backup more is kept than was asked for",
+    ),
+    Slip(
+        "engine/backup/backup_removal.py",
+        "if any(isinstance(one, UnreadableBackup) for one in heads):",
+        "if False:",
+        _DAMAGE,
+        "pages of a backup whose head cannot be read are given up by a prune",
+    ),
+)
+"""Of the vault's rooms."""
