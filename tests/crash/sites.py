@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -80,11 +81,17 @@ class _Visitor(ast.NodeVisitor):
             self.calls.append(Call(name, function, kind, node.lineno, node.end_lineno or node.lineno))
 
 
+_PARSING = threading.Lock()
+"""Two threads that make syntax trees at once disturb each other in CPython 3.11: it counts the depth for both together."""
+
+
 @cache
 def calls_in(file: str) -> tuple[Call, ...]:
     """The calls of one file of the engine, ``engine/...``, those of `INSIDE` as well."""
     visitor = _Visitor(file)
-    visitor.visit(ast.parse((ENGINE.parent / file).read_text()))
+    with _PARSING:
+        tree = ast.parse((ENGINE.parent / file).read_text())
+    visitor.visit(tree)
     return tuple(visitor.calls)
 
 
