@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -99,12 +99,12 @@ def create_backup(
 ) -> BackupHead:
     """Back a storage directory up.  `piece_limit`: bytes of a piece, but for a larger record; in a vault always the same.
 
-    Raises what `look_at`, `PageStorage.open` and `VaultReader.open` raise, SourceChangedError for a partition that does not stand
+    Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, SourceChangedError for a partition that does not stand
     still, DiskReadError, DiskWriteError; the vault is as it was then.
     """
     looked = look_at(source, partitions)
     with PageStorage.open(vault) as store:
-        reader = VaultReader.open(vault, password)
+        reader = VaultReader.over(store, password)
         return _Creation(store, reader, looked, tag, progress, piece_limit, now_ms).run()
 
 
@@ -143,7 +143,6 @@ class _Creation:
         self._refs: list[Edit] = []
         self._waiting: list[tuple[PageId, bytes]] = []
         self._waiting_size = 0
-        self._placed: list[Span] = []
         self._pages = self._new_pages = self._new_bytes = 0
         self._damaged = 0
 
@@ -172,7 +171,7 @@ class _Creation:
                 head = self._run(workers)
             self._store.commit([*self._puts, *self._refs])  # a reference follows what it shows
         except BaseException:
-            self._store.give_back(self._placed)
+            self._store.give_back(_spans(self._puts))
             raise
         return head
 
@@ -185,7 +184,7 @@ class _Creation:
         sections = [
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
-        own = self._write_section(BESIDE, storage, list(self._read_all(storage, workers)))
+        own = self._write_section(BESIDE, storage, self._read_all(storage, workers))
         control = source.control
         key = None if control is None else control.header.cluster_key
         head = BackupHead(
@@ -194,8 +193,9 @@ class _Creation:
             self._next - self._first_page, own.size + sum(one.size for one in sections), self._pages, self._new_pages,
             self._new_bytes, round(time.monotonic() - self._began, 3), source.live, self._damaged,
         )  # fmt: skip
+        sealed = self._sealer.seal(head.encode(), head_digest(self._id))
         for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
-            self._put(PageId(namespace, self._id), self._sealer.seal(head.encode(), head_digest(self._id)))
+            self._put(PageId(namespace, self._id), sealed)
         self._place()
         return head
 
@@ -243,9 +243,9 @@ class _Creation:
         for left in reversed(range(_TRIES)):
             before = self._state()
             try:
-                taken = list(self._read_all(plan, workers))
+                taken = self._read_all(plan, workers)
                 if self._source.live:
-                    self._read_twice(number, plan, [one.piece for _, one in taken])
+                    self._read_twice(number, plan, taken)
                 return self._write_section(number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:
                 if not left or not self._source.live:
@@ -279,15 +279,12 @@ class _Creation:
     def _return_to(self, state: tuple[int, int, int, int]) -> None:
         """Forget pieces of a partition that did not stand still; data that was placed for them is given back."""
         self._next, self._pages, self._new_pages, self._new_bytes = state
-        dropped = [one.entry for one in self._puts if one.page.id >= self._next and one.entry is not None]
+        self._store.give_back(_spans(one for one in self._puts if one.page.id >= self._next))
         self._puts, self._refs = (
             [one for one in edits if one.page.id < self._next] for edits in (self._puts, self._refs)
         )
         self._waiting = [one for one in self._waiting if one[0].id < self._next]
         self._waiting_size = sum(len(data) for _, data in self._waiting)
-        spans = [Span(one.file_id, one.offset, one.size) for one in dropped]
-        self._placed = [one for one in self._placed if one not in set(spans)]
-        self._store.give_back(spans)
         self._known = {digest: page for digest, page in self._known.items() if page < self._next}
 
     def _changed(self, number: int, why: str) -> SourceChangedError:
@@ -296,15 +293,16 @@ class _Creation:
             advice="try again; nothing was written to the vault",
         )
 
-    def _read_all(self, plan: SectionPlan, workers: ThreadPoolExecutor) -> Iterator[tuple[PlannedPiece, _Read]]:
-        """Every piece in order; some are read ahead."""
+    def _read_all(self, plan: SectionPlan, workers: ThreadPoolExecutor) -> list[Piece]:
+        """Take every piece in order; some are read ahead."""
+        taken: list[Piece] = []
         ahead: deque[tuple[PlannedPiece, Future[_Read] | None]] = deque()
         pieces = iter(plan.pieces)
         while True:
             while len(ahead) < 2 * WORKERS + 2 and (piece := next(pieces, None)) is not None:
                 ahead.append((piece, None if piece.kept is not None else workers.submit(self._read, piece)))
             if not ahead:
-                return
+                return taken
             piece, reading = ahead.popleft()
             if reading is not None:
                 read = reading.result()
@@ -312,7 +310,7 @@ class _Creation:
                 assert piece.kept is not None
                 read = _Read(piece.kept, None)
             self._take_piece(piece, read)
-            yield piece, _Read(read.piece, None)
+            taken.append(read.piece)
 
     def _read(self, piece: PlannedPiece) -> _Read:
         content = self._content(piece)
@@ -352,12 +350,9 @@ class _Creation:
             self._put(PageId(Namespace.DATA, page), read.sealed)
         self._progress.advance(planned.size)
 
-    def _write_section(
-        self, number: int, plan: SectionPlan, taken: Sequence[tuple[PlannedPiece, _Read]]
-    ) -> BackedPartition:
+    def _write_section(self, number: int, plan: SectionPlan, taken: Sequence[Piece]) -> BackedPartition:
         """The section behind its pieces, twice."""
-        stored = [read.piece for _, read in taken]
-        section = Section(plan.directories, plan.files, tuple(stored))
+        section = Section(plan.directories, plan.files, tuple(taken))
         section.check()  # a backup that could not be read is none
         place = self._next - self._first_page
         sealed = self._sealer.seal(section.encode(), section_digest(self._id, place))
@@ -366,7 +361,7 @@ class _Creation:
             self._next += 1
         self._damaged += plan.damaged
         return BackedPartition(
-            number, plan.first, plan.last, plan.size, place, place - len(stored), len(stored)
+            number, plan.first, plan.last, plan.size, place, place - len(taken), len(taken)
         )  # fmt: skip
 
     # ---- pages -------------------------------------------------------------------------------------------------------
@@ -380,11 +375,15 @@ class _Creation:
 
     def _place(self) -> None:
         spans = self._store.place([data for _, data in self._waiting])
-        self._placed += spans
         for (page, data), span in zip(self._waiting, spans, strict=True):
             entry = PageEntry(span.file_id, span.offset, len(data), crc32c(data), 0, ())
             self._puts.append(Edit(EditType.PUT, page, UNWRITTEN, entry))
         self._waiting, self._waiting_size = [], 0
+
+
+def _spans(puts: Iterable[Edit]) -> list[Span]:
+    """Where the data of pages lies that were placed."""
+    return [Span(entry.file_id, entry.offset, entry.size) for one in puts if (entry := one.entry) is not None]
 
 
 def _check_records(content: bytearray, piece: PlannedPiece) -> None:

@@ -109,7 +109,7 @@ def plan_forgetting(
 def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
     """Do it.  Raises StalePlanError where a backup is gone already, and as `PageStorage.open` and `PageStorage.commit`."""
     with PageStorage.open(plan.vault) as store:
-        there = set(VaultReader.open(plan.vault, password).ids())
+        there = set(VaultReader.over(store, password).ids())
         gone = [*(one.id for one in plan.forgotten), *plan.unreadable]
         if missing := [one for one in gone if one not in there]:
             raise StalePlanError(
@@ -129,7 +129,7 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
     """
     with PageStorage.open(vault) as store:
         before = store.blob_size()
-        orphans = _orphans(VaultReader.open(vault, password))
+        orphans = _orphans(VaultReader.over(store, password))
         if orphans:
             store.commit(_deletes(orphans))
         report: GcReport
@@ -149,9 +149,7 @@ def _orphans(reader: VaultReader) -> list[PageId]:
     for one in heads:
         if isinstance(one, BackupHead):
             owned.update(range(one.first_page, one.first_page + one.num_pages))
-    return [
-        page for page in reader.view.directory.page_ids(Namespace.DATA) if page.id not in owned and reader.shows(page)
-    ]
+    return [PageId(Namespace.DATA, page) for page in reader.pages(Namespace.DATA) if page not in owned]
 
 
 def _deletes(pages: Iterable[PageId]) -> list[Edit]:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from waltzctl.engine.backup.backup_verification import NeededPiece, check_piece, contents_of, needed_pieces
+from waltzctl.engine.backup.backup_verification import NeededPiece, PieceKey, check_pieces, contents_of, needed_pieces
 from waltzctl.engine.backup.section_plan import PlannedPiece
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError
@@ -43,22 +43,19 @@ class VaultRepair:
 def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None) -> VaultRepair:
     """Mend what `source` can mend.
 
-    Raises what `look_at`, `PageStorage.open` and `VaultReader.open` raise, DiskReadError, DiskWriteError.
+    Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, DiskReadError, DiskWriteError.
     """
     looked = look_at(source)
     with PageStorage.open(vault) as store:
-        reader = VaultReader.open(vault, password)
+        reader = VaultReader.over(store, password)
         heads = list(reader.heads())
-        contents = contents_of(reader, heads)
         copies = _damaged_copies(reader, heads)
-        users: dict[tuple[tuple[int, int, int] | None, bytes], list[NeededPiece]] = defaultdict(list)
-        for one in needed_pieces(reader, contents):
-            users[one.place, one.piece.digest].append(one)
-        broken = {
-            key: needing
-            for key, needing in users.items()
-            if reader.missing(needing[0].page) is not None or check_piece(reader, needing[0]) is not None
-        }
+        pieces = list(needed_pieces(reader, contents_of(reader, heads)))
+        checked = check_pieces(reader, pieces)
+        broken: dict[PieceKey, list[NeededPiece]] = defaultdict(list)
+        for one in pieces:
+            if checked[one.key] is not None:
+                broken[one.key].append(one)
         found = _contents(looked, reader, [needing[0] for needing in broken.values()])
         mended = size = 0
         for copy, sealed in copies.items():

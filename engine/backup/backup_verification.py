@@ -59,6 +59,11 @@ class NeededPiece:
         """Its page in `Namespace.DATA`."""
         return self.head.first_page + self.section.first_piece + self.number
 
+    @property
+    def key(self) -> PieceKey:
+        """The same for all that are one."""
+        return self.place, self.piece.digest
+
 
 @dataclass(frozen=True, slots=True)
 class VaultContents:
@@ -66,6 +71,12 @@ class VaultContents:
 
     sections: tuple[tuple[BackupHead, BackedPartition, Section], ...]
     findings: tuple[Finding, ...]
+
+
+PieceKey = tuple[tuple[int, int, int] | None, bytes]
+"""Where a piece lies, and its digest: what several backups need in one place is one."""
+Checked = dict[PieceKey, Finding | None]
+"""What is wrong with each place and what should stand there, None for nothing."""
 
 
 def contents_of(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> VaultContents:
@@ -97,7 +108,7 @@ def needed_pieces(reader: VaultReader, contents: VaultContents) -> Iterator[Need
             yield NeededPiece(head, one, number, piece, place)
 
 
-def check_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
+def _check_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
     """Read a piece; what is wrong with it.  Raises DiskReadError."""
     try:
         reader.read_piece(one.page, one.piece)
@@ -130,15 +141,15 @@ def verify_vault(
                 yield one
 
     thorough = not options.quick and options.sample is None
-    yield from new(verify_store(vault).findings if whole and thorough else reader.view.findings)
+    yield from new(verify_store(vault).findings if whole and thorough else reader.findings)
     contents = contents_of(reader, heads)
     yield from new(contents.findings)
     pieces = list(needed_pieces(reader, contents))
-    checked = _check_all(reader, pieces, options, progress)
+    checked = check_pieces(reader, pieces, options, progress)
     yield from new(tuple(dict.fromkeys(one for one in checked.values() if one is not None)))
     costs: dict[tuple[int, int], list[tuple[NeededPiece, Finding]]] = defaultdict(list)
     for one in pieces:
-        finding = checked.get((one.place, one.piece.digest))
+        finding = checked.get(one.key)
         if finding is not None:
             costs[one.head.id, one.section.partition].append((one, finding))
     yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
@@ -151,29 +162,29 @@ def verify_vault(
     )  # fmt: skip
 
 
-_Checked = dict[tuple[tuple[int, int, int] | None, bytes], Finding | None]
-
-
-def _check_all(
-    reader: VaultReader, pieces: list[NeededPiece], options: VaultVerifyOptions, progress: Progress
-) -> _Checked:
+def check_pieces(
+    reader: VaultReader,
+    pieces: list[NeededPiece],
+    options: VaultVerifyOptions = VaultVerifyOptions(),  # frozen
+    progress: Progress = SILENT,
+) -> Checked:
     """What is wrong with each place and what should stand there, looked at once."""
-    unique: dict[tuple[tuple[int, int, int] | None, bytes], NeededPiece] = {}
+    unique: dict[PieceKey, NeededPiece] = {}
     for one in pieces:
-        unique.setdefault((one.place, one.piece.digest), one)  # a page goes by the name that it was written under
+        unique.setdefault(one.key, one)  # a page goes by the name that it was written under
     chosen = dict(unique)
     if options.quick:
         chosen = {}
     elif options.sample is not None:
         draw = random.Random(options.seed)
         chosen = {key: one for key, one in unique.items() if draw.random() < options.sample}
-    found: _Checked = {key: reader.missing(one.page) for key, one in unique.items()}
+    found: Checked = {key: reader.missing(one.page) for key, one in unique.items()}
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
         wanted = [(key, one) for key, one in chosen.items() if found[key] is None]
         wanted.sort(key=lambda one: one[0][0] or (0, 0, 0))
         progress.start("verifying", sum(one.piece.size for _, one in wanted))
         for (key, one), finding in zip(
-            wanted, workers.map(lambda each: check_piece(reader, each[1]), wanted), strict=True
+            wanted, workers.map(lambda each: _check_piece(reader, each[1]), wanted), strict=True
         ):
             found[key] = finding
             progress.advance(one.piece.size)

@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.pages.inspection import StoreView, read_page, view_store
+from waltzctl.engine.pages.inspection import read_page, view_store
+from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.restore import page_finding
 from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name
 from waltzctl.formats.pages.write_batch import PageEntry, PageId
 from waltzctl.formats.vault import (
-    CONFIGURATION_PAGES,
     SECTION_COPIES,
     BackedPartition,
     BackupHead,
@@ -48,11 +49,15 @@ class UnreadableBackup:
 class VaultReader:
     """The backups of a vault as they were when it was looked at.  Reading is thread-safe."""
 
-    def __init__(self, path: Path, view: StoreView, configuration: VaultConfiguration, sealer: Sealer) -> None:
+    def __init__(
+        self, path: Path, directory: PageDirectory, findings: Sequence[Finding], password: bytes | None
+    ) -> None:
+        """`findings`: what is wrong with the log that `directory` was made of.  Raises as `open`."""
         self.path = path
-        self.view = view
-        self.configuration = configuration
-        self.sealer = sealer
+        self.findings = tuple(findings)
+        self._directory = directory
+        configuration = self._configuration()
+        self.sealer = Sealer(configuration, open_keys(configuration, password, path))
         self._sections: dict[tuple[int, int], Section] = {}
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached = 0
@@ -64,23 +69,62 @@ class VaultReader:
         if not (path / WAL_DIRECTORY).is_dir():
             raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
         view = view_store(path)
-        configuration = read_configuration(path, view)
-        return cls(path, view, configuration, Sealer(configuration, open_keys(configuration, password, path)))
+        return cls(path, view.directory, view.findings, password)
+
+    @classmethod
+    def over(cls, store: PageStorage, password: bytes | None = None) -> VaultReader:
+        """Of a store that this process has open: its log is not read again.  Raises as `open`.
+
+        The backups are those of the moment in which they are asked for.
+        """
+        return cls(store.path, store.directory, (), password)
+
+    def _configuration(self) -> VaultConfiguration:
+        """From either of its pages.  Raises NotWaltzError where there is neither, DamageError, DiskReadError."""
+        failed: DamageError | None = None
+        for page in self.pages(Namespace.CONFIGURATION):
+            try:
+                return VaultConfiguration.decode(self.page(Namespace.CONFIGURATION, page))
+            except VaultFormatError as error:
+                failed = failed or DamageError(f"{self.path}: {error}")
+            except DamageError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        if self.findings:
+            raise DamageError(f"{self.path}: the vault's configuration is lost with its log", self.findings)
+        raise NotWaltzError(
+            f"{self.path}: a page store, and no backup vault", advice="make one with waltzctl backup init"
+        )
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
     def entry(self, namespace: Namespace, page: int) -> PageEntry | None:
         """Where a page lies; None where there is none."""
-        found = self.view.directory.locate(PageId(namespace, page))
+        found = self._directory.locate(PageId(namespace, page))
         return None if found is None else found.entry
 
-    def shows(self, page: PageId) -> bool:
-        """Whether there is such a page now."""
-        return self.view.directory.locate(page) is not None
+    def pages(self, namespace: Namespace) -> Iterator[int]:
+        """The ids of the pages of a namespace that there are, rising."""
+        for page in self._directory.page_ids(namespace):
+            if self._directory.locate(page) is not None:
+                yield page.id
 
     def page(self, namespace: Namespace, page: int) -> bytes:
         """A page as it is stored.  Raises DamageError, DiskReadError."""
-        return _read(self.path, self.view, namespace, page)
+        where = PageId(namespace, page)
+        found = self._directory.locate(where)
+        if found is None or found.entry is None:
+            raise _damaged(self._unknown(where))
+        entry = found.entry
+        data = read_page(self.path, entry)
+        if len(data) != entry.size or crc32c(data) != entry.checksum:
+            raise _damaged(page_finding(self.path, found.page, entry, entry.offset, entry.size, len(data)))
+        return data
+
+    def _unknown(self, where: PageId) -> Finding:
+        said = f"page {where}: the log does not know it"
+        return make_finding(Code.PAGE_MISSING, self.path, said, storage_directory=self.path)
 
     def piece(self, head: BackupHead, section: BackedPartition, number: int, piece: Piece) -> bytes:
         """The content of a piece.  Raises DamageError, DiskReadError."""
@@ -109,8 +153,7 @@ class VaultReader:
         entry = self.entry(Namespace.DATA, page)
         where = PageId(Namespace.DATA, page)
         if entry is None:
-            said = f"page {where}: the log does not know it"
-            return make_finding(Code.PAGE_MISSING, self.path, said, storage_directory=self.path)
+            return self._unknown(where)
         path = self.path / BLOB_DIRECTORY / blob_name(entry.file_id)
         size = os.stat(path).st_size if path.exists() else 0
         if size < entry.offset + entry.size:
@@ -135,16 +178,13 @@ class VaultReader:
             offset=None if entry is None else entry.offset,
             length=None if entry is None else entry.size,
         )
-        return DamageError(f"{finding.path}: {finding.message}", [finding])
+        return _damaged(finding)
 
     # ---- backups -----------------------------------------------------------------------------------------------------
 
     def ids(self) -> list[int]:
         """Of all backups, those whose heads cannot be read as well."""
-        found = {
-            one.id for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES) for one in self.view.directory.page_ids(name)
-            if self.entry(name, one.id) is not None
-        }  # fmt: skip
+        found = {one for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES) for one in self.pages(name)}
         return sorted(found)
 
     def head(self, backup: int) -> BackupHead:
@@ -218,39 +258,5 @@ class VaultReader:
         raise failed
 
 
-def read_configuration(path: Path, view: StoreView) -> VaultConfiguration:
-    """From either of its pages.  Raises NotWaltzError where there is neither, DamageError, DiskReadError."""
-    failed: DamageError | None = None
-    there = False
-    for page in CONFIGURATION_PAGES:
-        if view.directory.locate(PageId(Namespace.CONFIGURATION, page)) is None:
-            continue
-        there = True
-        try:
-            return VaultConfiguration.decode(_read(path, view, Namespace.CONFIGURATION, page))
-        except VaultFormatError as error:
-            failed = failed or DamageError(f"{path}: {error}")
-        except DamageError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-    assert not there
-    if view.findings:
-        raise DamageError(f"{path}: the vault's configuration is lost with its log", view.findings)
-    raise NotWaltzError(f"{path}: a page store, and no backup vault", advice="make one with waltzctl backup init")
-
-
-def _read(path: Path, view: StoreView, namespace: Namespace, page: int) -> bytes:
-    where = PageId(namespace, page)
-    found = view.directory.locate(where)
-    if found is None or found.entry is None:
-        finding = make_finding(
-            Code.PAGE_MISSING, path, f"page {where}: the log does not know it", storage_directory=path
-        )
-        raise DamageError(f"{path}: {finding.message}", [finding])
-    entry = found.entry
-    data = read_page(path, entry)
-    if len(data) != entry.size or crc32c(data) != entry.checksum:
-        finding = page_finding(path, found.page, entry, entry.offset, entry.size, len(data))
-        raise DamageError(f"{finding.path}: {finding.message}", [finding])
-    return data
+def _damaged(finding: Finding) -> DamageError:
+    return DamageError(f"{finding.path}: {finding.message}", [finding])
