@@ -22,7 +22,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles, derived_entries
@@ -267,52 +267,52 @@ def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list
     for name in directories:
         disk.make_directory(place / name)
     progress.start("restoring", sum(one.size for one in work))
-    derived = [one for one in work if any(isinstance(extent, DerivedIndex) for extent in one.file.extents)]
-    kept = [one for one in work if one not in derived]
+    kept, derived = ([one for one in work if _is_derived(one) is wanted] for wanted in (False, True))
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers:
-        for size in workers.map(_writer(place, files), kept):
+        for size in workers.map(lambda one: _write_file(place, one, _reader(files, one)), kept):
             progress.advance(size)
-        for size in workers.map(_index_writer(place), derived):  # of data files that are there by now
-            progress.advance(size)
+        for size in workers.map(lambda one: _write_file(place, one, _index_reader(place, one)), derived):
+            progress.advance(size)  # of data files that are there by now
     for name in (*reversed(directories), ""):
         disk.sync_directory(place / name)
 
 
-def _index_writer(place: Path) -> Callable[[_Work], int]:
-    def write(one: _Work) -> int:
-        data = b""
-        for extent in one.file.extents:
-            if isinstance(extent, DerivedIndex):
-                with FileSource(place / extent.segment) as source:
-                    data += derived_entries(source, extent.segment, min(extent.size, one.size - len(data)))
-            elif isinstance(extent, Literal):
-                data += extent.data
-        path = place / one.file.name
-        with WritableFile.create(path) as file:
-            file.write_at(0, data)
-            file.sync()
-        if one.size == one.file.size:
-            disk.set_times(path, one.file.modified_ns)
-        return one.size
-
-    return write
+Read = Callable[[int, memoryview], object]
+"""Fills a buffer with what a file is to hold from an offset on."""
 
 
-def _writer(place: Path, files: BackupFiles) -> Callable[[_Work], int]:
-    def write(one: _Work) -> int:
-        path = place / one.file.name
-        with WritableFile.create(path) as file:
-            buffer = bytearray(min(_BLOCK, max(one.size, 1)))
-            for offset in range(0, one.size, _BLOCK):
-                part = memoryview(buffer)[: min(_BLOCK, one.size - offset)]
-                if one.content is not None:
-                    part[:] = one.content[offset : offset + len(part)]
-                else:
-                    files.read_into(one.partition, one.file, offset, part)
-                file.write_at(offset, part)
-            file.sync()
-        if one.content is None and one.size == one.file.size:
-            disk.set_times(path, one.file.modified_ns)
-        return one.size
+def _is_derived(one: _Work) -> bool:
+    return any(isinstance(extent, DerivedIndex) for extent in one.file.extents)
 
-    return write
+
+def _reader(files: BackupFiles, one: _Work) -> Read:
+    if one.content is not None:
+        return BytesSource(one.content).read_into
+    return lambda offset, buffer: files.read_into(one.partition, one.file, offset, buffer)
+
+
+def _index_reader(place: Path, one: _Work) -> Read:
+    """An index, its entries made of the data file that was restored."""
+    data = b""
+    for extent in one.file.extents:
+        if isinstance(extent, DerivedIndex):
+            with FileSource(place / extent.segment) as source:
+                data += derived_entries(source, extent.segment, min(extent.size, one.size - len(data)))
+        elif isinstance(extent, Literal):
+            data += extent.data
+    return BytesSource(data).read_into
+
+
+def _write_file(place: Path, one: _Work, read: Read) -> int:
+    """Write a file durably; returns its size.  Raises DamageError, DiskReadError, DiskWriteError."""
+    path = place / one.file.name
+    with WritableFile.create(path) as file:
+        buffer = bytearray(min(_BLOCK, max(one.size, 1)))
+        for offset in range(0, one.size, _BLOCK):
+            part = memoryview(buffer)[: min(_BLOCK, one.size - offset)]
+            read(offset, part)
+            file.write_at(offset, part)
+        file.sync()
+    if one.content is None and one.size == one.file.size:
+        disk.set_times(path, one.file.modified_ns)
+    return one.size

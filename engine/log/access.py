@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from pathlib import PurePath
 from types import TracebackType
 from typing import Protocol, Self
@@ -77,12 +78,12 @@ class Access(Protocol):
         """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
 
 
-class ObjectAccess:
+class ObjectAccess(ABC):
     """What objects behind URLs and files of backups have in common: no links, no special files, and nobody holds a lock."""
 
+    @abstractmethod
     def open(self, path: PurePath) -> OpenSource:
         """See `Access`."""
-        raise NotImplementedError
 
     def link(self, path: PurePath) -> bool:
         """Nothing is."""
