@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -11,7 +11,7 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.partition_runs import ledger_findings, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
 from waltzctl.engine.inspect.read_limits import Limits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
@@ -109,20 +109,19 @@ def _dump(
         span = wanted.first, wanted.last
         lost = [run.losses_in_front(span), run.losses_behind(span)]
         yield from lost[reverse]
-        yield from _segments(run.jobs, limits, wanted, reverse, data)
+        yield from _segments(run, limits, wanted, reverse, data)
         yield from lost[not reverse]
 
 
 def _segments(
-    jobs: Sequence[SegmentJob], limits: Limits, wanted: _Range, reverse: bool, data: bool
+    run: PartitionRun, limits: Limits, wanted: _Range, reverse: bool, data: bool
 ) -> Iterator[DumpedRecord | Finding]:
     """The items of a partition's segments, and where they do not join."""
-    ends = [*(job.first - 1 for job in jobs[1:]), None]
-    pairs = list(zip(jobs, ends, strict=False))  # without a segment there is one end too many
+    holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
     neighbour: _Segment | None = None  # the one beside it that was looked at before
-    for job, end in reversed(pairs) if reverse else pairs:
+    for job in reversed(run.jobs) if reverse else run.jobs:
         segment = _Segment(job, limits, wanted, data)
-        if wanted.overlaps(job.first, end):
+        if job.first in holding:
             yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)
         elif neighbour is not None and not reverse:
             yield from segment.joined_to(neighbour)

@@ -94,6 +94,30 @@ class PartitionRun:
         return self._partition.view
 
     @property
+    def entries(self) -> dict[int, int]:
+        """Entries of each index by the id in its name, as its size tells; of segments without an index there are none."""
+        segments = () if self.view is None else self.view.segments
+        return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
+
+    def holding(self, span: Span) -> Iterator[SegmentJob]:
+        """The jobs of segments that may hold records of a span, in order; nothing is read for it.
+
+        A name bounds a segment's ids only where both sides agree on it: the index in front of it has as many entries as there
+        are ids up to that name.  A segment that was renamed, or an index that is short, missing or too long, is read.
+        """
+        first, last = span
+        entries = self.entries
+        led = False  # whether the segment in front leads up to this one's name
+        for job, behind in zip(self.jobs, [*self.jobs[1:], None], strict=False):
+            count = entries.get(job.first)
+            leads = behind is not None and count is not None and job.first + count == behind.first
+            starts_too_late = last is not None and job.first > last and led
+            ends_too_early = first is not None and behind is not None and behind.first <= first and leads
+            if not starts_too_late and not ends_too_early:
+                yield job
+            led = leads
+
+    @property
     def reports(self) -> tuple[SegmentReport, ...]:
         """What was added so far."""
         return tuple(self._reports)

@@ -28,7 +28,7 @@ from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants
 from waltzctl.engine.spark.selection import Selection
-from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, entries_of, node_of, parts_for, text
+from waltzctl.engine.spark.splits import FLAT, Notice, Surveyed, node_of, parts_for, text
 from waltzctl.engine.spark.view_schemas import arrow_type
 from waltzctl.formats.segment import ENTRY_SIZE
 
@@ -110,7 +110,7 @@ def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_siz
 def _plan_segments(surveyed: Iterable[Surveyed], _selection: Selection, _split_size: int) -> Iterator[SegmentTask]:
     for one in surveyed:
         for run in one.runs:
-            node, entries = node_of(one.scope, run), entries_of(run)
+            node, entries = node_of(one.scope, run), run.entries
             for job in run.jobs:
                 yield SegmentTask(node, job, entries.get(job.first, 0))
 
@@ -119,7 +119,7 @@ def _plan_index(surveyed: Iterable[Surveyed], selection: Selection, split_size: 
     low, high = selection.ids.span()
     for one in surveyed:
         for run in one.runs:
-            node, entries = node_of(one.scope, run), entries_of(run)
+            node, entries = node_of(one.scope, run), run.entries
             for job in run.jobs:
                 count = entries.get(job.first, 0)
                 parts = parts_for(count * _ENTRY_COST, split_size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
@@ -158,20 +159,12 @@ def text(path: PurePath | str) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def entries_of(run: PartitionRun) -> dict[int, int]:
-    """Entries of each index of a partition, by the id in its name, from its size."""
-    segments = () if run.view is None else run.view.segments
-    return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
-
-
 def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments that are wanted, in order."""
-    entries = entries_of(run)
-    first, last = selection.ids.span()
-    for job, behind in zip(run.jobs, [*run.jobs[1:], None], strict=False):
-        known = entries.get(job.first)
-        if not _overlaps(job, behind, known, first, last):
-            continue
+    entries, followers = run.entries, {job.first: behind for job, behind in pairwise(run.jobs)}
+    first, last = span = selection.ids.span()
+    for job in run.holding(span):
+        known, behind = entries.get(job.first), followers.get(job.first)
         count = parts_for(_bytes_of(job, known, first, last), split_size)
         whole = SegmentPart(node, job, known, 0, count, first, last)
         for number in range(count):
@@ -181,17 +174,6 @@ def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int
 def parts_for(size: int, split_size: int) -> int:
     """How many parts of about `split_size` bytes; one where the second would be less than half of that."""
     return max(1, (size + split_size // 2) // split_size)
-
-
-def _overlaps(
-    job: SegmentJob, behind: SegmentJob | None, entries: int | None, first: int | None, last: int | None
-) -> bool:
-    """Whether a segment may hold wanted ids: by its name, and by that of the next where the index's size agrees with it."""
-    if last is not None and job.first > last:
-        return False
-    if first is None or behind is None:
-        return True
-    return behind.first > first or entries is None or job.first + entries != behind.first
 
 
 def _bytes_of(job: SegmentJob, entries: int | None, first: int | None, last: int | None) -> int:
