@@ -417,7 +417,7 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
         )
     missing = None if harmless or (tail.last and tail.mark is None) else 1  # one at least
     if missing is not None and tail.following is not None:
-        missing = max(1, tail.following - expected)
+        missing = max(0, tail.following - expected)
     left = f"{damage.length} bytes are left, {tail.why(expected)}"
     return files.finding(
         Code.TORN_TAIL,

@@ -144,10 +144,10 @@ class _Segment:
         with contextlib.ExitStack() as stack:
             reader, findings = self._open(stack)
             yield from findings
-            if reader is None:
-                return
             if before is not None:
                 yield from self._join(before, self)
+            if reader is None:
+                return
             try:
                 for item in reader.forwards(self._wanted.first, self._wanted.last):
                     yield from self._render(reader, item, reverse=False)
@@ -201,8 +201,10 @@ class _Segment:
             self._states = reader.data_state, reader.index_state
             findings = reader.data_header_findings
             if reader.short:
-                return None, [*findings, *reader.finish_short().findings]
+                findings = [*findings, *reader.finish_short().findings]
             self.stretch = reader.stretch
+            if reader.short:
+                return None, findings
         except FilesChangedError:
             return None, []  # truncated or removed since it was listed
         except DiskReadError as error:

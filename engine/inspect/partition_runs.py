@@ -68,7 +68,7 @@ class PartitionRun:
             durable_to=evidence(partition.view, context.local_low_water_mark).required - 1,
         )
         self.jobs: tuple[SegmentJob, ...] = ()
-        if not self._beyond:
+        if not self.beyond:
             self.jobs = tuple(scope.segment_jobs(partition, self._template))
 
     @property
@@ -78,7 +78,7 @@ class PartitionRun:
         return None if control is None or not control.size_fits else control.header.num_partitions
 
     @property
-    def _beyond(self) -> bool:
+    def beyond(self) -> bool:
         """Whether no partition of this cluster has this number, so that no node opens the directory; it is noted and left."""
         number = self._context.number
         return self._scope.whole and self._count is not None and number is not None and number >= self._count
@@ -150,7 +150,7 @@ class PartitionRun:
         """How the segments join, and what else lies there.  Raises CutShort."""
         view = self._partition.view
         if (
-            self._beyond
+            self.beyond
             or view is None
             or len(self._reports) < len(self.jobs)
             or not all(one.finished for one in self._reports)
@@ -315,9 +315,13 @@ class PartitionRun:
             if first is None or view is None or not self._partition.whole or not _meets(span, (0, max(1, first.first))):
                 return
             report = self._by_ends(first)
-            found = next((one for one in joints([report.stretch], 0) if isinstance(one, Gap)), None)
+            found = _gap_in_front([report])
             if found is None or not _meets(span, (found.first, found.stop)):
                 return
+            if len(self.jobs) > 1:  # a segment behind it may begin earlier than its name says
+                found = _gap_in_front([report, *(self._by_ends(job) for job in self.jobs[1:])])
+                if found is None or not _meets(span, (found.first, found.stop)):
+                    return
             if self._unchanged(view, [report]):
                 yield loss_finding(found, self._context.where)
                 return
@@ -330,7 +334,7 @@ class PartitionRun:
         By both ends of a few segments; what is missing between two segments is for whoever reads both.  Raises CutShort.
         """
         view = self._partition.view
-        if self._beyond or view is None:
+        if self.beyond or view is None:
             return
         missing: tuple[BelowMark | BelowProof, ...] = ()
         if self._partition.whole:
@@ -414,6 +418,12 @@ class PartitionRun:
             for path in paths
             if places.still_named(path) and Watch((path,), self._around.held, self._limits).quiet_now()
         ]
+
+
+def _gap_in_front(reports: Sequence[SegmentReport]) -> Gap | None:
+    """What is missing in front of the earliest of some segments."""
+    stretches = sorted((one.stretch for one in reports), key=lambda one: one.begins)
+    return next((one for one in joints(stretches[:1], 0) if isinstance(one, Gap)), None)
 
 
 def _meets(span: Span, *ranges: tuple[int, int | None]) -> bool:

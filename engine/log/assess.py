@@ -68,9 +68,13 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
 
     `expected`: the id that the first one must begin with; None where the one in front of it is not looked at here.  An index
     that lists exactly the transactions of the gap behind its segment is nothing of its own: the data file lost its end.
+    What a segment lacks that ends within another one, as that of another partition does, is no gap where that one has it.
     """
     before: Stretch | None = None
+    reached = 0  # behind the last id of all segments so far
     for one in stretches:
+        if expected is not None and one.begins > expected:
+            expected = min(max(expected, reached), one.begins)
         gap = expected is not None and one.begins > expected
         if before is not None and before.excess:
             lost_end = before.listed == one.begins and (gap or expected is None)
@@ -83,6 +87,7 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
         elif expected is not None and one.begins < expected:
             yield Overlap(one.begins, expected, one.segment)
         expected = one.next_id if one.known else None
+        reached = max(reached, expected or 0)
         before = one
     if before is not None and before.excess:
         yield IndexExcess(before.segment)

@@ -159,7 +159,12 @@ def _unchanged(report: SegmentReport) -> bool:
 
 
 def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> PartitionTask | None:
-    """The task for a partition; None where there is no directory.  It carries what its checks need, and no more."""
+    """The task for a partition; None where there is no directory, or none that a node would open.
+
+    It carries what its checks need, and no more.
+    """
+    if run.beyond:
+        return None
     path = run.context.path
     scope = surveyed.scope
     found = next((item for item in scope.partitions.items() if item[1].path == path), None)

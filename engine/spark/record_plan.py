@@ -63,7 +63,7 @@ def record_parts(
         if findings:
             yield Notice(node, findings)
         missing = _missing(surveyed, whole_partition(surveyed, run, node), span)
-        if missing is not None and run.jobs and run.jobs[0].first:
+        if missing is not None and run.jobs:
             yield replace(missing, front=True)
         yield from parts_of(run, node, selection, split_size)
         if missing is not None:

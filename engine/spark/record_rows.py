@@ -104,7 +104,7 @@ class _PartReading:
         """What is wrong with the file as a whole, and between it and the segment in front of it."""
         found = reader.data_header_findings
         if reader.short:
-            return [*found, *reader.finish_short().findings]
+            found = [*found, *reader.finish_short().findings]
         if self._before is not None:
             found += join_findings(self._before, reader, self._part)
         return found
@@ -153,6 +153,6 @@ def _look_behind(before: _End, part: SegmentPart, limits: Limits) -> list[Findin
         return []  # whatever it is, it concerns ids that are not wanted
     try:
         with SegmentCheck(part.follower, limits) as behind:
-            return [] if behind.short else list(join_findings(before, behind, part))
+            return list(join_findings(before, behind, part))
     except (FilesChangedError, DiskReadError):
         return []  # whoever reads it says so

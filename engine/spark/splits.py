@@ -198,7 +198,7 @@ def pack(items: Iterable[T], split_size: int) -> Iterator[tuple[T, ...]]:
     packet: list[T] = []
     cost = 0
     for item in items:
-        if packet and item.cost and cost + item.cost > split_size + FLAT:
+        if cost and item.cost and cost + item.cost > split_size + FLAT:
             yield tuple(packet)
             packet, cost = [], 0
         packet.append(item)

@@ -97,6 +97,10 @@ class DirectoryHistory:
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         if self._control is None:
             view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file
+        if (
+            self._control is not None and self._control.size_fits
+        ):  # what is beyond it is of no partition of this cluster
+            found = [number for number in found if number < self._control.header.num_partitions]
         listed = {number: self._list(number) for number in sorted(found)}
         self._listed = {number: one for number, one in listed.items() if one is not None}
         self._places = {number: PartitionPlaces(one.view) for number, one in self._listed.items()}
@@ -299,18 +303,19 @@ class _Reading:
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
         items = opened.scan(part.start_id, part.start, stop=part.stop, data=data)
-        explained = False
+        torn = explained = False  # whether the tail, or some damage, says why the records end
         for item in items:
             if isinstance(item, RecordBatch):
                 yield from self._records(item)
             else:
                 yield from self._damage(item)
+                torn = torn or item.cause is DamageCause.TORN_TAIL
                 explained = explained or item.next_transaction_id is None
             if self._next > part.last and part.following is None:
                 break
             if part.following is not None and self._next > part.following:
                 break
-        yield from self._end(explained)
+        yield from self._end(torn, explained)
 
     def _records(self, batch: RecordBatch) -> Iterator[RecordBatch]:
         part = self._part
@@ -334,12 +339,12 @@ class _Reading:
         elif part.stop is None:
             yield tail_finding(part.job, damage)
 
-    def _end(self, explained: bool) -> Iterator[Finding]:
+    def _end(self, torn: bool, explained: bool) -> Iterator[Finding]:
         """What the walk means as a whole: the promised last record, and the join with the next segment."""
         part, following = self._part, self._part.following
         if part.ends_at is not None and not self._last.is_record(part.ends_at):
             raise _changed(part, f"transaction {part.last} is another one, or is not there")
-        if following is not None and not explained and self._next != following:
+        if following is not None and not torn and self._next != following:
             if part.first <= self._next or following < self._next:
                 yield loss_finding(self._joint(following), part.job.where)
         elif self._next <= part.last and not explained and following is None:

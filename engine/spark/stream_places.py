@@ -69,6 +69,7 @@ class SegmentRange:
             storage=self.storage,
             cluster_key=self.cluster_key,
             local_low_water_mark=self.local_low_water_mark,
+            following=self.following,
         )
 
 
