@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.tls_options import TlsOptions
     from waltzctl.engine.spark.data_source import WaltzDataSource
     from waltzctl.engine.spark.shipping import write_archive
+    from waltzctl.engine.spark.start import spark_session
     from waltzctl.engine.storage.directory import StorageDirectory, open_storage
     from waltzctl.engine.storage.partition import Partition
     from waltzctl.engine.storage.storage_options import StorageOptions
@@ -62,6 +63,7 @@ _MODULES = {
     "dump_records": "waltzctl.engine.inspect.dump_records",
     "open_log_client": "waltzctl.engine.client.open_log",
     "open_storage": "waltzctl.engine.storage.directory",
+    "spark_session": "waltzctl.engine.spark.start",
     "storage_status": "waltzctl.engine.inspect.status",
     "verify": "waltzctl.engine.inspect.verify",
     "write_archive": "waltzctl.engine.spark.shipping",
@@ -98,6 +100,7 @@ __all__ = [
     "dump_records",
     "open_log_client",
     "open_storage",
+    "spark_session",
     "storage_status",
     "verify",
     "write_archive",

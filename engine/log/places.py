@@ -96,7 +96,7 @@ def is_url(text: str) -> bool:
 
 
 def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
-    """A path, or the `UrlPath` of a URL; ``file://`` URLs are paths of this machine.
+    """A path, or the `UrlPath` of a URL; ``file://`` URLs, and ``file:/x`` as Spark prints them, are paths of this machine.
 
     `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
     None: as before.
@@ -104,6 +104,8 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
     """
     if is_vault_path(text):
         return VaultPath(text)
+    if text.startswith("file:/") and not is_url(text):
+        return Path(text.removeprefix("file:"))
     if not is_url(text):
         return Path(text)
     scheme, rest = _split(text)

@@ -103,7 +103,9 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
         texts.append(options["path"])
     if not texts:
         raise InvalidRequestError(
-            "format waltz reads nothing without a path", advice='name storage directories: load("/data/node-1")'
+            "format waltz reads nothing without a path",
+            advice='name storage directories: load("/data/node-1"); in SQL, where CREATE TABLE ... USING hands no options to a'
+            " source in Python: CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
         )
     for text in texts:
         if text.lower().startswith("waltz://"):

@@ -5,12 +5,13 @@ Opening one includes a handshake with the workers (`engine.spark.handshake`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,21 @@ def open_session(options: SparkOptions) -> Session:
             ) from error
         session._stack = stack.pop_all()
         return session
+
+
+def spark_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A Spark session for a program, in which ``format("waltz")`` can be read; it is stopped when the program ends.
+
+    Interpreter, Java and this project's code are those of the calling Python, activated or not, for a master on this machine,
+    a standalone cluster (``spark://host:7077``) or Spark Connect (``sc://host:15002``); `master` None: what the environment
+    says (``SPARK_REMOTE``, ``MASTER``), else this machine.  `conf`: Spark's settings.  Raises as `open_session` does.
+    """
+    session = open_session(SparkOptions(master, tuple((conf or {}).items())))
+    from waltzctl.engine.spark.data_source import WaltzDataSource
+
+    session.spark.dataSource.register(WaltzDataSource)
+    atexit.register(session.__exit__, None, None, None)
+    return session.spark
 
 
 def _check_master(where: str) -> None:

@@ -57,11 +57,12 @@ def ddl(columns: Iterable[Column]) -> str:
 def pick(view: str, names: Sequence[str] | None, *, data: bool = False) -> tuple[Column, ...]:
     """Columns of a view by name, in that order; None: all but those on request (with `data`: these too).
 
-    Raises InvalidRequestError for a name that the view does not have.
+    Names as in Spark, whatever the case.  Raises InvalidRequestError for a name that the view does not have.
     """
     known = {one.name: one for one in VIEWS[view]}
     if names is None:
         return tuple(one for one in known.values() if data or not one.on_request)
+    names = [name.lower() if name.lower() in known else name for name in names]
     missing = [name for name in names if name not in known]
     if missing or not names:
         said = ", ".join(missing) if missing else "no column at all"

@@ -173,6 +173,8 @@ def test_a_path_of_a_url_does_what_paths_do() -> None:
     assert isinstance(url.parent, UrlPath)
     assert {url: 1}[place("s3://bucket/node/3/0000000000000000008.seg/")] == 1
     assert str(place("file:///data/waltz")) == "/data/waltz"
+    assert str(place("file:/data/waltz")) == "/data/waltz"
+    assert str(place("file:data")) == "file:data"  # a name may have a colon
     assert not isinstance(place("/data/waltz"), UrlPath)
 
 
