@@ -25,7 +25,7 @@ test: $(STAMP)        ## the whole default test run, a few minutes on two cores
 test-long: $(STAMP)   ## the thorough variants as well: more crash states, mutated inputs, live runs and kills
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long
 
-# Every mutant takes many hours.  A sample: make mutants SAMPLE=50 SEED=3 ROOMS="repair storage"
+# Every mutant takes hours.  A sample: make mutants SAMPLE=50 SEED=3 ROOMS="repair storage"
 SAMPLE ?=
 SEED   ?= 1
 ROOMS  ?=

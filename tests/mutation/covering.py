@@ -64,6 +64,10 @@ class Reach:
         first = {test for test in self.seconds if file in COMPILED and test.startswith(_OF_COMPILED)} | near
         return [*sorted(first, key=self._took), *sorted(self.seconds.keys() - first, key=self._took)]
 
+    def at_import(self, file: str, line: int, text: str) -> bool:
+        """Whether a line runs while tests are collected, or as machine code: what it did is kept then."""
+        return file in COMPILED or _IMPORT in self.at(file, line, text)
+
     def at(self, file: str, line: int, text: str) -> list[str]:
         """What was recorded for a line of the file as it is now."""
         recorded = self.sources.get(file, text)

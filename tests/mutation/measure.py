@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests.mutation.collected import Collected
 from tests.mutation.covering import Reach, record
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
@@ -106,6 +107,7 @@ class Trials:
     def __init__(self, copy: Path, reach: Reach, most: float) -> None:
         self._most = most
         self._server = Server(copy)
+        self._collected = Collected(copy, sorted({test.partition("::")[0] for test in reach.seconds}))
         self._reach = reach
         self._sound: dict[str, bool] = {}
 
@@ -118,8 +120,7 @@ class Trials:
         seconds = 0.0
         for part in self._parts(tests):
             timeout = _PATIENCE + _TIMES * sum(self._reach.seconds[test] for test in part)
-            with self._server.mutated(mutant):
-                answer = self._server.run(part, timeout)
+            answer = self._run(mutant, source.encode(), part, timeout)
             seconds += answer.seconds
             if answer.noticed:
                 if answer.failed in self._reach.seconds and not self._is_sound(answer.failed):
@@ -127,10 +128,20 @@ class Trials:
                 return answer
         return Answer("", "passed", seconds)
 
+    def _run(self, mutant: Mutant, source: bytes, tests: list[str], timeout: float) -> Answer:
+        """In the tests that are collected where that does, otherwise in a process that imports the program anew."""
+        with self._server.mutated(mutant):
+            if not self._reach.at_import(mutant.file, mutant.line, source.decode()):
+                answer = self._collected.run(mutant, source, tests, timeout)
+                if answer is not None:
+                    return answer
+            return self._server.run(tests, timeout)
+
     def _is_sound(self, test: str) -> bool:
         """Whether a test passes without a mutant."""
         if test not in self._sound:
-            self._sound[test] = not self._server.run([test], _PATIENCE + _TIMES * self._reach.seconds[test]).noticed
+            answer = self._collected.run(None, b"", [test], _PATIENCE + _TIMES * self._reach.seconds[test])
+            self._sound[test] = answer is not None and not answer.noticed
         return self._sound[test]
 
     def _parts(self, tests: list[str]) -> list[list[str]]:

@@ -57,6 +57,54 @@ class Answer:
         return self.how != "passed"
 
 
+class NotRun(RuntimeError):
+    """Tests could not be run, so that there is no answer."""
+
+
+def ended(child: int, until: float) -> int | None:
+    """Its exit status (negative: a signal); None when it had to be killed.  Its whole session goes with it."""
+    status = None
+    pause = 0.001
+    while True:
+        done, raw = os.waitpid(child, os.WNOHANG)
+        if done:
+            status = os.waitstatus_to_exitcode(raw)
+            break
+        if time.monotonic() > until:
+            break
+        time.sleep(pause)
+        pause = min(0.02, pause * 1.5)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+    if status is None:
+        os.waitpid(child, 0)
+    return status
+
+
+def bounded(log: Path) -> None:
+    """Make this process a session of its own that fills neither memory nor disk, and writes to `log`."""
+    os.setsid()
+    written = os.open(log, os.O_WRONLY | os.O_CREAT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((nothing, 0), (written, 1), (written, 2)):
+        os.dup2(descriptor, standard)
+    for which, most in ((resource.RLIMIT_AS, _MOST_MEMORY), (resource.RLIMIT_FSIZE, _LONGEST_FILE)):
+        resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def forget_ours(copy: Path) -> None:
+    """What is imported of the program from here on comes from the copy, in this process and in those that it starts."""
+    os.chdir(copy)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+        del sys.modules[name]
+    root = str(copy)
+    sys.path[:] = [root, *(path for path in sys.path if path not in ("", root))]
+    os.environ["PYTHONPATH"] = root
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
 class Server:
     """Forks a process for each trial in the copy at `path`.  One trial at a time."""
 
@@ -91,55 +139,23 @@ class Server:
             child = os.fork()
             if not child:
                 self._child(tests, Path(place), result)
-            ended = self._wait(child, begun + timeout)
+            status = ended(child, begun + timeout)
             seconds = time.monotonic() - begun
-            if ended is None:
+            if status is None:
                 return Answer("(too long)", "too long", seconds)
             if result.exists():
                 return Answer(json.loads(result.read_text()), "failed", seconds)
-            if ended in _NO_ANSWER:
-                raise RuntimeError(f"{' '.join(tests)[:500]}: not run:\n{(Path(place) / 'log').read_text()[-3000:]}")
-        return Answer("", "passed", seconds) if ended == 0 else Answer(f"(ended with {ended})", "died", seconds)
-
-    @staticmethod
-    def _wait(child: int, until: float) -> int | None:
-        """Its exit status (negative: a signal); None when it had to be killed.  Its whole session goes with it."""
-        status = None
-        while True:
-            done, raw = os.waitpid(child, os.WNOHANG)
-            if done:
-                status = os.waitstatus_to_exitcode(raw)
-                break
-            if time.monotonic() > until:
-                break
-            time.sleep(0.01)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)
-        if status is None:
-            os.waitpid(child, 0)
-        return status
+            if status in _NO_ANSWER:
+                raise NotRun(f"{' '.join(tests)[:500]}: not run:\n{(Path(place) / 'log').read_text()[-3000:]}")
+        return Answer("", "passed", seconds) if status == 0 else Answer(f"(ended with {status})", "died", seconds)
 
     def _child(self, tests: Sequence[str], place: Path, result: Path) -> None:
         """Never returns."""
         code = _BROKEN
         try:
-            os.setsid()
-            log = os.open(place / "log", os.O_WRONLY | os.O_CREAT)
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for descriptor, standard in ((nothing, 0), (log, 1), (log, 2)):
-                os.dup2(descriptor, standard)
-            for which, most in ((resource.RLIMIT_AS, _MOST_MEMORY), (resource.RLIMIT_FSIZE, _LONGEST_FILE)):
-                resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.chdir(self.path)
-            for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
-                del sys.modules[name]
-            root = str(self.path)
-            sys.path[:] = [root, *(path for path in sys.path if path not in ("", root))]
-            os.environ["PYTHONPATH"] = root
+            bounded(place / "log")
+            forget_ours(self.path)
             os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / "hypothesis")
-            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-            sys.dont_write_bytecode = False
             arguments = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--hypothesis-seed=0"]
             arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
             arguments.append(f"--basetemp={place / 'tmp'}")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import pytest
 
+from tests.mutation.collected import Collected, replacements
 from tests.mutation.covering import Reach
 from tests.mutation.equivalent import EQUIVALENT, TUNED, why_equivalent
 from tests.mutation.measure import ROOMS
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
+from tests.mutation.server import Answer
 from tests.mutation.trial import ROOT
 
 
@@ -134,3 +139,83 @@ def test_mutants_of_the_program_compile() -> None:
     broken: list[Mutant] = [mutant for mutant in mutants if not compiles(mutant, source)]
     assert broken == []
     assert all(ast.dump(ast.parse(one.made_in(source))) != ast.dump(ast.parse(source)) for one in mutants[:10])
+
+
+def _module(text: str) -> tuple[CodeType, dict[str, Any]]:
+    names: dict[str, Any] = {}
+    code = compile(text, "a.py", "exec", dont_inherit=True)
+    exec(code, names)
+    return code, names
+
+
+_TEXT = """\
+def decorated(limit):
+    def inner(value=1):
+        return [one for one in range(value) if one < limit]
+    return inner
+
+class Held:
+    size = 8
+    def bytes(self):
+        return self.size * 2
+
+f = decorated(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "functions"),
+    [
+        ("self.size * 2", "self.size // 2", {"Held.bytes"}),
+        ("one < limit", "one <= limit", {"decorated", "decorated.<locals>.inner"}),
+        (
+            "return inner",
+            "return None",
+            {"decorated"},
+        ),  # only who calls it behind the import; `at_import` tells of others
+        ("one < limit", "one < LIMIT", {"decorated", "decorated.<locals>.inner"}),
+        ("size = 8", "size = 9", None),
+        ("value=1", "value=2", {"decorated"}),
+        ("decorated(5)", "decorated(6)", None),
+    ],
+)
+def test_a_change_is_made_in_the_functions_that_have_it(old: str, new: str, functions: set[str] | None) -> None:
+    code, names = _module(_TEXT)
+    live = {one.__code__: one for one in (names["decorated"], names["f"], names["Held"].bytes)}
+    changed = replacements(code, compile(_TEXT.replace(old, new), "a.py", "exec", dont_inherit=True), live)
+    assert (None if changed is None else {one.co_qualname for one in changed}) == functions
+    if changed == {}:
+        return
+    for before, after in (changed or {}).items():
+        assert before.co_qualname == after.co_qualname
+        assert before != after
+
+
+def test_tests_that_are_collected_once_answer_for_one_mutant_after_the_other(tmp_path: Path) -> None:
+    """Each in a process of its own, with the mutant in memory; what ran at import is left to others."""
+    (tmp_path / "code_of.py").write_text(source := "LIMIT = 1 + 1\ndef f(a):\n    return a < LIMIT\n")
+    (tmp_path / "test_of.py").write_text(
+        "import time\nimport code_of\ndef test_one(tmp_path):\n    assert code_of.f(1)\ndef test_two():\n"
+        "    assert not code_of.f(2)\ndef test_slow():\n    time.sleep(0 if code_of.f(0) else 60)\n"
+    )
+    collected = Collected(tmp_path, ["test_of.py"])
+    tests = [f"test_of.py::test_{name}" for name in ("one", "two", "slow")]
+
+    def tried(new: str, *tests: str, timeout: float = 60.0) -> Answer | None:
+        mutant = next(one for one in mutants_of("code_of.py", source.encode()) if one.new == new)
+        (tmp_path / "code_of.py").write_bytes(mutant.made_in(source.encode()))
+        return collected.run(mutant, source.encode(), tests, timeout)
+
+    try:
+        for _ in range(2):
+            assert (answer := tried("return a <= LIMIT", *tests)) is not None
+            assert answer.failed == "test_of.py::test_two"
+            assert (answer := tried("return None", tests[2], timeout=1.0)) is not None
+            assert answer.how == "too long"
+            assert (answer := tried("return a <= LIMIT", tests[0])) is not None
+            assert not answer.noticed
+            assert tried("LIMIT = 1 - 1", *tests) is None
+            assert (answer := collected.run(None, b"", tests, 60.0)) is not None
+            assert not answer.noticed
+    finally:
+        collected.close()
