@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 import pytest
 
 from tests.mutation.mutants import Mutant
-from tests.mutation.server import Answer, NotRun, bounded, ended, forget_ours
+from tests.mutation.server import Answer, NotRunError, bounded, ended, forget_ours
 
 _FAILED = 1
 _NOT_APPLIED = 71
@@ -226,7 +226,7 @@ class Collected:
         self._asks.flush()
         line = self._answers.readline()
         if not line:
-            raise NotRun(f"the process with the tests ended, see {self.path / 'collecting.log'}")
+            raise NotRunError(f"the process with the tests ended, see {self.path / 'collecting.log'}")
         told = json.loads(line)
         seconds = told["seconds"]
         if "failed" in told:
@@ -236,7 +236,7 @@ class Collected:
             return Answer("(too long)", "too long", seconds)
         if status == _NOT_APPLIED:
             if told["log"]:
-                raise NotRun(f"{' '.join(tests)[:500]}: not run:\n{told['log']}")
+                raise NotRunError(f"{' '.join(tests)[:500]}: not run:\n{told['log']}")
             return None
         return Answer("", "passed", seconds) if status == 0 else Answer(f"(ended with {status})", "died", seconds)
 

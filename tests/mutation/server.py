@@ -57,7 +57,7 @@ class Answer:
         return self.how != "passed"
 
 
-class NotRun(RuntimeError):
+class NotRunError(RuntimeError):
     """Tests could not be run, so that there is no answer."""
 
 
@@ -146,7 +146,7 @@ class Server:
             if result.exists():
                 return Answer(json.loads(result.read_text()), "failed", seconds)
             if status in _NO_ANSWER:
-                raise NotRun(f"{' '.join(tests)[:500]}: not run:\n{(Path(place) / 'log').read_text()[-3000:]}")
+                raise NotRunError(f"{' '.join(tests)[:500]}: not run:\n{(Path(place) / 'log').read_text()[-3000:]}")
         return Answer("", "passed", seconds) if status == 0 else Answer(f"(ended with {status})", "died", seconds)
 
     def _child(self, tests: Sequence[str], place: Path, result: Path) -> None:
