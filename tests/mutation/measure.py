@@ -36,7 +36,7 @@ _TIMES = 6.0
 
 @dataclass(frozen=True)
 class Room:
-    """Code that is measured together without what lies below `without`, and the tests that answer for it (files or directories)."""
+    """Code that is measured together (not what lies below `without`), and the tests that answer for it."""
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
