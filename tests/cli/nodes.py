@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import warm_start
 from tests.cli.running import command_line, environment
 
 PATIENCE = 120.0
@@ -35,7 +36,7 @@ class Served:
 
     @classmethod
     def start(cls, *arguments: object, **changes: str) -> Served:
-        process = subprocess.Popen(
+        process = warm_start.Popen(
             command_line("serve", *arguments, "--format", "ndjson"),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**changes),
         )  # fmt: skip

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import select
-import subprocess
 import sys
-import termios
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
 
+from tests import warm_start
 from waltzctl.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +53,7 @@ def command_line(*arguments: object) -> list[Any]:
 
 def run(*arguments: object, given: bytes = b"", **changes: str) -> Answer:
     """As a process of its own, through pipes."""
-    done = subprocess.run(
-        command_line(*arguments), input=given, capture_output=True, env=environment(**changes), check=False, timeout=120
-    )
+    done = warm_start.run(command_line(*arguments), given=given, env=environment(**changes), timeout=120)
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -67,10 +63,9 @@ def on_terminal(
     """With a terminal for everything; `typed` is entered once `after` has been shown.  All output is in `out`."""
     leader, follower = pty.openpty()
     env = environment(COLUMNS=str(columns), **changes)
-    process = subprocess.Popen(
-        command_line(*arguments), stdin=follower, stdout=follower, stderr=follower, env=env,
-        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
+    process = warm_start.Popen(
+        command_line(*arguments), stdin=follower, stdout=follower, stderr=follower, env=env, controlling=True
+    )
     os.close(follower)
     shown = b""
     waiting = typed

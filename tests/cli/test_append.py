@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import command_line, environment, invoke
@@ -146,7 +147,7 @@ def test_not_a_storage_directory(tmp_path: Path) -> None:
 
 
 def start(storage: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    return warm_start.Popen(
         command_line("append", storage, "--partition", "1", *arguments),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip

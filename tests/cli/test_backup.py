@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.running import command_line, environment, invoke
 from waltzctl.engine.backup import backup_creation
@@ -187,7 +187,7 @@ def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: p
         if what == "prune":
             gone = created(place, other)["id"]
             assert invoke("backup", "forget", place, gone, "--yes").status == 0
-        with subprocess.Popen(command_line("backup", *words), env=environment(), stdout=-3, stderr=-3) as process:
+        with warm_start.Popen(command_line("backup", *words), env=environment(), stdout=-3, stderr=-3) as process:
             time.sleep(0.25 + 0.35 * number / rounds)
             os.kill(process.pid, signal.SIGKILL)
         assert invoke("backup", "verify", place).status in (0, 3), "at most room that nobody uses yet"

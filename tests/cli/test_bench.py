@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests import warm_start
 from tests.cli.running import ROOT, Answer, command_line, environment, invoke, on_terminal, run
 
 PARTITIONS = 12
@@ -46,7 +47,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert made.status == 0, made.err
     ready = place / "ready"
     words = ("serve", place / "node", "--port", 0, "--http-port", "off", "--plaintext", "--ready-file", ready)
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
@@ -156,7 +157,7 @@ def test_an_interrupt_still_takes_away_what_was_appended(node: Served) -> None:
     result(node.bench("--partition", 8))
     before = node.last(8)
     words = ("bench", node.address, "--plaintext", "--partition", 8, "--duration", "1h", "--truncate", "--yes", "-v")
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:

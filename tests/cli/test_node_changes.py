@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm_start
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import PATIENCE, Served, serving
@@ -165,7 +166,7 @@ def test_a_node_that_changed_while_a_person_thought_is_left_alone(served: Served
     """The plan that was agreed to is the plan that is done, or none is."""
     words = words_for(served, "remove-partition", "--partition", "0,2", "--delete-storage-files")
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line(*words), stdin=follower, stdout=follower, stderr=follower, env=environment()
     )
     os.close(follower)
@@ -282,7 +283,7 @@ def test_ctrl_c_leaves_a_copy_that_the_same_command_finishes(tmp_path: Path) -> 
         words = words_for(
             other, "recover-partition", "--partition", 0, "--from", address(one), "--offline-first", "--batch", 20, "--yes", "-v",
         )  # fmt: skip
-        process = subprocess.Popen(
+        process = warm_start.Popen(
             command_line(*words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -311,7 +312,7 @@ def test_ctrl_c_shows_the_summary_of_what_was_verified(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "storage", {0: 5000})
     with serving(storage, *SERVE) as one:
         words = ("verify", f"waltz://{address(one)}", "--plaintext", "--limit-rate", "10KiB", "--format", "ndjson")
-        process = subprocess.Popen(
+        process = warm_start.Popen(
             command_line(*words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

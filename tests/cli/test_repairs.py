@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
@@ -301,12 +302,11 @@ def test_a_reader_that_goes_away_does_not_stop_a_repair(storage: Path) -> None:
     index_of(storage).unlink()
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.run(
+    process = warm_start.run(
         command_line("rebuild-index", storage, "--yes"),
         stdout=writer,
         stderr=subprocess.PIPE,
         env=environment(),
-        check=False,
     )
     os.close(writer)
     assert (process.returncode, process.stderr) == (0, b"")

@@ -19,6 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from jsonschema import Draft202012Validator
 
+from tests import warm_start
 from tests.builders import build_directory
 from tests.cli.nodes import PATIENCE, Served, serving, starting, unused_ports, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
@@ -501,7 +502,7 @@ def test_systemd_is_told_of_every_state(storage: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_and_format_it_prints_plain_lines(storage: Path) -> None:
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line("serve", storage, *FREE), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
     )
     assert process.stdout is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
 from tests.cli.running import command_line, environment, invoke, on_terminal, run
@@ -142,13 +143,11 @@ def test_a_name_that_is_no_utf8_is_shown_and_read_back(tmp_path: Path) -> None:
     place = os.fsencode(tmp_path) + b"/st\xffrage\n"
     storage = build_directory(Path(os.fsdecode(place)), {0: 5})
     damage_record(segment_of(storage), 2)
-    done = subprocess.run(
-        command_line("verify", place, "--format", "ndjson"), capture_output=True, env=environment(), check=False
-    )
+    done = warm_start.run(command_line("verify", place, "--format", "ndjson"), env=environment())
     assert done.returncode == 4
     finding = json.loads(done.stdout.splitlines()[0])
     assert os.fsencode(finding["path"]) == os.fsencode(segment_of(storage))
-    plain = subprocess.run(command_line("verify", place), capture_output=True, env=environment(LC_ALL="C"), check=False)
+    plain = warm_start.run(command_line("verify", place), env=environment(LC_ALL="C"))
     assert b"/st\\xffrage\\n/0/" in plain.stdout
     assert plain.returncode == 4
 
@@ -157,7 +156,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 2000}, per_segment=10)
     for first in range(0, 2000, 10):
         index_of(storage, first=first).unlink()
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line("verify", storage, "--format", "ndjson"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,7 +176,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 def test_help_into_a_closed_pipe_is_quiet(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.Popen(command_line(*arguments), stdout=writer, stderr=subprocess.PIPE, env=environment())
+    process = warm_start.Popen(command_line(*arguments), stdout=writer, stderr=subprocess.PIPE, env=environment())
     os.close(writer)
     _, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
@@ -185,9 +184,7 @@ def test_help_into_a_closed_pipe_is_quiet(arguments: list[str]) -> None:
 
 def test_a_full_disk_behind_stdout_is_an_input_output_error(storage: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command_line("verify", storage), stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
-        )
+        done = warm_start.run(command_line("verify", storage), stdout=full, stderr=subprocess.PIPE, env=environment())
     assert done.returncode == 14
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -196,9 +193,7 @@ def test_a_full_disk_behind_stdout_is_an_input_output_error(storage: Path) -> No
 @pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["node", "--help"], ["--version"]])
 def test_help_onto_a_full_disk_is_an_input_output_error(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command_line(*arguments), stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
-        )
+        done = warm_start.run(command_line(*arguments), stdout=full, stderr=subprocess.PIPE, env=environment())
     assert (done.returncode, done.stderr) == (14, b"waltzctl: error: No space left on device\n")
 
 
@@ -208,8 +203,8 @@ def test_a_full_disk_behind_stderr_changes_no_status(storage: Path, damaged: boo
     if damaged:
         damage_record(segment_of(storage), 3)
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command_line("verify", storage, "-v"), stdout=subprocess.PIPE, stderr=full, env=environment(), check=False
+        done = warm_start.run(
+            command_line("verify", storage, "-v"), stdout=subprocess.PIPE, stderr=full, env=environment()
         )
     assert done.returncode == status
     assert done.stdout.splitlines()[-1].startswith(b"# FAILED" if damaged else b"# OK")
@@ -242,8 +237,8 @@ def test_closed_streams_are_no_difficulty(storage: Path) -> None:
 def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 400}, per_segment=20, size=20_000)
     index_of(storage).unlink()
-    process = subprocess.Popen(
-        command_line("verify", storage, "--format", "ndjson", "--limit-rate", "50KiB"),
+    process = warm_start.Popen(
+        command_line("verify", storage, "--format", "ndjson", "--limit-rate", "400KiB"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
@@ -258,7 +253,7 @@ def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_not_called_ok(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 400}, per_segment=20, size=20_000)
     (storage / "notes.txt").write_text("the note is what this test waits for")
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         command_line("verify", storage, "--limit-rate", "50KiB"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip

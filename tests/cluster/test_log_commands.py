@@ -9,6 +9,7 @@ import subprocess
 import zlib
 from typing import Any
 
+from tests import warm_start
 from tests.cli.running import command_line, environment
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
@@ -133,7 +134,7 @@ def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesse
     """A producer and a follower, as processes; the server of their partition is killed in between."""
     before = mark(made, 1)
     options = ("--metadata", made.metadata, "--plaintext")
-    follower = subprocess.Popen(
+    follower = warm_start.Popen(
         command_line(
             *("log", "tail", *options, "--partition", 1, "--from", before + 1, "--to", before + 400, "-f"),
             *("--data", "utf8", "--format", "ndjson"),
@@ -142,7 +143,7 @@ def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesse
         env=environment(),
         text=True,
     )
-    producer = subprocess.Popen(
+    producer = warm_start.Popen(
         command_line("log", "append", *options, "--partition", 1, "--progress-ids", "-q"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
@@ -13,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests import warm_start
+
 HOST = "localhost"
 PATIENCE = 120.0
 """Seconds after which a program that shows no sign of life is given up; nothing is measured by it."""
 
-_PR_SET_PDEATHSIG = 1
 _LOWEST_PORT, _HIGHEST_PORT = 12_000, 32_000
 _handed_out: set[int] = set()
 
@@ -68,10 +68,6 @@ def wait_until(true: Callable[[], bool], what: str, *, of: Running | None = None
         if time.monotonic() > deadline:
             raise GivenUpError(f"not in {seconds:.0f} s: {what}\n{of.tail() if of else ''}")
         time.sleep(0.02)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Running:
@@ -134,13 +130,13 @@ class Stage:
         self.directory.mkdir(parents=True, exist_ok=True)
         log = self.directory / f"{name}.log"
         with log.open("ab") as output:
-            process = subprocess.Popen(
-                command,
+            process = warm_start.Popen(
+                list(command),
                 stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipes else output,
                 stderr=output,
                 env={**os.environ, **(env or {})},
-                preexec_fn=_die_with_parent,
+                dies_with_owner=True,
             )
         running = Running(name, process, log)
         self._running.append(running)
