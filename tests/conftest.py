@@ -79,12 +79,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``--long`` the thorough variants are no part of the run: to skip thousands one by one takes its time as well."""
     if config.getoption("--long"):
         return
-    skip = pytest.mark.skip(reason="thorough variant; run with --long")
-    for item in items:
-        if "long" in item.keywords:
-            item.add_marker(skip)
+    long = [item for item in items if "long" in item.keywords]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if "long" not in item.keywords]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
