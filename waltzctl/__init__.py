@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.admin_client import AdminClient
-    from waltzctl.engine.client.log_client import ClientOptions, Draft, LogClient, Transaction
+    from waltzctl.engine.client.log_client import LogClient
+    from waltzctl.engine.client.log_transaction import Draft, Transaction
     from waltzctl.engine.client.open_log import open_log_client
+    from waltzctl.engine.client.partition_mount import ClientOptions
     from waltzctl.engine.client.sql_applier import SqlDatabase, SqlTransaction, apply_feed
     from waltzctl.engine.client.storage_client import StorageClient
     from waltzctl.engine.errors import WaltzError
@@ -35,9 +37,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "AdminClient": "waltzctl.engine.client.admin_client",
-    "ClientOptions": "waltzctl.engine.client.log_client",
+    "ClientOptions": "waltzctl.engine.client.partition_mount",
     "Code": "waltzctl.engine.findings",
-    "Draft": "waltzctl.engine.client.log_client",
+    "Draft": "waltzctl.engine.client.log_transaction",
     "DumpedRecord": "waltzctl.engine.inspect.dump_records",
     "Finding": "waltzctl.engine.findings",
     "LogClient": "waltzctl.engine.client.log_client",
@@ -52,7 +54,7 @@ _MODULES = {
     "StorageOptions": "waltzctl.engine.storage.storage_options",
     "StorageStatus": "waltzctl.engine.inspect.status",
     "TlsOptions": "waltzctl.engine.net.tls_options",
-    "Transaction": "waltzctl.engine.client.log_client",
+    "Transaction": "waltzctl.engine.client.log_transaction",
     "VerifyOptions": "waltzctl.engine.inspect.verification",
     "VerifySummary": "waltzctl.engine.inspect.verification",
     "WaltzDataSource": "waltzctl.engine.spark.data_source",

@@ -18,7 +18,8 @@ from random import Random
 import numpy as np
 
 from waltzctl.engine.client.latency import LatencyHistogram, LatencySummary
-from waltzctl.engine.client.log_client import Draft, Lock, LogClient
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_transaction import Draft, Lock
 from waltzctl.engine.errors import DamageError
 
 _LONG = struct.Struct(">q")

@@ -7,7 +7,8 @@ import logging
 from collections.abc import AsyncIterator
 
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.client.log_client import ClientOptions, LogClient
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.server_directory import ServerDirectory

@@ -29,7 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from waltzctl.engine.client.log_client import LogClient, Transaction
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
 
 T = TypeVar("T")

@@ -16,8 +16,10 @@ import pytest
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION
 from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.log_client import ClientAheadError, ClientOptions, Draft, LogClient, Transaction
+from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.log_transaction import Draft, Transaction
+from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.server.client_port import ClientConnection

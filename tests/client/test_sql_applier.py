@@ -14,7 +14,7 @@ import pytest
 
 from tests.client.test_log_client import Around, run
 from tests.server.storing import PARTITION
-from waltzctl.engine.client.log_client import Draft, Transaction
+from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.sql_applier import SqlApplier, SqlDatabase, SqlTransaction, apply_feed
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.formats.request_id import RequestId

@@ -38,8 +38,8 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/client/log_client.py",
-        "_Mount(self, number, client_id, begins[number], queue)",
-        "_Mount(self, number, client_id, after, queue)",
+        "client_id, begins[number], queue)",
+        "client_id, after, queue)",
         ("tests/client/test_log_client.py",),
         "partitions of one feed begin behind a mark that is not theirs",
     ),

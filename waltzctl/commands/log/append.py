@@ -140,7 +140,7 @@ class _Progress:
 async def _append(
     client: LogClient, partition: int, input_format: InputFormat, in_flight: int, progress: _Progress
 ) -> None:
-    from waltzctl.engine.client.log_client import Draft
+    from waltzctl.engine.client.log_transaction import Draft
     from waltzctl.formats.segment import RECORD_OVERHEAD
     from waltzctl.intake import EntryStream, bare_entries, json_entries
 

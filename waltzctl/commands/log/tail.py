@@ -29,7 +29,8 @@ from waltzctl.options import (
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.log_client import LogClient, Transaction
+    from waltzctl.engine.client.log_client import LogClient
+    from waltzctl.engine.client.log_transaction import Transaction
 
 MANUAL = Manual(
     name="tail",

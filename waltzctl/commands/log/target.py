@@ -12,7 +12,7 @@ from waltzctl.values import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from waltzctl.engine.client.log_client import ClientOptions
+    from waltzctl.engine.client.partition_mount import ClientOptions
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -28,7 +28,7 @@ STATUSES = (
 
 def options_of(target: ClusterTarget, in_flight: int | None = None) -> ClientOptions:
     """The client's, as the command line has them; None leaves a thing as it is."""
-    from waltzctl.engine.client.log_client import ClientOptions
+    from waltzctl.engine.client.partition_mount import ClientOptions
 
     timeout = parsed("--timeout", target.connecting.timeout, parse_duration)
     given = ClientOptions()

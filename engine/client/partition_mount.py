@@ -1,0 +1,445 @@
+"""A partition that is mounted at a server: what the feed tells, and what becomes of the appends that were sent.
+
+`Mount` is one client's place in a partition's log, `Endpoint` the connection to a server that its mounts share.  What happens to
+a mount, and what follows, is the table in `engine.client.log_client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_connection import LogConnection, Pushed
+from waltzctl.engine.client.log_transaction import Build, Lock, Transaction
+from waltzctl.engine.errors import PeerError, RefusedError, WaltzError
+from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.lock_id import lock_id
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+
+
+class ClientAheadError(RefusedError):
+    """The log ends in front of what this client has seen of it."""
+
+
+Connect = Callable[[Address], Awaitable[LogConnection]]
+"""Connects to a server.  Raises PeerError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times are seconds.  `in_flight`: appends of a partition that are undecided at a time; `ahead`: transactions of a feed that
+    are kept for a reader who is slower; beyond, nothing is read from the server.
+    """
+
+    timeout: float = 30.0
+    in_flight: int = 64
+    ahead: int = 4096
+    nudge: float = 5.0
+    first_retry: float = 0.05
+    longest_retry: float = 5.0
+    not_ready: float = 0.2
+
+
+class Endpoint:
+    """The connection to one server.  Whoever wants it while it is being made waits for the same."""
+
+    def __init__(
+        self,
+        address: Address,
+        connect: Connect,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        options: ClientOptions,
+    ) -> None:
+        self.address = address
+        self._connect, self._spawn, self._options = connect, spawn, options
+        self._current: LogConnection | None = None
+        self._making: asyncio.Task[LogConnection] | None = None
+        self._mounts: set[Mount] = set()
+        self._keeping: asyncio.Task[None] | None = None
+        self.sequence = -1
+        """Of the present connection: one more with each that is made."""
+
+    async def connection(self) -> LogConnection:
+        """One that stands.  Raises PeerError."""
+        if self._current is not None and not self._current.closed:
+            return self._current
+        if self._making is None or self._making.done():
+            self._making = asyncio.ensure_future(self._make())
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> LogConnection:
+        made = await self._connect(self.address)
+        made.pushed, made.lost = self._pushed, self._lost
+        self._current = made
+        self.sequence += 1
+        return made
+
+    def attach(self, mount: Mount) -> None:
+        """Mount through this connection from now on, also when it is made again."""
+        self._mounts.add(mount)
+        if self._current is not None and not self._current.closed:
+            mount.connected(self._current, self.sequence)
+        elif self._keeping is None or self._keeping.done():
+            self._keeping = self._spawn(self._keep())
+
+    def detach(self, mount: Mount) -> None:
+        """No longer."""
+        self._mounts.discard(mount)
+
+    async def _keep(self) -> None:
+        """Connect until it stands, and mount what waits for it."""
+        pause = self._options.first_retry
+        while self._mounts:
+            with contextlib.suppress(PeerError):
+                made = await self.connection()
+                if not made.closed:  # it may have ended before anybody could be told
+                    for mount in [*self._mounts]:
+                        mount.connected(made, self.sequence)
+                if not made.closed:
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._options.longest_retry)
+
+    def _pushed(self, message: Pushed) -> None:
+        for mount in [*self._mounts]:
+            mount.pushed(message)
+
+    def _lost(self, _error: PeerError) -> None:
+        for mount in self._mounts:
+            mount.lost()
+        if self._mounts and (self._keeping is None or self._keeping.done()):
+            self._keeping = self._spawn(self._keep())
+
+    async def close(self) -> None:
+        """Forget the mounts and end the connection."""
+        self._mounts.clear()
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+        if self._current is not None:
+            await self._current.close()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An append that is undecided.  `refused_at`: the transaction that was in its way."""
+
+    decided: asyncio.Future[Transaction | None]
+    refused_at: int | None = None
+
+
+@dataclass(slots=True)
+class _Flushing:
+    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it."""
+
+    sequence: int
+    done: asyncio.Future[int]
+    mark: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Mount:
+    """A partition of one client id: where it stands in the log, its feed, and what is undecided.
+
+    `endpoint_of`: the connection of a client id to a server; `queue`: whom the feed is for; None for a mount that only appends.
+    """
+
+    endpoint_of: Callable[[PartitionServer, int], Endpoint]
+    options: ClientOptions
+    partition: int
+    client_id: int
+    position: int
+    queue: asyncio.Queue[Transaction | WaltzError] | None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _server: PartitionServer | None = None
+    _endpoint: Endpoint | None = None
+    _connection: LogConnection | None = None
+    _mounted_as: RequestId | None = None
+    _sequence: int = 0
+    _pending: OrderedDict[int, _Pending] = field(default_factory=OrderedDict)
+    _flushes: deque[_Flushing] = field(default_factory=deque)
+    _error: WaltzError | None = None
+    _again: asyncio.TimerHandle | None = None
+    _nudge: asyncio.TimerHandle | None = None
+    _suspended: bool = False
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    # ---- where it is mounted -------------------------------------------------------------------------------------------
+
+    def served_by(self, server: PartitionServer | None) -> None:
+        """Who has the partition now."""
+        if server == self._server or self._error is not None:
+            return
+        self._server = server
+        self._leave()
+        if server is not None:
+            self._endpoint = self.endpoint_of(server, self.client_id)
+            self._endpoint.attach(self)
+
+    def _leave(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.detach(self)
+            self._endpoint = None
+        self.lost()
+
+    def connected(self, connection: LogConnection, sequence: int) -> None:
+        """The connection to the server stands: mount."""
+        if self._server is None or self._error is not None:
+            return
+        self._connection = connection
+        self._mounted_as = self._next_id()
+        with contextlib.suppress(PeerError):  # then it is told to be lost as well
+            connection.send(wire.MountRequest(self._mounted_as, self.position, sequence))
+
+    def lost(self) -> None:
+        """Nothing can be sent before the next mount."""
+        self.ready.clear()
+        self._connection = self._mounted_as = None
+        self._suspended = False
+        for timer in (self._again, self._nudge):
+            if timer is not None:
+                timer.cancel()
+        self._again = self._nudge = None
+
+    def end(self, error: WaltzError, *, told: bool = True) -> None:
+        """It is not wanted any more, or cannot be; whoever waits is told the error.  `told`: so is whoever reads the feed."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._leave()
+        pending, self._pending = self._pending, OrderedDict()
+        for one in pending.values():
+            _fail(one.decided, error)
+        for flush in self._flushes:
+            _fail(flush.done, error)
+        self._flushes.clear()
+        self._room.set()
+        self.ready.set()
+        if self.queue is not None and told:
+            self.queue.put_nowait(error)
+
+    def _next_id(self) -> RequestId:
+        self._sequence += 1
+        assert self._server is not None
+        return RequestId(self.client_id, self._server.generation, self.partition, self._sequence)
+
+    # ---- what the server says ------------------------------------------------------------------------------------------
+
+    def pushed(self, message: Pushed) -> None:
+        """A message of the connection; most are about other partitions, or other clients' appends."""
+        if message.request_id.partition != self.partition or self._mounted_as is None:
+            return
+        match message:
+            case wire.FeedData():
+                self._fed(message)
+            case wire.LockFailure():
+                pending = self._pending.get(message.request_id.sequence) if self._own(message.request_id) else None
+                if pending is not None:
+                    pending.refused_at = message.transaction_id
+                    self._decide()
+            case wire.FlushResponse():
+                for flush in self._flushes:
+                    if self._own(message.request_id) and flush.sequence == message.request_id.sequence:
+                        flush.mark = message.high_water_mark
+                self._decide()
+            case wire.FeedSuspended():
+                if message.request_id == self._mounted_as:
+                    self._suspended = True
+                    self._ask_for_more()
+            case wire.MountResponse():
+                if message.request_id == self._mounted_as:
+                    self._answered(message.state)
+
+    def _own(self, request_id: RequestId) -> bool:
+        return request_id.client == self.client_id
+
+    def _answered(self, state: wire.MountState) -> None:
+        if state is wire.MountState.CLIENT_AHEAD:
+            self.end(
+                ClientAheadError(
+                    f"partition {self.partition}: this client has seen transaction {self.position}, and the log ends in front"
+                    " of it",
+                    advice="is this the right cluster? if it is, transactions were lost: waltzctl compare tells which replicas"
+                    " hold them",
+                )
+            )
+            return
+        if state is wire.MountState.NOT_READY:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(self.options.not_ready, self._mount_again)
+            return
+        for flush in self._flushes:  # what was sent before the mount is decided by it
+            flush.mark = self.position if flush.mark is None else flush.mark
+        undecided, self._pending = self._pending, OrderedDict()
+        for one in undecided.values():
+            _set(one.decided, None)
+        self._decide()
+        self.ready.set()
+        self._suspended = True
+        self._ask_for_more()
+
+    def _mount_again(self) -> None:
+        if self._connection is not None and self._endpoint is not None:
+            self.connected(self._connection, self._endpoint.sequence)
+
+    def _fed(self, message: wire.FeedData) -> None:
+        if message.transaction_id != self.position + 1:
+            return  # of a mount before this one
+        self.position = message.transaction_id
+        found = Transaction(self.partition, message.transaction_id, message.request_id, message.header)
+        if self._pending and self._own(message.request_id) and message.request_id.sequence in self._pending:
+            while self._pending:
+                sequence, one = self._pending.popitem(last=False)
+                if sequence == message.request_id.sequence:
+                    _set(one.decided, found)
+                    break
+                _set(one.decided, None)  # what was sent before this one can no longer come
+        if self.queue is not None:
+            self.queue.put_nowait(found)
+            if self._connection is not None and not self._has_room:
+                self._connection.pause()
+        self._decide()
+
+    def _decide(self) -> None:
+        """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
+        while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
+            flush = self._flushes.popleft()
+            while self._pending and next(iter(self._pending)) <= flush.sequence:
+                _set(self._pending.popitem(last=False)[1].decided, None)
+            _set(flush.done, mark)
+        refused = [
+            sequence
+            for sequence, one in self._pending.items()
+            if one.refused_at is not None and one.refused_at <= self.position
+        ]
+        for sequence in refused:
+            _set(self._pending.pop(sequence).decided, None)
+        if len(self._pending) < self.options.in_flight:
+            self._room.set()
+
+    # ---- the feed ------------------------------------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """The reader has taken half of what was kept for it."""
+        if self._connection is not None:
+            self._connection.resume()
+        self._ask_for_more()
+
+    @property
+    def _has_room(self) -> bool:
+        return self.queue is None or self.queue.qsize() < self.options.ahead
+
+    def _ask_for_more(self) -> None:
+        if self._suspended and self._connection is not None and self._has_room:
+            assert self._mounted_as is not None
+            self._suspended = False
+            with contextlib.suppress(PeerError):
+                self._connection.send(wire.FeedRequest(self._mounted_as, self.position))
+
+    # ---- appends -------------------------------------------------------------------------------------------------------
+
+    async def append(self, build: Build) -> Transaction | None:
+        """See `LogClient.append`."""
+        async with self._turn:  # in the order of the calls; what is sent again goes in front of what is new
+            while len(self._pending) >= self.options.in_flight and self._error is None:
+                self._room.clear()
+                await self._room.wait()
+            pending = await self._send(build)
+        while pending is not None:
+            sequence, one = pending
+            try:
+                found = await one.decided
+            finally:
+                self._pending.pop(sequence, None)
+            if found is not None:
+                return found
+            pending = await self._send(build)
+        return None
+
+    async def _send(self, build: Build) -> tuple[int, _Pending] | None:
+        while True:
+            await self.ready.wait()
+            if self._error is not None:
+                raise self._error
+            assert self._connection is not None
+            draft = build(self.position)
+            if draft is None:
+                return None
+            number = self._next_id()
+            one = _Pending(asyncio.get_running_loop().create_future())
+            with contextlib.suppress(PeerError):
+                self._connection.send(
+                    wire.AppendRequest(
+                        number,
+                        self.position,
+                        draft.header,
+                        draft.data,
+                        crc32(draft.data),
+                        _ids(draft.write_locks),
+                        _ids(draft.read_locks),
+                        _ids(draft.append_locks),
+                    )
+                )
+                self._pending[number.sequence] = one
+                self._watch()
+                return number.sequence, one
+
+    async def flush(self) -> int:
+        """See `LogClient.flush`."""
+        while True:
+            await self.ready.wait()
+            if self._error is not None:
+                raise self._error
+            with contextlib.suppress(PeerError):
+                return await self._flush().done
+
+    def _flush(self) -> _Flushing:
+        assert self._connection is not None
+        number = self._next_id()
+        self._connection.send(wire.FlushRequest(number))
+        flush = _Flushing(number.sequence, asyncio.get_running_loop().create_future())
+        self._flushes.append(flush)
+        return flush
+
+    def _watch(self) -> None:
+        """Send a flush when nothing was decided for a while."""
+        if self._nudge is None:
+            loop = asyncio.get_running_loop()
+            self._nudge = loop.call_later(self.options.nudge, self._nudged, next(iter(self._pending)))
+
+    def _nudged(self, oldest: int) -> None:
+        self._nudge = None
+        if not self._pending or self._connection is None or not self.ready.is_set():
+            return
+        if next(iter(self._pending)) == oldest and not self._flushes:
+            with contextlib.suppress(PeerError):
+                self._flush().done.add_done_callback(_heard)
+        self._watch()
+
+
+def _ids(locks: Collection[Lock]) -> tuple[int, ...]:
+    return tuple(lock_id(*lock) for lock in locks)
+
+
+def _set(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: WaltzError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever waits hears of it; if nobody does, nothing is lost
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
