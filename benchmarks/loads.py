@@ -21,7 +21,7 @@ from running_nodes import KEY, PARTITIONS, RunningNode, java
 
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.load import LoadOptions, begin, run_load, survey, take_away
-from waltzctl.engine.client.load_frames import AppendFrames, Place
+from waltzctl.engine.client.load_frames import AppendFrames, LoadPartition
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
@@ -178,7 +178,7 @@ async def _fill(node: RunningNode, partitions: int, data: int, megabytes: int) -
     async with await StorageClient.connect("localhost", node.port, ssl_context=_context(node)) as client:
         for partition in range(partitions):
             session = await _newer_session(client, partition)
-            frames = AppendFrames([Place(partition, session, -1)], batch=batch, data_size=data)
+            frames = AppendFrames([LoadPartition(partition, session, -1)], batch=batch, data_size=data)
             for number in range(max(1, megabytes * 1_000_000 // (batch * (data + 40)))):
                 frame = frames.make(np.array([number], np.int64))
                 records = frame[-1 - batch * (SMALLEST_RECORD + data) : -1]

@@ -35,7 +35,7 @@ from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.requests import AppendRun
 from waltzctl.engine.scan import wire_code
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.storage.directory import StorageDirectory, create_cluster
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
@@ -121,7 +121,7 @@ class Driver:
             return
         table = self.table[self.sent : stop].copy()
         first = self.sent * self.frame
-        table[:, int(Column.BODY)] -= first
+        table[:, int(FrameColumn.BODY)] -= first
         buffer = self.buffer[first : stop * self.frame]
         size = (stop - self.sent) * (self.frame - FRAME_HEADER.size)
         self.submitted[self.sent : stop] = time.perf_counter()

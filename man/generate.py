@@ -19,7 +19,7 @@ from waltzctl.app import COMMANDS, actions_of, app, manual_of
 from waltzctl.engine.findings import CATALOGUE, Severity
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.fence import FENCE_FILE_NAME
-from waltzctl.manual import Section, command_lines
+from waltzctl.manual import ManualSection, command_lines
 from waltzctl.setting_options import WithSettings
 
 HERE = Path(__file__).resolve().parent
@@ -198,7 +198,7 @@ def action_sections(tree: Any, command: ModuleType) -> list[str]:
     top = tree.make_context("waltzctl", [], resilient_parsing=True)
     context = group.make_context(group.name, [], parent=top, resilient_parsing=True)
     lines = [".SH ACTIONS"]
-    shared: dict[str, Section] = {}
+    shared: dict[str, ManualSection] = {}
     for action in actions:
         manual = manual_of(action)
         options, pieces = option_terms(tree, group.commands[manual.name], context)

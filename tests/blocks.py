@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waltzctl.engine.scan.frames import FrameSplitter
-from waltzctl.engine.scan.transcode import AppendEncoder, EncodedBlock, Verdict
+from waltzctl.engine.scan.transcode import AppendEncoder, EncodedBlock, FrameVerdict
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.records import WireRecord
@@ -27,5 +27,5 @@ def encoded_block(records: Sequence[Record], frames: int = 1, *, compiled: bool 
     split = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 28, compiled=compiled).split(stream, 0, len(stream), 0)
     encoder = AppendEncoder(max_data_length=1 << 28, compiled=compiled)
     found = encoder.encode(stream, split.table, following)
-    assert (found.frames, found.verdict) == (len(groups), Verdict.DONE)
+    assert (found.frames, found.verdict) == (len(groups), FrameVerdict.DONE)
     return found.block

@@ -14,7 +14,7 @@ from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Section
+from waltzctl.manual import ManualSection
 from waltzctl.repair_procedure import Switches, confirm, show_to_person
 from waltzctl.values import counted
 
@@ -36,7 +36,7 @@ class Changed:
         return ExitStatus.DAMAGED if self.findings else ExitStatus.CLEAN
 
 
-CLUSTER_SAFETY = Section(
+CLUSTER_SAFETY = ManualSection(
     "SAFETY",
     (
         (
@@ -48,7 +48,7 @@ CLUSTER_SAFETY = Section(
     ),
 )
 
-NODE_SAFETY = Section(
+NODE_SAFETY = ManualSection(
     "SAFETY",
     (
         (
@@ -61,7 +61,7 @@ NODE_SAFETY = Section(
 )
 
 
-class Step(Protocol):
+class ChangeStep(Protocol):
     """One step of a plan."""
 
     @property
@@ -81,7 +81,7 @@ class ChangePlan(Protocol):
         """Another one where the plan is another."""
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[ChangeStep]:
         """In the order in which they are done."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from waltzctl.manual import Section
+from waltzctl.manual import ManualSection
 from waltzctl.options import parsed, path_of, with_shared
 from waltzctl.values import parse_duration
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 PANEL = "Connection"
 """Heading in ``--help`` under which these options stand."""
 
-SECURITY = Section(
+SECURITY = ManualSection(
     "SECURITY",
     (
         (

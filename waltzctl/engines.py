@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.manual import Section
+from waltzctl.manual import ManualSection
 from waltzctl.options import with_shared
 from waltzctl.outcome import say
 from waltzctl.values import human_bytes, human_duration
@@ -30,7 +30,7 @@ WORTH_A_TRIAL = 256 << 20
 _TRIAL, _TRIAL_BYTES = 0.25, 64 << 20
 """Seconds that the speed of this machine is tried for, and bytes after which a fast one has shown it."""
 
-ENGINE = Section(
+ENGINE = ManualSection(
     "ENGINE",
     (
         (

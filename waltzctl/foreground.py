@@ -127,7 +127,7 @@ class Kind(Generic[Options, S]):
 
 
 @dataclass(frozen=True)
-class Shown(Generic[S]):
+class ProcessDisplay(Generic[S]):
     """Where the process shows itself when it is ready; `live`, where it is wanted, from then on.
 
     `abandon` leaves the terminal as it should be when the process ends without further ado.
@@ -147,7 +147,7 @@ class Service(Generic[Options, S]):
     read_again: Callable[[], Configuration[Options]]
     log: NodeLog
     notifier: Notifier
-    shown: Shown[S]
+    shown: ProcessDisplay[S]
     ready_file: ReadyFile | None = None
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _reload: asyncio.Event = field(default_factory=asyncio.Event)
@@ -347,7 +347,7 @@ def serve_in_foreground(
     kind: Kind[Options, S],
     configuration: Configuration[Options],
     read: Callable[[], Configuration[Options]],
-    view: Callable[[contextlib.ExitStack], tuple[Shown[S], LineStream]],
+    view: Callable[[contextlib.ExitStack], tuple[ProcessDisplay[S], LineStream]],
     *,
     ready_file: Path | None,
     with_uvloop: bool,

@@ -32,7 +32,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ManualSection:
     """A part of the manual page that ``--help`` leaves out."""
 
     heading: str
@@ -54,7 +54,7 @@ class Manual:
     examples: tuple[Example, ...]
     statuses: tuple[ExitStatus, ...]
     objects: tuple[str, ...]
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ManualSection, ...] = ()
     page: str | None = None
 
     @property

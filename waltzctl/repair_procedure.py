@@ -23,7 +23,7 @@ from waltzctl.console import Console
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
-from waltzctl.manual import Section
+from waltzctl.manual import ManualSection
 from waltzctl.options import Format, path_of
 from waltzctl.outcome import say_taken_back
 from waltzctl.values import counted, format_ranges
@@ -48,7 +48,7 @@ STATUSES = (
 )
 """What a repair can answer."""
 
-SAFETY = Section(
+SAFETY = ManualSection(
     "SAFETY",
     (
         (

@@ -46,7 +46,7 @@ _NOUNS = {What.RECORDS: "record", What.SEGMENTS: "segment", What.INDEX: "entry",
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DumpRequest:
     """What was asked for; None where nothing was said."""
 
     path: PurePath
@@ -63,7 +63,7 @@ class Request:
     verbose: int
 
 
-def dump(request: Request) -> ExitStatus:
+def dump(request: DumpRequest) -> ExitStatus:
     """Show what was asked for.  Raises what the engine's dump raises, and usage errors."""
     with refusals(request.format):
         target = resolve(request.path)
@@ -92,7 +92,7 @@ def dump(request: Request) -> ExitStatus:
     return ExitStatus.from_label(tally.exit_status_name)
 
 
-def _check(request: Request, what: What) -> None:
+def _check(request: DumpRequest, what: What) -> None:
     def refuse(option: str, why: str) -> None:
         raise typer.BadParameter(why, param_hint=f"'{option}'")
 
@@ -109,13 +109,13 @@ def _check(request: Request, what: What) -> None:
             refuse("--format", f"raw shows the data of records, not {what}")
 
 
-def _format(request: Request) -> DumpFormat:
+def _format(request: DumpRequest) -> DumpFormat:
     if request.format is not None:
         return request.format
     return DumpFormat.TABLE if request.output is None and on_terminal(sys.stdout) else DumpFormat.PLAIN
 
 
-def _items(request: Request, what: What) -> Iterator[Item]:
+def _items(request: DumpRequest, what: What) -> Iterator[Item]:
     """What is to be shown, in order; `--limit` counts everything but findings."""
     if what is What.RECORDS:
         yield from dump_records(
@@ -159,7 +159,7 @@ def _limited(items: object, limit: int | None) -> Iterator[Item]:
                 return
 
 
-def _objects(request: Request, what: What, chosen: Format, stream: TextIO, tally: Tally) -> int:
+def _objects(request: DumpRequest, what: What, chosen: Format, stream: TextIO, tally: Tally) -> int:
     form = request.data
     if form is None and chosen is not Format.TABLE:
         form = DataForm.BASE64
@@ -188,7 +188,7 @@ def _objects(request: Request, what: What, chosen: Format, stream: TextIO, tally
     return count
 
 
-def _raw(request: Request, stream: BinaryIO, tally: Tally) -> int:
+def _raw(request: DumpRequest, stream: BinaryIO, tally: Tally) -> int:
     count = 0
     for item in _items(replace(request, data=DataForm.BASE64), What.RECORDS):
         if isinstance(item, Finding):
@@ -201,7 +201,7 @@ def _raw(request: Request, stream: BinaryIO, tally: Tally) -> int:
     return count
 
 
-def _hexdump(request: Request, target: Target, what: What, stream: TextIO, tally: Tally) -> int:
+def _hexdump(request: DumpRequest, target: Target, what: What, stream: TextIO, tally: Tally) -> int:
     from waltzctl.render.hexdump import HexdumpWriter
 
     writer = HexdumpWriter(stream, target, with_data=request.data is not DataForm.NONE)

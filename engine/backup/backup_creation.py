@@ -29,7 +29,7 @@ from waltzctl.engine.backup.source_files import (
 from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.log import places
 from waltzctl.engine.pages.batch import UNWRITTEN, WriteBatch
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource
@@ -381,9 +381,9 @@ class _Creation:
         self._waiting, self._waiting_size = [], 0
 
 
-def _spans(puts: Iterable[Edit]) -> list[Span]:
+def _spans(puts: Iterable[Edit]) -> list[BlobSpan]:
     """Where the data of pages lies that were placed."""
-    return [Span(entry.file_id, entry.offset, entry.size) for one in puts if (entry := one.entry) is not None]
+    return [BlobSpan(entry.file_id, entry.offset, entry.size) for one in puts if (entry := one.entry) is not None]
 
 
 def _check_records(content: bytearray, piece: PlannedPiece) -> None:

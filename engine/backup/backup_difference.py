@@ -10,7 +10,7 @@ from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.vault import BESIDE, BackedPartition, BackupHead, Section
 
 
-class Difference(StrEnum):
+class SectionDifference(StrEnum):
     """Of a partition, or of what lies beside them."""
 
     SAME = "same"
@@ -27,7 +27,7 @@ class PartitionDifference:
     """
 
     partition: int | None
-    difference: Difference
+    difference: SectionDifference
     first: tuple[int, int] | None
     second: tuple[int, int] | None
     bytes_added: int
@@ -46,8 +46,8 @@ def differences(reader: VaultReader, first: BackupHead, second: BackupHead) -> I
         added = sum(size for digest, size in after.items() if digest not in before)
         removed = sum(size for digest, size in before.items() if digest not in after)
         files = tuple(sorted(_changed_files(old, new)))
-        same = Difference.CHANGED if added or removed or files else Difference.SAME
-        kind = Difference.ADDED if one is None else Difference.REMOVED if other is None else same
+        same = SectionDifference.CHANGED if added or removed or files else SectionDifference.SAME
+        kind = SectionDifference.ADDED if one is None else SectionDifference.REMOVED if other is None else same
         yield PartitionDifference(
             None if number == BESIDE else number, kind, _ids(one), _ids(other), added, removed, files
         )  # fmt: skip

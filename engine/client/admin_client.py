@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
 from waltzctl.engine.errors import PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.wire import admin as wire
@@ -24,7 +24,7 @@ def _decode(body: memoryview, version: int) -> wire.AdminMessage:
     return wire.decode(body, version, limits=LIMITS)
 
 
-_PORT: Port[wire.AdminMessage] = Port(
+_PORT: NodePort[wire.AdminMessage] = NodePort(
     Magic.ADMIN, wire.ADMIN_VERSIONS, ADMIN_CLIENT, ADMIN_SERVER, _decode, wire.FailureResponse
 )
 

@@ -18,7 +18,7 @@ from waltzctl.engine.client.partition_readings import PartitionReading, read_par
 from waltzctl.engine.errors import ProtocolError, StalePlanError
 
 
-class Action(enum.StrEnum):
+class NodeAction(enum.StrEnum):
     """What a step does to a partition of a node."""
 
     ASSIGN = "assign"
@@ -38,7 +38,7 @@ class Action(enum.StrEnum):
 class NodeStep:
     """One step.  The transaction ids bound what is cut or copied; `reason` says why, with the state that it rests on."""
 
-    action: Action
+    action: NodeAction
     partition: int
     reason: str
     from_transaction_id: int | None = None
@@ -93,21 +93,21 @@ async def apply_plan(client: AdminClient, plan: NodePlan, replan: Replan) -> Non
     await _verify(client, plan)
 
 
-async def _do(client: AdminClient, action: Action, partitions: list[int]) -> None:
+async def _do(client: AdminClient, action: NodeAction, partitions: list[int]) -> None:
     match action:
-        case Action.ASSIGN:
+        case NodeAction.ASSIGN:
             await client.assign(partitions)
-        case Action.UNASSIGN | Action.UNASSIGN_AND_DELETE:
-            await client.unassign(partitions, delete_files=action is Action.UNASSIGN_AND_DELETE)
-        case Action.SWITCH_ON | Action.SWITCH_OFF:
-            await client.set_available(partitions, action is Action.SWITCH_ON)
-        case Action.READS_ON | Action.READS_OFF:
+        case NodeAction.UNASSIGN | NodeAction.UNASSIGN_AND_DELETE:
+            await client.unassign(partitions, delete_files=action is NodeAction.UNASSIGN_AND_DELETE)
+        case NodeAction.SWITCH_ON | NodeAction.SWITCH_OFF:
+            await client.set_available(partitions, action is NodeAction.SWITCH_ON)
+        case NodeAction.READS_ON | NodeAction.READS_OFF:
             for partition in partitions:
-                await client.set_readable(partition, action is Action.READS_ON)
-        case Action.WRITES_ON | Action.WRITES_OFF:
+                await client.set_readable(partition, action is NodeAction.READS_ON)
+        case NodeAction.WRITES_ON | NodeAction.WRITES_OFF:
             for partition in partitions:
-                await client.set_writable(partition, action is Action.WRITES_ON)
-        case Action.TRUNCATE | Action.COPY:
+                await client.set_writable(partition, action is NodeAction.WRITES_ON)
+        case NodeAction.TRUNCATE | NodeAction.COPY:
             raise AssertionError(f"{action}: done by engine.client.copying")
 
 
@@ -124,16 +124,16 @@ async def _verify(client: AdminClient, plan: NodePlan) -> None:
             )
 
 
-def _holds(action: Action, now: PartitionReading, plan: NodePlan) -> bool:
+def _holds(action: NodeAction, now: PartitionReading, plan: NodePlan) -> bool:
     """Whether the node is as the step leaves it, as far as it tells."""
     match action:
-        case Action.ASSIGN:
+        case NodeAction.ASSIGN:
             return now.assigned is True
-        case Action.UNASSIGN | Action.UNASSIGN_AND_DELETE:
+        case NodeAction.UNASSIGN | NodeAction.UNASSIGN_AND_DELETE:
             return not now.assigned
-        case Action.SWITCH_ON:
+        case NodeAction.SWITCH_ON:
             return now.available is not False
-        case Action.SWITCH_OFF | Action.READS_OFF | Action.WRITES_OFF:
+        case NodeAction.SWITCH_OFF | NodeAction.READS_OFF | NodeAction.WRITES_OFF:
             return now.available is not True
         case _:  # one switch of two: the node does not tell the other
             return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.change_plan import Action, NodePlan, NodeStep
+from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 
 
@@ -64,19 +64,19 @@ def _plan(command: str, client: AdminClient, partitions: Collection[int], steps:
 
 def _assign(one: PartitionReading) -> NodeStep:
     reason = "not assigned to this node; files that are there are used (a released node begins session and marks anew)"
-    return NodeStep(Action.ASSIGN, one.partition, reason)
+    return NodeStep(NodeAction.ASSIGN, one.partition, reason)
 
 
 def _unassign(one: PartitionReading, *, delete_files: bool) -> NodeStep:
     state = f"session {_known(one.session_id)}, low-water mark {_known(one.low_water_mark)}"
     if not delete_files:
         return NodeStep(
-            Action.UNASSIGN, one.partition, f"the files stay; a released node forgets session and marks ({state})"
+            NodeAction.UNASSIGN, one.partition, f"the files stay; a released node forgets session and marks ({state})"
         )
     last = one.last_transaction_id
     holds = last is None or last >= 0
     return NodeStep(
-        Action.UNASSIGN_AND_DELETE,
+        NodeAction.UNASSIGN_AND_DELETE,
         one.partition,
         f"session, marks and every file are removed ({state})",
         from_transaction_id=0 if last is not None and holds else None,
@@ -91,10 +91,10 @@ def _switches(
     where = "" if one.assigned else "; it is not assigned to this node"
     if online is not None and one.available is not online:
         words = "reads and writes are allowed" if online else "every read and write of a Waltz server is refused"
-        yield NodeStep(Action.SWITCH_ON if online else Action.SWITCH_OFF, one.partition, f"{words} then{where}")
+        yield NodeStep(NodeAction.SWITCH_ON if online else NodeAction.SWITCH_OFF, one.partition, f"{words} then{where}")
     for wanted, known, on, off, words in (
-        (readable, one.readable, Action.READS_ON, Action.READS_OFF, "reads"),
-        (writable, one.writable, Action.WRITES_ON, Action.WRITES_OFF, "writes"),
+        (readable, one.readable, NodeAction.READS_ON, NodeAction.READS_OFF, "reads"),
+        (writable, one.writable, NodeAction.WRITES_ON, NodeAction.WRITES_OFF, "writes"),
     ):
         if wanted is not None and known is not wanted:
             reason = f"{words} are {'allowed' if wanted else 'refused'} then{where}"

@@ -50,7 +50,7 @@ _SERVERS = {
 _TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
 
 
-class Message(Protocol):
+class CorrelatedMessage(Protocol):
     """What both protocols' messages have."""
 
     @property
@@ -58,12 +58,12 @@ class Message(Protocol):
         """Which request it is, or answers."""
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=CorrelatedMessage)
 A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Port(Generic[M]):
+class NodePort(Generic[M]):
     """One of a node's two protocols, from the client's side.
 
     `versions` are those that we speak; `client` and `server` the texts of the greetings.  `decode` takes a body and the version
@@ -88,10 +88,10 @@ class _Waiting:
     what: str
 
 
-class Connection(asyncio.Protocol, Generic[M]):
+class NodePortConnection(asyncio.Protocol, Generic[M]):
     """A connection to `address`.  Made by `connect`; used from the loop that it was made in."""
 
-    def __init__(self, port: Port[M], address: Address, *, timeout: float, keep_alive_seconds: float) -> None:
+    def __init__(self, port: NodePort[M], address: Address, *, timeout: float, keep_alive_seconds: float) -> None:
         self.address = address
         self.timeout = timeout
         self.version = 0
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol, Generic[M]):
     @classmethod
     async def connect(
         cls,
-        port: Port[M],
+        port: NodePort[M],
         address: Address,
         *,
         ssl_context: ssl.SSLContext | None,
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol, Generic[M]):
         """
         made: list[Self] = []
 
-        def make() -> Connection[M]:
+        def make() -> NodePortConnection[M]:
             made.append(cls(port, address, timeout=timeout, keep_alive_seconds=keep_alive_seconds))
             return made[-1]
 

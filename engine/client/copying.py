@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
-from waltzctl.engine.client.change_plan import Action, NodePlan, NodeStep, check_still_holds
+from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep, check_still_holds
 from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
@@ -171,12 +171,12 @@ def _steps(options: CopyOptions, source: Address, keep: int, last: int, target: 
     steps = []
     if switch:
         steps.append(
-            NodeStep(Action.SWITCH_OFF, partition, "every read and write of a Waltz server is refused meanwhile")
+            NodeStep(NodeAction.SWITCH_OFF, partition, "every read and write of a Waltz server is refused meanwhile")
         )
     if last > keep:
         steps.append(
             NodeStep(
-                Action.TRUNCATE,
+                NodeAction.TRUNCATE,
                 partition,
                 f"what is above the low-water mark {keep} was perhaps never acknowledged; it is replaced by what {source} has",
                 keep + 1,
@@ -185,10 +185,12 @@ def _steps(options: CopyOptions, source: Address, keep: int, last: int, target: 
             )
         )
     steps.append(
-        NodeStep(Action.COPY, partition, f"from {source}, up to its local low-water mark {target}", keep + 1, target)
+        NodeStep(
+            NodeAction.COPY, partition, f"from {source}, up to its local low-water mark {target}", keep + 1, target
+        )
     )
     if switch:
-        steps.append(NodeStep(Action.SWITCH_ON, partition, "as it was before"))
+        steps.append(NodeStep(NodeAction.SWITCH_ON, partition, "as it was before"))
     return steps
 
 
@@ -255,12 +257,12 @@ class Copy:
         await check_still_holds(plan.plan, replan)
         actions = {step.action for step in plan.plan.steps}
         self.begun = True
-        if Action.SWITCH_OFF in actions:
+        if NodeAction.SWITCH_OFF in actions:
             await self._destination.set_available([partition], False)
-        if Action.COPY in actions:
+        if NodeAction.COPY in actions:
             await self._copy()
         compared, findings = await self._compare()
-        if Action.SWITCH_ON in actions and not findings:
+        if NodeAction.SWITCH_ON in actions and not findings:
             await self._destination.set_available([partition], True)
         return CopyResult(self._records, self._bytes, compared, self.position, tuple(findings))
 

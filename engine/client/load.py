@@ -23,12 +23,21 @@ from typing import Any
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.latency import LatencyHistogram
 from waltzctl.engine.client.load_connection import LoadConnection, Measured
-from waltzctl.engine.client.load_frames import Place
+from waltzctl.engine.client.load_frames import LoadPartition
 from waltzctl.engine.client.load_options import LoadOptions, SurveyedPartition
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
 
-__all__ = ["LoadOptions", "LoadResult", "Place", "SurveyedPartition", "begin", "run_load", "survey", "take_away"]
+__all__ = [
+    "LoadOptions",
+    "LoadPartition",
+    "LoadResult",
+    "SurveyedPartition",
+    "begin",
+    "run_load",
+    "survey",
+    "take_away",
+]
 
 _NO_SESSION = -1
 _IN_FORCE = re.compile(r"session id has changed to (-?\d+), but request context contains")
@@ -69,7 +78,7 @@ async def _session_in_force(client: StorageClient, partition: int) -> int:
 
 async def begin(
     client: StorageClient, surveyed: Sequence[SurveyedPartition], options: LoadOptions
-) -> tuple[Place, ...]:
+) -> tuple[LoadPartition, ...]:
     """Begin the session of each partition.  Raises RefusedError where a partition holds fewer records than a list."""
     options.check()
     places = []
@@ -82,13 +91,13 @@ async def begin(
                 f"{client.address}: partition {found.partition} holds {last + 1} records, too few for lists of {options.batch}",
                 advice="read shorter lists, or fill it first: waltzctl bench without --read",
             )
-        places.append(Place(found.partition, session, last))
+        places.append(LoadPartition(found.partition, session, last))
     return tuple(places)
 
 
 async def run_load(
     client: StorageClient,
-    places: Sequence[Place],
+    places: Sequence[LoadPartition],
     options: LoadOptions,
     *,
     ssl_context: ssl.SSLContext | None,
@@ -123,7 +132,7 @@ async def run_load(
     )
 
 
-async def take_away(client: StorageClient, places: Sequence[Place]) -> None:
+async def take_away(client: StorageClient, places: Sequence[LoadPartition]) -> None:
     """Truncate every partition to where it was before the load.
 
     Appends of a load that was broken off, and that a node executes only now, do not continue what is left: it refuses them.
@@ -133,7 +142,7 @@ async def take_away(client: StorageClient, places: Sequence[Place]) -> None:
 
 
 async def _connect(
-    address: Address, places: Sequence[Place], options: LoadOptions, ssl_context: ssl.SSLContext | None
+    address: Address, places: Sequence[LoadPartition], options: LoadOptions, ssl_context: ssl.SSLContext | None
 ) -> LoadConnection:
     connection = LoadConnection(str(address), places, options)
     try:

@@ -13,11 +13,11 @@ from typing import cast
 import numpy as np
 
 from waltzctl.engine.client.latency import LatencyHistogram
-from waltzctl.engine.client.load_frames import AppendFrames, Frames, Numbers, Place, ReadFrames
+from waltzctl.engine.client.load_frames import AppendFrames, Frames, LoadPartition, Numbers, ReadFrames
 from waltzctl.engine.client.load_options import LoadOptions
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, WaltzError
-from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic
 from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello, choose_version
 from waltzctl.formats.wire.primitives import MessageError
@@ -51,7 +51,7 @@ class Measured:
 class LoadConnection(asyncio.BufferedProtocol):
     """One connection under load."""
 
-    def __init__(self, address: str, places: Sequence[Place], options: LoadOptions) -> None:
+    def __init__(self, address: str, places: Sequence[LoadPartition], options: LoadOptions) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -208,10 +208,10 @@ class LoadConnection(asyncio.BufferedProtocol):
         self._end_if_done()
 
     def _answered(self, table: Numbers, now: int) -> None:
-        kinds = table[:, Column.TYPE]
+        kinds = table[:, FrameColumn.TYPE]
         if (kinds != self._expected).any():
             self._refused(table[int(np.flatnonzero(kinds != self._expected)[0])])
-        numbers = table[:, Column.SEQUENCE]
+        numbers = table[:, FrameColumn.SEQUENCE]
         count = len(numbers)
         self._progress = time.monotonic()
         self._under_way -= count
@@ -219,7 +219,7 @@ class LoadConnection(asyncio.BufferedProtocol):
         measured.requests += count
         measured.latency.add(now - self._sent[numbers % self._window])
         if self._reading:
-            for body, length in table[:, [Column.BODY, Column.LENGTH]].tolist():
+            for body, length in table[:, [FrameColumn.BODY, FrameColumn.LENGTH]].tolist():
                 records, size = self._list_at(body, length)
                 measured.transactions += records
                 measured.data_bytes += size
@@ -238,8 +238,8 @@ class LoadConnection(asyncio.BufferedProtocol):
         return count, length - PREFIX.size - _COUNT_SIZE - count * SMALLEST_RECORD
 
     def _refused(self, row: Numbers) -> None:
-        body = int(row[Column.BODY])
-        message = decode(bytes(memoryview(self._buffer)[body : body + int(row[Column.LENGTH])]))
+        body = int(row[FrameColumn.BODY])
+        message = decode(bytes(memoryview(self._buffer)[body : body + int(row[FrameColumn.LENGTH])]))
         if isinstance(message, FailureResponse):
             raise remote_error(self._address, message.failure)
         raise ProtocolError(self._address, f"{type(message).__name__} is no answer to what was asked")

@@ -30,7 +30,7 @@ _MOST_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoadPartition:
     """A partition of a load, what it holds when the load begins, and the session that is used.
 
     `last_transaction_id`: -1 where it is empty.
@@ -62,7 +62,7 @@ def _common(rows: Any, kind: int, head: str) -> None:
 class AppendFrames:
     """Append requests of `batch` records of `data_size` bytes each; the data is random and the same in every request."""
 
-    def __init__(self, places: Sequence[Place], *, batch: int, data_size: int, seed: int = 7) -> None:
+    def __init__(self, places: Sequence[LoadPartition], *, batch: int, data_size: int, seed: int = 7) -> None:
         head = compile_schema(Struct(*FRAME_HEADER_SCHEMA.subcons, *PREFIX_SCHEMA.subcons, "count" / Int32sb))
         record = compile_schema(
             Struct(
@@ -115,7 +115,7 @@ class AppendFrames:
 class ReadFrames:
     """Requests for lists of `batch` records, over and over the whole partition."""
 
-    def __init__(self, places: Sequence[Place], *, batch: int) -> None:
+    def __init__(self, places: Sequence[LoadPartition], *, batch: int) -> None:
         layout = compile_schema(
             Struct(*FRAME_HEADER_SCHEMA.subcons, *PREFIX_SCHEMA.subcons, *RecordListRequest.FIELDS.subcons)
         ).dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from waltzctl.engine.client.client_connection import Connection
+from waltzctl.engine.client.client_connection import NodePortConnection
 from waltzctl.engine.client.server_client import SERVER_PORT
 from waltzctl.engine.errors import PeerError
 from waltzctl.formats.wire import client as wire
@@ -19,7 +19,7 @@ _PUSHED = (wire.FeedData, wire.FeedSuspended, wire.MountResponse, wire.FlushResp
 PORT = SERVER_PORT
 
 
-class LogConnection(Connection[wire.ClientMessage]):
+class LogConnection(NodePortConnection[wire.ClientMessage]):
     """Set `pushed` and `lost` as soon as it stands; both are called in the event loop."""
 
     pushed: Callable[[Pushed], None] | None = None

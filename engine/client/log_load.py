@@ -27,7 +27,7 @@ _LOCK: Lock = ("validate-lock", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LogLoadOptions:
     """`lock_pool`: appends take one of so many locks; 0: none.  `seconds`: how long."""
 
     partitions: tuple[int, ...]
@@ -38,7 +38,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadResult:
+class LogLoadResult:
     """`retries`: how often an append was built again.  `latency`: of appends, from the call to their commitment."""
 
     partitions: tuple[int, ...]
@@ -49,7 +49,7 @@ class LoadResult:
     latency: LatencySummary
 
 
-async def load(client: LogClient, options: LoadOptions) -> LoadResult:
+async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
     """Append as fast as `in_flight` at a time in each partition allow.  Raises what appends raise."""
     data = bytes(options.data_size)
     begun = time.monotonic()
@@ -84,7 +84,7 @@ async def load(client: LogClient, options: LoadOptions) -> LoadResult:
     seconds = time.monotonic() - begun
     histogram = LatencyHistogram()
     histogram.add(np.asarray(taken, np.int64))
-    return LoadResult(options.partitions, done, done * options.data_size, seconds, calls - done, histogram.summary())
+    return LogLoadResult(options.partitions, done, done * options.data_size, seconds, calls - done, histogram.summary())
 
 
 @dataclass(frozen=True, slots=True)

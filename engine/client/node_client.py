@@ -9,7 +9,13 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
 
 from waltzctl.engine.client.addresses import Address
-from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, Connection, M, Port
+from waltzctl.engine.client.client_connection import (
+    DEFAULT_TIMEOUT,
+    KEEP_ALIVE_SECONDS,
+    M,
+    NodePort,
+    NodePortConnection,
+)
 from waltzctl.engine.errors import InvalidRequestError
 
 
@@ -20,9 +26,9 @@ class NodeClient(Generic[M]):
     while others wait.
     """
 
-    _port: ClassVar[Port[Any]]
+    _port: ClassVar[NodePort[Any]]
 
-    def __init__(self, connection: Connection[M]) -> None:
+    def __init__(self, connection: NodePortConnection[M]) -> None:
         """From a connection that stands: see `connect`."""
         self._connection = connection
 
@@ -43,7 +49,7 @@ class NodeClient(Generic[M]):
         `timeout`: seconds for connecting and for each call.  At a data port nodes do not insist on the check.
         """
         client = cls(
-            await Connection.connect(
+            await NodePortConnection.connect(
                 cls._port,
                 Address(host, port),
                 ssl_context=ssl_context,

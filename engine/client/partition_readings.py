@@ -46,7 +46,7 @@ _SAMPLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EventRates:
     """Events a second; None where the node does not tell."""
 
     mean: float | None
@@ -84,7 +84,7 @@ class MetricReading:
     kind: str
     value: int | float | str | tuple[int, ...] | None
     count: int | None
-    rates: Rates | None
+    rates: EventRates | None
     distribution: Distribution | None
 
 
@@ -136,7 +136,7 @@ def _metrics(document: dict[str, Any]) -> Iterator[MetricReading]:
 def _metric(kind: str, name: str, partition: int | None, value: dict[str, Any]) -> MetricReading:
     rates = sample = None
     if kind in ("meter", "timer"):
-        rates = Rates(**{ours: _number(value.get(theirs)) for ours, theirs in _RATES.items()})
+        rates = EventRates(**{ours: _number(value.get(theirs)) for ours, theirs in _RATES.items()})
     if kind in ("timer", "histogram"):
         found = value.get("snapshot")
         snapshot: dict[str, Any] = found if isinstance(found, dict) else {}

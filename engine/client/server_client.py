@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
 from waltzctl.engine.errors import RefusedError
 from waltzctl.formats.request_id import RequestId
@@ -34,7 +34,7 @@ def _decode(body: memoryview, version: int) -> wire.ClientMessage:
     return wire.decode(bytes(body), version, limits=LIMITS)
 
 
-SERVER_PORT: Port[wire.ClientMessage] = Port(
+SERVER_PORT: NodePort[wire.ClientMessage] = NodePort(
     Magic.CLIENT,
     wire.CLIENT_VERSIONS,
     WALTZ_CLIENT,

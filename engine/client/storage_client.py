@@ -12,7 +12,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from waltzctl.engine.client.client_connection import LIMITS, A, Port
+from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
 from waltzctl.engine.errors import ProtocolError
 from waltzctl.formats.segment import RecordHeader
@@ -26,7 +26,7 @@ def _decode(body: memoryview, version: int) -> wire.StorageMessage:
     return wire.decode(body, limits=LIMITS)
 
 
-_PORT: Port[wire.StorageMessage] = Port(
+_PORT: NodePort[wire.StorageMessage] = NodePort(
     Magic.STORAGE, wire.STORAGE_VERSIONS, STORAGE_CLIENT, STORAGE_SERVER, _decode, wire.FailureResponse
 )
 

@@ -17,7 +17,7 @@ Range = tuple[int, int]
 """Ids: the first, and the one behind the last."""
 
 
-class State(enum.StrEnum):
+class ReplicaStanding(enum.StrEnum):
     """How a replica stands to what recovery keeps; the gravest that is true."""
 
     MISSING = "missing"
@@ -42,7 +42,7 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RestoreSource:
     """Transactions that a replica lacks, and the replica that holds them, proven; None where none does."""
 
     first: int
@@ -65,11 +65,11 @@ class ReplicaComparison:
     low_water_mark: int | None
     local_low_water_mark: int | None
     last_transaction_id: int | None
-    state: State
+    state: ReplicaStanding
     cut_after: int | None
     damaged: tuple[Range, ...]
     outvoted: tuple[Range, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[RestoreSource, ...]
     votes: bool
     open_end: bool = False
 

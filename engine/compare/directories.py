@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.compare.replica_reading import Replica, Segment
+from waltzctl.engine.compare.replica_reading import PartitionReplica, Segment
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.control_files import control_missing, control_short, pair_findings
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
-from waltzctl.engine.inspect.read_limits import Limits
-from waltzctl.engine.inspect.targets import Scope, Surroundings
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
 from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import evidence
 from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
@@ -35,7 +35,7 @@ class Member:
 
     path: PurePath
     ballot: Ballot
-    replica: Replica | None
+    replica: PartitionReplica | None
     held_to: int | None = None
 
 
@@ -70,7 +70,7 @@ class Directories:
         found = evidence(directory, mark, [one for one in given_up if still_lost(one, (), mark)])
         proven = found.next_id
         known = mark is not None or proven > 0
-        replica = Replica(
+        replica = PartitionReplica(
             number,
             view.path,
             partition,
@@ -104,8 +104,8 @@ class Directories:
             for number, listed in view.partitions.items():
                 partition = scope.partition(listed.path, number)
                 partition.whole, partition.view = True, listed
-            around = Surroundings(ControlState(view.control), held, self.cluster_key, (), ledger)
-            every = runs(scope, around, Limits(), partitions)
+            around = ScopeSurroundings(ControlState(view.control), held, self.cluster_key, (), ledger)
+            every = runs(scope, around, ReadLimits(), partitions)
             found.append({one.context.number: one for one in every if one.context.number is not None})
         return tuple(found)
 

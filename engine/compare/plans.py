@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, State
+from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
@@ -62,7 +62,12 @@ def _plan(
                 wrong |= _not_to_be_trusted(one, own)
     if not agreed:
         return None
-    troubled = {own.path for one in decided for own in one.replicas if own.state not in (State.EQUAL, State.BEHIND)}
+    troubled = {
+        own.path
+        for one in decided
+        for own in one.replicas
+        if own.state not in (ReplicaStanding.EQUAL, ReplicaStanding.BEHIND)
+    }
     sources = [one for one in directories if one != path and one not in wrong]
     sources.sort(key=lambda one: one in troubled)
     return plan_recover(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from waltzctl.engine.compare.directories import Member
-from waltzctl.engine.compare.replica_reading import Replica
+from waltzctl.engine.compare.replica_reading import PartitionReplica
 from waltzctl.engine.compare.side_by_side import RangeTask
 
 RANGE = 64 << 20
@@ -30,7 +30,7 @@ def ranges(partition: int, members: Sequence[Member]) -> list[tuple[RangeTask, i
     ]
 
 
-def _bounds(reference: Replica, replicas: Sequence[Replica | None], size: int) -> list[int]:
+def _bounds(reference: PartitionReplica, replicas: Sequence[PartitionReplica | None], size: int) -> list[int]:
     found: list[int] = []
     gathered = 0
     for segment in reference.segments:
@@ -46,12 +46,12 @@ def _bounds(reference: Replica, replicas: Sequence[Replica | None], size: int) -
     return found
 
 
-def _indexed(replica: Replica | None) -> bool:
+def _indexed(replica: PartitionReplica | None) -> bool:
     """Whether a place in the middle of a segment can be found without reading it from its beginning."""
     return replica is None or all(one.entries for one in replica.segments if one.size > RANGE)
 
 
-def _part(replica: Replica | None, low: int, high: int | None) -> Replica | None:
+def _part(replica: PartitionReplica | None, low: int, high: int | None) -> PartitionReplica | None:
     """A replica with the segments that matter for a range, and their neighbours, so that a task stays small."""
     if replica is None:
         return None

@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -68,7 +68,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class PartitionReplica:
     """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it.
 
     `durable_to`: the last transaction that its mark and its files prove to have been durable.
@@ -136,14 +136,14 @@ Piece = Records | Broken | Torn
 
 
 @dataclass(slots=True)
-class Reading:
+class RangeReading:
     """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
 
     `findings`, `stretches` (what the segments' neighbours have to know of them, as far as each was read) and `bytes` (of intact
     records) grow while it is read.  `open_end`: there may have been records behind what was read last.
     """
 
-    replica: Replica
+    replica: PartitionReplica
     low: int
     high: int | None
     findings: list[Finding] = field(default_factory=list)
@@ -360,7 +360,7 @@ class _Scanned:
         if end.offset < self.size:
             if high is not None and (segment.stop is None or segment.stop > high):
                 return begun(segment.first, segment.first)
-            return check_segment(self.job, _ENDS, Limits()).stretch
+            return check_segment(self.job, _ENDS, ReadLimits()).stretch
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
         comparison = None if self.reader is None else IndexComparison(self.reader)
         explained = 0 if comparison is None else comparison.explained_by_tail(torn, self.size, end.next_id)

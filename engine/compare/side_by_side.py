@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from waltzctl.engine.compare.replica_reading import Broken, Piece, Reading, Records, Replica, Torn
+from waltzctl.engine.compare.replica_reading import Broken, PartitionReplica, Piece, RangeReading, Records, Torn
 from waltzctl.engine.findings import BadData, Finding
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Run
@@ -37,7 +37,7 @@ class RangeTask:
     partition: int
     low: int
     high: int | None
-    replicas: tuple[Replica | None, ...]
+    replicas: tuple[PartitionReplica | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Lane:
     """One replica on its way; `piece` is where it stands, None behind its end."""
 
     number: int
-    reading: Reading | None
+    reading: RangeReading | None
     pieces: Iterator[Piece]
     piece: Piece | None = None
 
@@ -145,10 +145,10 @@ class _SideBySide:
             tuple((reading.replica.number, one) for reading in readings for one in reading.stretches),
         )
 
-    def lane(self, number: int, replica: Replica | None) -> _Lane:
+    def lane(self, number: int, replica: PartitionReplica | None) -> _Lane:
         if replica is None:
             return _Lane(number, None, iter(()))
-        reading = Reading(replica, self.task.low, self.task.high)
+        reading = RangeReading(replica, self.task.low, self.task.high)
         pieces = reading.pieces()
         return _Lane(number, reading, pieces, next(pieces, None))
 

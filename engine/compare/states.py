@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from waltzctl.engine.compare.comparison import Range, ReplicaComparison, Source, State
+from waltzctl.engine.compare.comparison import Range, ReplicaComparison, ReplicaStanding, RestoreSource
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
@@ -71,7 +71,7 @@ class _Replica:
         intact = [run.stop for run in self.held if run.versions[self.number] != DAMAGED]
         return intact[-1] - 1 if intact else None
 
-    def state(self, ballot: Ballot) -> State:
+    def state(self, ballot: Ballot) -> ReplicaStanding:
         """The gravest that is true."""
         kept = self.decision.clean_to + 1
         beyond = [one for one in self.held if one.first >= kept]
@@ -79,14 +79,14 @@ class _Replica:
             first <= one.first < stop and one.differs for one in beyond for first, stop in self.decision.undecided
         )
         if not ballot.present:
-            return State.MISSING
+            return ReplicaStanding.MISSING
         if self.outvoted or between:
-            return State.DIVERGED
+            return ReplicaStanding.DIVERGED
         if self.damaged or ballot.open_end:
-            return State.DAMAGED
+            return ReplicaStanding.DAMAGED
         if self.end > kept:
-            return State.AHEAD
-        return State.BEHIND if self.end < kept else State.EQUAL
+            return ReplicaStanding.AHEAD
+        return ReplicaStanding.BEHIND if self.end < kept else ReplicaStanding.EQUAL
 
     def mended(self) -> tuple[tuple[Range, ...], int | None]:
         """Which records are replaced by the kept version, and after which one it is cut.
@@ -107,7 +107,7 @@ class _Replica:
             return (), self.outvoted[0][0] - 1
         return replaced, self.outvoted[-1][0] - 1 if fork else beyond
 
-    def sources(self, ranges: Iterable[Range]) -> Iterator[Source]:
+    def sources(self, ranges: Iterable[Range]) -> Iterator[RestoreSource]:
         """From whom each range can be restored: a replica that holds the kept version, and the same records on either side.
 
         Rather from one that agrees with what is kept everywhere.
@@ -119,7 +119,7 @@ class _Replica:
                     holders = [n for n, version in enumerate(one.run.versions) if version == one.version]
                     proven = [n for n in holders if self.same(n, first - 1) and self.same(n, stop)]
                     best = min(proven, key=lambda n: (n in self.strangers, n), default=None)
-                    yield Source(low, high, None if best is None else self.paths[best])
+                    yield RestoreSource(low, high, None if best is None else self.paths[best])
 
     def same(self, other: int, number: int) -> bool:
         """Whether another replica holds the record that stands here under an id; also where none stands here."""

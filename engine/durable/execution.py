@@ -18,8 +18,8 @@ from waltzctl.engine.durable.manifest import (
     KeptMove,
     KeptRange,
     QuarantineEntry,
+    RepairState,
     Stamp,
-    State,
     check_move,
     locate,
     quarantine_directory,
@@ -129,7 +129,9 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
         relative = parent.relative_to(storage).as_posix()
         if not parent.exists() and relative not in directories:
             directories.append(relative)
-    entry = replace(entry, state=State.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves))
+    entry = replace(
+        entry, state=RepairState.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves)
+    )
     write_entry(entry)  # with its directory the names of the copies become durable, too
     return entry
 

@@ -45,7 +45,7 @@ Marks = tuple[int, int, int]
 """Session id, low-water mark and local low-water mark that are in force."""
 
 
-class State(enum.StrEnum):
+class RepairState(enum.StrEnum):
     """Where a repair stands.
 
     PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
@@ -65,12 +65,12 @@ class State(enum.StrEnum):
     @property
     def why_final(self) -> str:
         """Why a repair in this state cannot be taken back, as the rest of a sentence."""
-        if self is State.PRUNED:
+        if self is RepairState.PRUNED:
             return "what this repair kept was pruned, so it cannot be taken back any more"
         return f"this repair was taken back already ({self.value})"
 
 
-INTERRUPTED = (State.PREPARED, State.ROLLING_BACK, State.UNDOING)
+INTERRUPTED = (RepairState.PREPARED, RepairState.ROLLING_BACK, RepairState.UNDOING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class QuarantineEntry:
     arguments: tuple[str, ...]
     created: str
     plan_hash: str
-    state: State
+    state: RepairState
     path: Path
     files: tuple[KeptFile, ...] = ()
     directories: tuple[str, ...] = ()
@@ -372,7 +372,7 @@ def decode_entry(data: bytes, path: Path, state_files: Collection[str]) -> Quara
         tuple(arguments),
         source.text("created", most=40),
         source.text("plan_hash", most=200),
-        State(source.text("state")),
+        RepairState(source.text("state")),
         path,
         tuple(_file(one, f"files[{n}]", state_files) for n, one in enumerate(source.items("files"))),
         tuple(check_name(name, state_files) for name in directories),

@@ -40,7 +40,7 @@ from waltzctl.engine.durable.manifest import (
     KeptFile,
     PartitionLeft,
     QuarantineEntry,
-    State,
+    RepairState,
     entry_name_valid,
     quarantine_directory,
     read_entry,
@@ -96,7 +96,7 @@ def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
 
     Raises DamageError for a manifest that is torn or was tampered with, DiskReadError.
     """
-    return tuple(entry for entry in _all_entries(storage, store) if entry.state is not State.PREPARING)
+    return tuple(entry for entry in _all_entries(storage, store) if entry.state is not RepairState.PREPARING)
 
 
 def interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
@@ -137,7 +137,7 @@ def apply_edits(
         with contextlib.suppress(
             WaltzError, OSError
         ):  # what cannot be taken back now stays prepared, for the next writer
-            _take_back(entry, State.ROLLED_BACK, ways_back(entry))
+            _take_back(entry, RepairState.ROLLED_BACK, ways_back(entry))
         raise
 
 
@@ -157,7 +157,7 @@ def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[s
     disk.make_directory(path)
     disk.sync_directory(directory)
     created = format_time(now) or ""
-    return QuarantineEntry(name, number, command, tuple(arguments), created, plan_hash, State.PREPARING, path)
+    return QuarantineEntry(name, number, command, tuple(arguments), created, plan_hash, RepairState.PREPARING, path)
 
 
 def _finish(entry: QuarantineEntry, store: Store) -> QuarantineEntry:
@@ -168,7 +168,7 @@ def _finish(entry: QuarantineEntry, store: Store) -> QuarantineEntry:
             cause = OSError(errno.EIO, "the file is not what the repair was to leave")
             raise DiskWriteError(entry.storage / file.path, None, cause, doing="verify the repair")
         files.append(replace(file, after=found))
-    entry = replace(entry, state=State.APPLIED, files=tuple(files), partitions=store.partition_states(entry))
+    entry = replace(entry, state=RepairState.APPLIED, files=tuple(files), partitions=store.partition_states(entry))
     journal.record(entry.storage, "applied", entry)
     write_entry(entry)
     _settle(entry.path)
@@ -199,10 +199,10 @@ def _discard(path: Path) -> None:
     disk.remove_directory(path)  # where a crash brings it back it is empty, or says that nothing was changed
 
 
-def _take_back(entry: QuarantineEntry, final: State, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
+def _take_back(entry: QuarantineEntry, final: RepairState, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
     """Restore every file of an entry, then mark it."""
-    if entry.state is State.PREPARED:  # from now on files go the other way, which whoever goes on has to know
-        entry = replace(entry, state=State.ROLLING_BACK)
+    if entry.state is RepairState.PREPARED:  # from now on files go the other way, which whoever goes on has to know
+        entry = replace(entry, state=RepairState.ROLLING_BACK)
         write_entry(entry)
     for file, way in reversed(ways):
         put_back(entry, file, way)
@@ -222,7 +222,7 @@ def _drop_copies(entry: QuarantineEntry) -> None:
 
     Copies that a crash brings back are removed by the next writer.
     """
-    kinds = "range|new|old" if entry.state is State.PRUNED else "range|new"
+    kinds = "range|new|old" if entry.state is RepairState.PRUNED else "range|new"
     copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
@@ -234,7 +234,7 @@ def give_up(entry: QuarantineEntry, size: int) -> None:
     The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  The
     caller holds the DirectoryLock.
     """
-    done = replace(entry, state=State.PRUNED)
+    done = replace(entry, state=RepairState.PRUNED)
     _unsettle(done.path)
     journal.record(done.storage, "pruned", done, freed=size)
     write_entry(done)
@@ -255,15 +255,15 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
         settle_relocations(storage)
     for path in _entry_directories(storage):
         found = read_entry(path, store.state_files)
-        if found is None or found.state is State.PREPARING:
+        if found is None or found.state is RepairState.PREPARING:
             _discard(path)
         elif found.state not in INTERRUPTED:
             _settle(path)
-            if found.state is not State.APPLIED:
+            if found.state is not RepairState.APPLIED:
                 _drop_copies(found)
     taken = []
     for entry in reversed(left):
-        final = State.UNDONE if entry.state is State.UNDOING else State.ROLLED_BACK
+        final = RepairState.UNDONE if entry.state is RepairState.UNDOING else RepairState.ROLLED_BACK
         taken.append(_take_back(entry, final, ways_back(entry)))
     return tuple(reversed(taken))
 
@@ -274,7 +274,7 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     The caller holds the DirectoryLock and has rolled back what was interrupted before.  Raises DiskError; what was begun is then
     finished by `roll_back_interrupted`.
     """
-    entry = replace(entry, state=State.UNDOING)
+    entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)
-    return _take_back(entry, State.UNDONE, ways)
+    return _take_back(entry, RepairState.UNDONE, ways)

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State, locate
+from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, RepairState, Stamp, locate
 from waltzctl.engine.durable.regular import file_numbers
 from waltzctl.engine.durable.relocation import relocate, settle_relocations
 from waltzctl.engine.errors import DamageError
@@ -186,12 +186,12 @@ def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
     On the way into an entry that is its directory, on the way back it is the file's.  Raises DiskWriteError.
     """
     for entry in entries:
-        if entry.state is State.PREPARED:
+        if entry.state is RepairState.PREPARED:
             disk.sync_directory(entry.path)
     if entries:
         settle_relocations(entries[0].storage)
     for entry in entries:
-        if entry.state is not State.PREPARED:
+        if entry.state is not RepairState.PREPARED:
             for parent in sorted({(entry.storage / file.path).parent for file in entry.files if not file.in_place}):
                 if parent.is_dir():
                     disk.sync_directory(parent)

@@ -38,7 +38,7 @@ class OtherVersion:
     version: int
 
 
-class Source(enum.StrEnum):
+class FieldSource(enum.StrEnum):
     """What tells how a field of a header should be."""
 
     CONTROL_FILE = "the control file"
@@ -58,7 +58,7 @@ class WrongField:
     name: str
     stored: object
     wanted: object
-    source: Source
+    source: FieldSource
     twin: object = None
 
 

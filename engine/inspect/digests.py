@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.scan.byte_source import ByteSource
 
@@ -54,7 +54,7 @@ class HashingSource:
         self._sha256.update(data)
         self._done += len(data)
 
-    def _read_to(self, stop: int, limits: Limits | None = None) -> None:
+    def _read_to(self, stop: int, limits: ReadLimits | None = None) -> None:
         while self._done < stop:
             buffer = memoryview(bytearray(min(_CHUNK, stop - self._done)))
             count = self._source.read_into(self._done, buffer)
@@ -64,7 +64,7 @@ class HashingSource:
             if limits is not None:
                 limits.spend(count)
 
-    def digest(self, limits: Limits) -> Digest | None:
+    def digest(self, limits: ReadLimits) -> Digest | None:
         """Of the first `length` bytes; None where there are not so many.  Reads what is left.  Raises DiskReadError, CutShort."""
         with self._lock:
             self._read_to(self._length, limits)
@@ -74,7 +74,7 @@ class HashingSource:
         """The source belongs to somebody else."""
 
 
-def digest_file(path: PurePath, length: int, limits: Limits) -> Digest | None:
+def digest_file(path: PurePath, length: int, limits: ReadLimits) -> Digest | None:
     """Of the first `length` bytes of a file; None where there are not so many.  Raises DiskReadError, CutShort."""
     try:
         with open_source(path) as source:

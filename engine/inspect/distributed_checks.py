@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings.indexes import WrongEntries
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART
@@ -35,10 +35,10 @@ class Terms:
     deadline: float | None
     rate: int | None
 
-    def limits(self) -> Limits:
+    def limits(self) -> ReadLimits:
         """For one task."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
-        return Limits(max_duration=left, limit_rate=self.rate, exclusive=self.options.exclusive)
+        return ReadLimits(max_duration=left, limit_rate=self.rate, exclusive=self.options.exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def check(task: CheckTask) -> Checked:
 def check_all(
     jobs: Sequence[SegmentJob],
     options: VerifyOptions,
-    limits: Limits,
+    limits: ReadLimits,
     executor: TaskExecutor,
     *,
     deadline: float | None,
@@ -158,7 +158,7 @@ def _weight(task: CheckTask, options: VerifyOptions) -> int:
     return task.job.bytes if options.sample is None else int(task.job.bytes * options.sample)
 
 
-def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Limits) -> list[Part]:
+def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: ReadLimits) -> list[Part]:
     """What a large segment is cut into; nothing for one that goes as a whole.
 
     Cutting takes a few reads of the index, here, so it is done only where there is too little else to share out.
@@ -176,7 +176,7 @@ def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Limi
         return []  # as a whole, where that becomes a finding
 
 
-def _join(job: SegmentJob, answers: Sequence[Checked], limits: Limits) -> SegmentReport | None:
+def _join(job: SegmentJob, answers: Sequence[Checked], limits: ReadLimits) -> SegmentReport | None:
     """The report about a segment from the answers to its tasks; None when it has to be checked as a whole."""
     if answers[0].report is not None:
         limits.bytes_read += answers[0].bytes

@@ -17,7 +17,7 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
 from waltzctl.engine.inspect.partition_runs import ledger_findings, runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
@@ -121,7 +121,7 @@ def dump_segments(path: PurePath, partitions: Collection[int] | None = None) -> 
     return _segments(plan([path], partitions)[0], partitions)
 
 
-def dump_segment(job: SegmentJob, limits: Limits) -> SegmentDump | None:
+def dump_segment(job: SegmentJob, limits: ReadLimits) -> SegmentDump | None:
     """One segment, from a quick check of it; None when it went away.  What is damaged shows in it, never as an error."""
     report = check_segment(job, _ENDS, limits)
     excess = () if report.index_excess is None else (report.index_excess,)
@@ -129,7 +129,7 @@ def dump_segment(job: SegmentJob, limits: Limits) -> SegmentDump | None:
 
 
 def _segments(scope: Scope, partitions: Collection[int] | None) -> Iterator[SegmentDump | Finding]:
-    limits = Limits()
+    limits = ReadLimits()
 
     def check(job: SegmentJob) -> SegmentReport:
         return check_segment(job, _ENDS, limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun
@@ -20,10 +20,10 @@ CHUNK = 1 << 20
 Item = RecordBatch | Damage
 
 
-class SegmentReader(SegmentCheck):
+class ChunkReader(SegmentCheck):
     """Reads the records of a segment.  `next_id`: the id behind the last one, once the end was seen; None while unknown."""
 
-    def __init__(self, job: SegmentJob, limits: Limits, *, data: bool) -> None:
+    def __init__(self, job: SegmentJob, limits: ReadLimits, *, data: bool) -> None:
         super().__init__(job, limits)
         self.next_id: int | None = None
         self._keep_data = data

@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import settled
 from waltzctl.engine.inspect.partition_runs import runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.log.index import IndexReader
@@ -66,14 +66,14 @@ def _limited(items: Iterator[IndexEntry | Finding], limit: int | None) -> Iterat
 def _dump(
     scope: Scope, partitions: Collection[int] | None, first: int | None, last: int | None, reverse: bool
 ) -> Iterator[IndexEntry | Finding]:
-    limits = Limits()
+    limits = ReadLimits()
     around = look_around(scope, partitions)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         jobs, held = list(run.jobs), list[Ids]()
         for job in reversed(jobs) if reverse else jobs:
             try:
-                with SegmentReader(job, limits, data=False) as reader:
+                with ChunkReader(job, limits, data=False) as reader:
                     yield from (one for one in reader.header_findings if one.path == job.index_path)
                     if reader.reader is None:
                         yield from reader.index_problem()
@@ -88,7 +88,7 @@ def _dump(
 
 
 def _entries(
-    segment: SegmentReader, index: IndexReader, first: int | None, last: int | None, reverse: bool
+    segment: ChunkReader, index: IndexReader, first: int | None, last: int | None, reverse: bool
 ) -> Iterator[IndexEntry | Finding]:
     begin = index.begins if first is None else max(first, index.begins)
     end = index.begins + index.count() if last is None else min(last + 1, index.begins + index.count())
@@ -102,7 +102,7 @@ def _entries(
             yield IndexEntry(segment.job.partition, segment.job.first, number, offset)
 
 
-def entry_findings(segment: SegmentReader, number: int, offset: int) -> Iterator[Finding]:
+def entry_findings(segment: ChunkReader, number: int, offset: int) -> Iterator[Finding]:
     """A finding when the entry of transaction `number`, which is `offset`, does not lead to the header of its record."""
     job = segment.job
     beyond = offset >= segment.size

@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
-from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader, Item
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -100,7 +100,7 @@ class _Range:
 def _dump(
     scope: Scope, partitions: Collection[int] | None, wanted: _Range, reverse: bool, data: bool
 ) -> Iterator[DumpedRecord | Finding]:
-    limits = Limits()
+    limits = ReadLimits()
     around = look_around(scope, partitions)
     yield from ledger_findings(scope, around)
     for run in runs(scope, around, limits, partitions):
@@ -114,7 +114,7 @@ def _dump(
 
 
 def _segments(
-    run: PartitionRun, limits: Limits, wanted: _Range, reverse: bool, data: bool
+    run: PartitionRun, limits: ReadLimits, wanted: _Range, reverse: bool, data: bool
 ) -> Iterator[DumpedRecord | Finding]:
     """The items of a partition's segments, and where they do not join."""
     holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
@@ -131,7 +131,7 @@ def _segments(
 class _Segment:
     """The dump of one segment.  `stretch`: what is known of it, None while it was not opened or where it cannot be read."""
 
-    def __init__(self, job: SegmentJob, limits: Limits, wanted: _Range, data: bool) -> None:
+    def __init__(self, job: SegmentJob, limits: ReadLimits, wanted: _Range, data: bool) -> None:
         self._job = job
         self._wanted = wanted
         self._data = data
@@ -193,9 +193,9 @@ class _Segment:
         with contextlib.ExitStack() as stack:
             self._open(stack)
 
-    def _open(self, stack: contextlib.ExitStack) -> tuple[SegmentReader | None, list[Finding]]:
+    def _open(self, stack: contextlib.ExitStack) -> tuple[ChunkReader | None, list[Finding]]:
         """The reader, unless there is nothing to read, and what the data file's header shows."""
-        reader = SegmentReader(self._job, self._limits, data=self._data)
+        reader = ChunkReader(self._job, self._limits, data=self._data)
         try:
             stack.enter_context(reader)
             self._states = reader.data_state, reader.index_state
@@ -228,7 +228,7 @@ class _Segment:
         """Whether the files differ from when they were opened."""
         return states(self._job.data_path, self._job.index_path) != self._states
 
-    def _render(self, reader: SegmentReader, item: Item, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
+    def _render(self, reader: ChunkReader, item: Item, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         if isinstance(item, RecordBatch):
             yield from self._records(reader, item, reverse=reverse)
             return
@@ -239,7 +239,7 @@ class _Segment:
         if found is not None:
             yield found
 
-    def _records(self, reader: SegmentReader, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
+    def _records(self, reader: ChunkReader, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         rows = range(len(batch))
         first, last = self._wanted.first, self._wanted.last
         begins = int(batch.transaction_id[0])
@@ -271,14 +271,14 @@ class _Segment:
         )
 
 
-def damage_told(reader: SegmentReader, damage: Damage) -> Finding | None:
+def damage_told(reader: ChunkReader, damage: Damage) -> Finding | None:
     """The finding for damage; None where a node is only just writing or has truncated."""
     if damage.cause is DamageCause.TORN_TAIL:
         return tail_finding(reader.job, damage) if settled(reader) else None
     return damage_finding(reader.job, damage) if reader.confirmed(damage) else None
 
 
-def settled(reader: SegmentReader) -> bool:
+def settled(reader: ChunkReader) -> bool:
     """Whether what looks wrong at the end of a segment is: nobody is writing or truncating there."""
     watch = reader.watch()
     reader.look_behind()

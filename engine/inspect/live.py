@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
@@ -50,7 +50,7 @@ class Watch:
 
     paths: tuple[PurePath, ...]
     held: bool
-    limits: Limits
+    limits: ReadLimits
     directory: PurePath | None = None
     """Whose time counts as well: removing and making files changes nothing else."""
     looks: int = 0

@@ -22,11 +22,11 @@ from waltzctl.engine.inspect.partition_checks import (
     special_findings,
     stray_files,
 )
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
-from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end, joints
@@ -48,7 +48,12 @@ class PartitionRun:
     """One partition.  `begin`, then `add` for the report of each of `jobs` in order, then `finish`."""
 
     def __init__(
-        self, scope: Scope, partition: PartitionScope, context: PartitionContext, around: Surroundings, limits: Limits
+        self,
+        scope: Scope,
+        partition: PartitionScope,
+        context: PartitionContext,
+        around: ScopeSurroundings,
+        limits: ReadLimits,
     ) -> None:
         self._scope = scope
         self._partition = partition
@@ -440,7 +445,7 @@ def _up_to(view: PartitionView, latest: int) -> PartitionView:
 
 
 def runs(
-    scope: Scope, around: Surroundings, limits: Limits, partitions: Collection[int] | None
+    scope: Scope, around: ScopeSurroundings, limits: ReadLimits, partitions: Collection[int] | None
 ) -> Iterator[PartitionRun]:
     """Every partition of a scope, by number: those that are there, and those that should be."""
     present = {one.number: one for one in scope.partitions.values() if one.number is not None}
@@ -465,7 +470,7 @@ def runs(
         yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
 
 
-def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> PartitionContext:
+def _context(scope: Scope, part: PartitionScope, around: ScopeSurroundings) -> PartitionContext:
     number, control, here = part.number, around.control, part.view is not None or part.error is not None
     stray = control is not None and control.size_fits and number is not None and number >= len(control.partitions)
     return PartitionContext(
@@ -479,7 +484,7 @@ def _context(scope: Scope, part: PartitionScope, around: Surroundings) -> Partit
     )
 
 
-def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iterator[Finding]:
+def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
     """What lies in the storage directory beside partitions and control file."""
     storage = scope.storage
     if not scope.whole or storage is None:
@@ -490,7 +495,7 @@ def storage_findings(scope: Scope, around: Surroundings, limits: Limits) -> Iter
         yield from _interrupted(storage)
 
 
-def ledger_findings(scope: Scope, around: Surroundings) -> Iterator[Finding]:
+def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
     """That nobody knows of all losses that were accepted; whoever names those says so."""
     if scope.whole and scope.storage is not None and around.ledger.fault is not None:
         yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)

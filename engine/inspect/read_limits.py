@@ -12,7 +12,7 @@ class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it
     """The time is over, or somebody asked to stop.  Never leaves the inspection."""
 
 
-class Limits:
+class ReadLimits:
     """Counts the bytes that are read, keeps their rate and ends the work when its time is over."""
 
     def __init__(

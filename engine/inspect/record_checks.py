@@ -9,7 +9,7 @@ import numpy as np
 from waltzctl.engine import findings
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import BadData, Code, Finding, Tail
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.index import IndexReader, prove
@@ -28,7 +28,7 @@ _UNREADABLE = 4096
 
 
 @dataclass(slots=True)
-class Unreadable:
+class UnreadablePlace:
     """A place where reading failed; `resumed` is the offset where it went on, None at the end."""
 
     offset: int
@@ -49,7 +49,7 @@ class RangeScan:
     begins: int
     position: int
     next_id: int
-    limits: Limits
+    limits: ReadLimits
     index: IndexReader | None = None
     start: int = 0
     first_id: int = 0
@@ -58,7 +58,7 @@ class RangeScan:
     comparison: IndexComparison | None = None
     damages: list[Damage] = field(default_factory=list)
     bad_data: list[BadData] = field(default_factory=list)
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadablePlace] = field(default_factory=list)
     unlisted: int = 0
     tail: Damage | None = None
     unread_tail: bool = False
@@ -139,7 +139,7 @@ class RangeScan:
         """The system cannot read: go on at the first record behind the place that the index proves."""
         at = self.position if error.offset is None else max(error.offset, self.position)
         found = None if len(self.unreadable) >= _READ_ERRORS else self._beyond(at + _UNREADABLE, stop)
-        self.unreadable.append(Unreadable(at, error, None if found is None else found.offset))
+        self.unreadable.append(UnreadablePlace(at, error, None if found is None else found.offset))
         if found is None:
             self.open_end = True
             return False

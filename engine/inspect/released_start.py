@@ -24,7 +24,7 @@ from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordRun
-from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.storage.strays import Ids, joined
 from waltzctl.formats.control import (
@@ -372,7 +372,7 @@ class _PartitionStart:
         return None
 
     def _check_length(self, path: PurePath, source: ByteSource, offset: int, number: int) -> None:
-        header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)
+        header = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(2**63)).header(offset)
         if header is not None and header.transaction_id == number and not 0 <= header.data_length <= LARGEST_ARRAY:
             said = f"transaction {number} in {path.name} says that its data has {header.data_length} bytes"
             raise _Refused(path, said)

@@ -15,7 +15,7 @@ from waltzctl.engine.findings.headers import index_header_short, index_missing, 
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.live import Watch, has_later_segment, states
 from waltzctl.engine.inspect.partial import PartialScan
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import VerifyOptions
@@ -39,7 +39,7 @@ class FilesChangedError(Exception):
     """What was read is no longer there: the segment was truncated, rewritten or removed meanwhile."""
 
 
-def check_segment(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+def check_segment(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
     """Check a segment from beginning to end.  A report with `finished` False when the time was over.
 
     What cannot be read is a finding, never an error.
@@ -75,7 +75,7 @@ class _Assessment:
 class SegmentCheck:
     """One check of one segment.  A context manager that holds both files open; opening raises FilesChangedError."""
 
-    def __init__(self, job: SegmentJob, limits: Limits) -> None:
+    def __init__(self, job: SegmentJob, limits: ReadLimits) -> None:
         self.job = job
         self.limits = limits
         self.data_state: FileState | None = None

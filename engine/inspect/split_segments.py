@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
@@ -18,7 +18,7 @@ PART = 64 << 20
 class SplitSegment:
     """The check of one segment in parts.  Work begins at once; `result` joins the parts."""
 
-    def __init__(self, job: SegmentJob, options: VerifyOptions, limits: Limits, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, job: SegmentJob, options: VerifyOptions, limits: ReadLimits, pool: ThreadPoolExecutor) -> None:
         self._job = job
         self._options = options
         self._limits = limits

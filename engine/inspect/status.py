@@ -12,10 +12,10 @@ from waltzctl.engine.findings import Finding, Severity, worst
 from waltzctl.engine.inspect import partition_runs
 from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
-from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
+from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import PartitionView
@@ -91,7 +91,7 @@ def storage_status(
             availability = read_availability(storage, control)
         except DamageError:
             availability = {}  # the marks cannot be understood: unknown, and no reason to say nothing else
-    limits = Limits()
+    limits = ReadLimits()
     described: dict[int, PartitionStatus] = {}
     every = list(partition_runs.runs(scope, around, limits, partitions))
     jobs = [job for run in every for job in run.jobs]
@@ -124,9 +124,9 @@ def storage_status(
 def _describe(
     run: PartitionRun,
     number: int,
-    around: Surroundings,
+    around: ScopeSurroundings,
     availability: Availability | None,
-    limits: Limits,
+    limits: ReadLimits,
     check: Callable[[SegmentJob], SegmentReport],
 ) -> PartitionStatus:
     def again(job: SegmentJob) -> SegmentReport:
@@ -155,7 +155,7 @@ def _describe(
 def _partition(
     number: int,
     assigned: bool | None,
-    around: Surroundings,
+    around: ScopeSurroundings,
     availability: Availability | None,
     findings: tuple[Finding, ...] = (),
     view: PartitionView | None = None,

@@ -188,7 +188,7 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ScopeSurroundings:
     """What a scope's control file says, for the checks of everything else.
 
     `held`: a process holds the storage directory.  `cluster_key` is the one that headers are compared with.  `ledger`: the losses
@@ -222,10 +222,10 @@ class Surroundings:
         return self.control.partitions[partition].current_struct
 
 
-def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> Surroundings:
+def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> ScopeSurroundings:
     """Read the control file of a scope, and tell whether it is itself what disagrees with everything else."""
     if scope.control_path is None:
-        return Surroundings(ControlState(None), False, None, ())
+        return ScopeSurroundings(ControlState(None), False, None, ())
     storage = scope.storage
     held = storage is not None and places.lock_holder(storage, scope.control_path) is not None
     wanted = partitions
@@ -251,7 +251,7 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
             )
         )
         key = actual
-    return Surroundings(state, held, key, tuple(findings), _ledger(storage))
+    return ScopeSurroundings(state, held, key, tuple(findings), _ledger(storage))
 
 
 def _ledger(storage: PurePath | None) -> Ledger:

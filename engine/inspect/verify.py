@@ -22,12 +22,12 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import partition_runs
 from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.split_segments import PART, SplitSegment
-from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verification import Tally, VerifyOptions, VerifySummary
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan import kernels
@@ -132,7 +132,7 @@ class _Verification:
         self._done = False
         self._released: bool | None = None
         self._total = self._expected_bytes()
-        self._limits = Limits(
+        self._limits = ReadLimits(
             max_duration=options.max_duration,
             limit_rate=options.limit_rate if executor is None else None,
             progress=progress if executor is None else SILENT,
@@ -281,7 +281,7 @@ class _Verification:
             if self._options.for_released:
                 yield _Ready(self._for_released(scope, around))
 
-    def _for_released(self, scope: Scope, around: Surroundings) -> tuple[Finding, ...]:
+    def _for_released(self, scope: Scope, around: ScopeSurroundings) -> tuple[Finding, ...]:
         from waltzctl.engine.inspect.released_start import released_start
 
         assert scope.storage is not None

@@ -29,7 +29,7 @@ from waltzctl.engine.inspect.directory_manifest import (
     NoManifestError,
     decode_manifest,
 )
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.resume import refuse_inside
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.signing import SigningKey, load_key
@@ -197,7 +197,7 @@ class Vouching:
     def _name(self, path: PurePath) -> str:
         return path.relative_to(self._storage).as_posix()
 
-    def _digest(self, name: str, size: int, limits: Limits) -> Digest | None:
+    def _digest(self, name: str, size: int, limits: ReadLimits) -> Digest | None:
         """Of a file's first `size` bytes, read now unless they were hashed before.  Raises DiskReadError, CutShort."""
         report = self._reports.get(name)
         if report is not None and report.digest is not None and report.digest.size == size:
@@ -206,7 +206,7 @@ class Vouching:
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
-    def findings(self, limits: Limits) -> Iterator[Finding]:
+    def findings(self, limits: ReadLimits) -> Iterator[Finding]:
         """Where the directory is not what the manifest says; nothing where one is to be written.  Raises CutShort."""
         if self._unusable is not None:
             self.outcome = "not-believed"
@@ -257,7 +257,12 @@ class Vouching:
         return segment[0] < self._manifest.header.num_partitions and segment[1] > ends.get(segment[0], -1)
 
     def _compare(
-        self, wanted: ManifestFile, state: FileState | None, ends: dict[int, int], grown: dict[int, str], limits: Limits
+        self,
+        wanted: ManifestFile,
+        state: FileState | None,
+        ends: dict[int, int],
+        grown: dict[int, str],
+        limits: ReadLimits,
     ) -> Iterator[Finding]:
         path = self._storage / wanted.name
         if state is None:
@@ -337,7 +342,7 @@ class Vouching:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, limits: Limits) -> None:
+    def write(self, limits: ReadLimits) -> None:
         """Write the manifest, where there is none and the directory is sound, whole and by rename.
 
         Raises RefusedError when the directory changed meanwhile, or somebody made the file; DiskReadError, DiskWriteError,
@@ -356,7 +361,7 @@ class Vouching:
         disk.write_whole(self._request.path, manifest.encode())
         self.outcome = "written"
 
-    def _make(self, limits: Limits) -> Manifest:
+    def _make(self, limits: ReadLimits) -> Manifest:
         control = _Control.read(self._storage / CONTROL_FILE_NAME)
         assert control is not None  # a directory without one is not sound
         files = []

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from waltzctl.engine.findings import Finding, SegmentFiles
 from waltzctl.engine.findings.headers import (
+    FieldSource,
     HeaderFault,
     OtherVersion,
     ReservedByte,
-    Source,
     WrongField,
     header_finding,
 )
@@ -99,7 +99,7 @@ class _Field:
     """A field of both headers (`index` None: there is no index) and what it should be (None: nothing tells)."""
 
     name: str
-    source: Source
+    source: FieldSource
     wanted: object
     data: object
     index: object
@@ -110,20 +110,20 @@ class _Field:
 
     def of_index(self) -> Iterator[WrongField]:
         """Nothing where it only repeats what is wrong in the data file."""
-        source, wanted = (Source.DATA_FILE, self.data) if self.wanted is None else (self.source, self.wanted)
+        source, wanted = (FieldSource.DATA_FILE, self.data) if self.wanted is None else (self.source, self.wanted)
         if self.index not in (None, wanted, self.data):
             yield WrongField(self.name, self.index, wanted, source)
 
 
 def _fields(expected: Expected, data: SegmentHeader, index: SegmentHeader | None, begins: int) -> Iterator[_Field]:
     yield _Field(
-        "cluster_key", Source.CONTROL_FILE, expected.cluster_key, data.cluster_key, index and index.cluster_key
+        "cluster_key", FieldSource.CONTROL_FILE, expected.cluster_key, data.cluster_key, index and index.cluster_key
     )  # fmt: skip
     yield _Field(
-        "partition", Source.DIRECTORY, expected.partition,
+        "partition", FieldSource.DIRECTORY, expected.partition,
         data.partition, None if index is None else index.partition,
     )  # fmt: skip
     yield _Field(
-        "first_transaction_id", Source.NAME if begins == expected.first else Source.NAME_ALONE, expected.first,
+        "first_transaction_id", FieldSource.NAME if begins == expected.first else FieldSource.NAME_ALONE, expected.first,
         data.first_transaction_id, None if index is None else index.first_transaction_id,
     )  # fmt: skip

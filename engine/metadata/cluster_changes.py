@@ -68,7 +68,7 @@ from waltzctl.formats.znodes import (
 )
 
 
-class Action(enum.StrEnum):
+class MetadataAction(enum.StrEnum):
     """What a step does to the metadata."""
 
     ADD_NODE = "add-node"
@@ -82,7 +82,7 @@ class Action(enum.StrEnum):
 class ClusterStep:
     """One step; `node` and `partition` are None where it is about all of them."""
 
-    action: Action
+    action: MetadataAction
     node: str | None
     partition: int | None
     reason: str
@@ -174,7 +174,7 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
             )
     what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(paths)} nodes of metadata"
     reason = f"{what}; without them nobody knows which replicas are up to date"
-    steps = (ClusterStep(Action.DELETE_CLUSTER, None, None, reason, loses_data=True),)
+    steps = (ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True),)
     mode.check(store.where, steps)
     if not mode.plan_only:
         below = [path for path in paths if path]
@@ -317,17 +317,19 @@ class _Maps:
         known = {one.node for one in groups.nodes} | {*before} | {one.node for one in connections.nodes}
         for node in sorted(self.nodes - known):
             reason = f"group {self.groups[node]}, admin port {self.ports[node]}; without a partition as yet"
-            yield ClusterStep(Action.ADD_NODE, node, None, reason)
+            yield ClusterStep(MetadataAction.ADD_NODE, node, None, reason)
         for node in sorted(known - self.nodes):
-            yield ClusterStep(Action.REMOVE_NODE, node, None, "it holds no partition")
+            yield ClusterStep(MetadataAction.REMOVE_NODE, node, None, "it holds no partition")
         for node in sorted(self.nodes | known):
             now, then = {*self.assignment.get(node, ())}, before.get(node, set())
             for partition in sorted(now - then):
                 others = sum(partition in one for one in self.assignment.values()) - 1
-                yield ClusterStep(Action.ASSIGN, node, partition, f"a replica beside {others} others")
+                yield ClusterStep(MetadataAction.ASSIGN, node, partition, f"a replica beside {others} others")
             for partition in sorted(then - now):
                 others = sum(partition in one for one in self.assignment.values())
-                yield ClusterStep(Action.UNASSIGN, node, partition, f"{others} replicas stay; the node keeps its files")
+                yield ClusterStep(
+                    MetadataAction.UNASSIGN, node, partition, f"{others} replicas stay; the node keeps its files"
+                )
 
     def changes(self) -> tuple[Change, ...]:
         """Writes of what differs, and checks of the rest."""

@@ -40,7 +40,7 @@ class HealthReport(Protocol):
         """What ``/health`` answers."""
 
 
-class Reading(Protocol):
+class MetricsReading(Protocol):
     """Metrics as they stood at one moment."""
 
     def metrics(self) -> Iterable[NamedMetric]:
@@ -48,7 +48,7 @@ class Reading(Protocol):
 
 
 Report = TypeVar("Report", bound=HealthReport)
-Read = TypeVar("Read", bound=Reading)
+Read = TypeVar("Read", bound=MetricsReading)
 
 
 class HttpPort(Generic[Report, Read]):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from waltzctl.engine.node.failure_responses import denial_of, failure
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.node.requests import AppendRun, Item, Sender
-from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, frame_header
 from waltzctl.formats.wire.storage import (
@@ -30,7 +30,7 @@ SUCCESS_SIZE = FRAME_HEADER.size + PREFIX.size
 MALFORMED_REASON = "a request that cannot be decoded"
 NO_MEMORY_REASON = "no memory is left for an answer"
 
-_SESSION, _SEQUENCE, _PARTITION = int(Column.SESSION), int(Column.SEQUENCE), int(Column.PARTITION)
+_SESSION, _SEQUENCE, _PARTITION = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE), int(FrameColumn.PARTITION)
 _PLACES = (
     (FRAME_HEADER.size + PREFIX.offset_of("session_id"), _SESSION),
     (FRAME_HEADER.size + PREFIX.offset_of("sequence"), _SEQUENCE),
@@ -39,7 +39,7 @@ _SUCCESS_HEADER = frame_header(Magic.STORAGE, STORAGE_VERSION, PREFIX.size)
 
 
 def successes(table: Table) -> bytes:
-    """A success for every request of a table (rows of `Column`); whole frames, one behind the other."""
+    """A success for every request of a table (rows of `FrameColumn`); whole frames, one behind the other."""
     if len(table) == 1:  # alone and waited for: arrays cost more than the one answer
         row = table[0].tolist()
         prefix = PREFIX.struct.pack(SuccessResponse.TYPE, row[_SESSION], row[_SEQUENCE], row[_PARTITION])

@@ -33,25 +33,25 @@ from waltzctl.engine.node.answers import (
     report,
     successes,
 )
-from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.permissions import Denial, out_of_order
 from waltzctl.engine.node.requests import AppendRun, Sender
-from waltzctl.engine.scan.frames import Column
-from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, Verdict
+from waltzctl.engine.scan.frames import FrameColumn
+from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, FrameVerdict
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
-__all__ = ["GroupCommit", "Judge", "Target", "failure_frames"]
+__all__ = ["AppendJudge", "CommitTarget", "GroupCommit", "failure_frames"]
 
 SMALL_RUN = 32 << 10
 """Bytes up to which a run is copied together with its neighbours, so that one call encodes them all."""
 
-BODY, LENGTH, SESSION = int(Column.BODY), int(Column.LENGTH), int(Column.SESSION)
-OFFLINE = int(Column.OFFLINE)
+BODY, LENGTH, SESSION = int(FrameColumn.BODY), int(FrameColumn.LENGTH), int(FrameColumn.SESSION)
+OFFLINE = int(FrameColumn.OFFLINE)
 
 _BROKEN_OFF = Denial(FailureCode.INVALID_REQUEST, "", MALFORMED_REASON)
 
 
-class Target(Protocol):
+class CommitTarget(Protocol):
     """What a commit needs of the partition (`engine.storage.partition.Partition`)."""
 
     @property
@@ -64,7 +64,7 @@ class Target(Protocol):
         ...
 
 
-class Judge(Protocol):
+class AppendJudge(Protocol):
     """Who says whether an append may run (the partition's service)."""
 
     def open_session(self) -> int | None:
@@ -104,10 +104,10 @@ class GroupCommit:
 
     def __init__(
         self,
-        target: Target,
+        target: CommitTarget,
         encoder: AppendEncoder,
-        judge: Judge,
-        metrics: PartitionMetrics,
+        judge: AppendJudge,
+        metrics: NodePartitionMetrics,
         *,
         max_data_length: int,
         commit_bytes: int,
@@ -121,7 +121,7 @@ class GroupCommit:
         """Peers that sent a frame which cannot be decoded: whatever else of theirs is queued came behind it."""
 
     def execute(self, runs: Sequence[AppendRun]) -> None:
-        """Judge, write, sync and answer every request of the runs, in their order.  Raises the exits of the interpreter only."""
+        """Judge, write, sync and answer every request of the runs, in order.  Raises the exits of the interpreter only."""
         leave: BaseException | None = None
         for portion in _portions(runs, self._commit_bytes):
             try:
@@ -236,16 +236,16 @@ class GroupCommit:
         return None
 
     def _verdict(self, encoded: EncodedAppends) -> Denial:
-        if encoded.verdict is Verdict.ORDER:
+        if encoded.verdict is FrameVerdict.ORDER:
             return out_of_order()
         place = f"transaction {encoded.found_transaction_id}"
-        if encoded.verdict is Verdict.DATA_CHECKSUM:
+        if encoded.verdict is FrameVerdict.DATA_CHECKSUM:
             return Denial(
                 FailureCode.DATA_CHECKSUM,
                 STORAGE_EXCEPTION,
                 f"{place}: the data does not agree with the checksum that came with it; nothing of the request was written",
             )
-        if encoded.verdict is Verdict.TOO_LONG:
+        if encoded.verdict is FrameVerdict.TOO_LONG:
             return Denial(
                 FailureCode.TOO_LONG,
                 STORAGE_EXCEPTION,

@@ -36,7 +36,7 @@ from waltzctl.engine.node.partition_requests import is_short
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
 from waltzctl.engine.node.requests import AppendRun, Item, Request
-from waltzctl.engine.scan.frames import Column, FrameSplitter, Split, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, Split, SplitStatus
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 from waltzctl.formats.wire.hello import STORAGE_SERVER, Hello
 from waltzctl.formats.wire.storage import (
@@ -58,8 +58,8 @@ from waltzctl.formats.wire.storage import (
 
 Table = npt.NDArray[np.int64]
 
-BODY, LENGTH, TYPE = int(Column.BODY), int(Column.LENGTH), int(Column.TYPE)
-SESSION, SEQUENCE, PARTITION = int(Column.SESSION), int(Column.SEQUENCE), int(Column.PARTITION)
+BODY, LENGTH, TYPE = int(FrameColumn.BODY), int(FrameColumn.LENGTH), int(FrameColumn.TYPE)
+SESSION, SEQUENCE, PARTITION = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE), int(FrameColumn.PARTITION)
 APPEND = AppendRequest.TYPE
 _READS = (RecordHeaderRequest, RecordRequest, RecordHeaderListRequest, RecordListRequest)
 _MOST_READS = 64
@@ -415,7 +415,7 @@ def _not_assigned(item: Item) -> bytes:
     if isinstance(item, AppendRun):
         return failure_frames(not_loaded(int(item.table[0, PARTITION])), item.table)
     message = item.message
-    row = np.zeros((1, len(Column)), np.int64)
+    row = np.zeros((1, len(FrameColumn)), np.int64)
     row[0, SESSION], row[0, SEQUENCE], row[0, PARTITION] = message.session_id, message.sequence, message.partition
     return failure_frames(not_loaded(message.partition), row)
 

@@ -59,7 +59,7 @@ class PortHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthReport:
+class NodeHealthReport:
     """Everything that was looked at."""
 
     disk: DiskHealth
@@ -128,7 +128,7 @@ class Health:
         self.probe = DiskProbe(storage.path, min_free_bytes=options.min_free_bytes)
         self._looking = SingleFlight(self.probe.look, name="the look at the disk")
         self._draining = threading.Event()
-        self.last: HealthReport | None = None
+        self.last: NodeHealthReport | None = None
         """What was found last; None before the first look."""
 
     def begin_draining(self) -> None:
@@ -140,13 +140,13 @@ class Health:
         self._options = options
         self.probe.min_free_bytes = options.min_free_bytes
 
-    async def look(self) -> HealthReport:
+    async def look(self) -> NodeHealthReport:
         """Look at everything; comes back within the options' deadline."""
         found = await self._disk()
         if found.problem is None:
             for service in self._hosted.services:
                 service.note_space(self._options.max_age + self._options.deadline)
-        self.last = HealthReport(
+        self.last = NodeHealthReport(
             found,
             tuple(self._partition(number) for number in sorted(self._storage.partitions)),
             tuple(PortHealth(name, listening) for name, listening in self._ports().items()),

@@ -30,7 +30,7 @@ from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fie
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
-from waltzctl.engine.node.health import Health, HealthReport
+from waltzctl.engine.node.health import Health, NodeHealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import NodeOptions
@@ -51,7 +51,7 @@ RELOADABLE = reloadable_fields(NodeOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class NodeAddresses:
     """Where a node listens.  `http_port` None: HTTP is off."""
 
     host: str
@@ -61,7 +61,7 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyInfo:
+class NodeReadyInfo:
     """What a node has to say when it has started.  `tls`: whether the data and the admin port speak it."""
 
     directory: Path
@@ -71,7 +71,7 @@ class ReadyInfo:
     assigned: tuple[int, ...]
     quarantined: tuple[int, ...]
     findings: int
-    addresses: Addresses
+    addresses: NodeAddresses
     tls: bool
 
 
@@ -87,12 +87,12 @@ class Node:
         self.data: DataPort
         self.admin: AdminPort
         self.health: Health
-        self.addresses: Addresses
+        self.addresses: NodeAddresses
         self._log = log
         self._closed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._open = contextlib.AsyncExitStack()
-        self._http: HttpPort[HealthReport, NodeReading] | None = None
+        self._http: HttpPort[NodeHealthReport, NodeReading] | None = None
         self._close_partitions: Callable[[], None]
 
     @classmethod
@@ -126,7 +126,7 @@ class Node:
             self._open.push_async_callback(port.close)
         host, number = await self.data.start(options.host, options.ports.data, context)
         _, admin_number = await self.admin.start(options.host, options.ports.admin, context)
-        self.addresses = Addresses(host, number, admin_number, await self._start_http())
+        self.addresses = NodeAddresses(host, number, admin_number, await self._start_http())
         self._log.info(
             "serving %s: data port %d, admin port %d, HTTP port %s at %s",
             self.storage.path,
@@ -174,12 +174,12 @@ class Node:
         if self.options.ports.http is None:
             return None
         from waltzctl.engine.net.http_port import HttpPort
-        from waltzctl.engine.node.node_collector import NodeCollector, Surroundings
+        from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 
         self._http = HttpPort(
             self.health.look,
             read=self.read,
-            collect=lambda reading, report: NodeCollector(reading, Surroundings.of(report, self.connections())),
+            collect=lambda reading, report: NodeCollector(reading, NodeSurroundings.of(report, self.connections())),
             version=self.version,
             log=self._log,
             limits=self.options.http,
@@ -191,10 +191,10 @@ class Node:
     # --- what it shows -----------------------------------------------------------------------------------------------
 
     @property
-    def ready_info(self) -> ReadyInfo:
+    def ready_info(self) -> NodeReadyInfo:
         """What there is to say about the node now."""
         partitions = dict(self.storage.partitions)
-        return ReadyInfo(
+        return NodeReadyInfo(
             directory=self.storage.path,
             layout=self.storage.layout,
             cluster_key=self.storage.cluster_key,
@@ -217,7 +217,7 @@ class Node:
             found.append(("http", self._http.open_connections))
         return found
 
-    async def look(self) -> HealthReport:
+    async def look(self) -> NodeHealthReport:
         """Whether the node is well."""
         return await self.health.look()
 

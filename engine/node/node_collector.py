@@ -22,10 +22,10 @@ from prometheus_client.registry import Collector
 from waltzctl.engine.net.metrics import Timer
 from waltzctl.engine.net.prometheus import add_buckets
 from waltzctl.engine.node.node_metrics import REQUEST_COUNTERS, SHOWN
-from waltzctl.engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
 if TYPE_CHECKING:
-    from waltzctl.engine.node.health import HealthReport
+    from waltzctl.engine.node.health import NodeHealthReport
 
 _PREFIX = "waltz_storage"
 _GAUGES = (
@@ -38,7 +38,7 @@ _GAUGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeSurroundings:
     """What is shown besides the metrics.  `connections`: port name and open connections; bytes are None where unknown."""
 
     healthy: bool | None = None
@@ -48,7 +48,7 @@ class Surroundings:
     failed: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, report: HealthReport, connections: Sequence[tuple[str, int]]) -> Surroundings:
+    def of(cls, report: NodeHealthReport, connections: Sequence[tuple[str, int]]) -> NodeSurroundings:
         """As a look at the node's health found them."""
         return cls(
             healthy=report.healthy,
@@ -62,7 +62,7 @@ class Surroundings:
 class NodeCollector(Collector):
     """One reading as metric families."""
 
-    def __init__(self, reading: NodeReading, surroundings: Surroundings) -> None:
+    def __init__(self, reading: NodeReading, surroundings: NodeSurroundings) -> None:
         self._reading, self._surroundings = reading, surroundings
 
     def describe(self) -> list[Metric]:
@@ -98,7 +98,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
 
 
-def _flags(partitions: Sequence[PartitionReading], surroundings: Surroundings) -> Iterator[Metric]:
+def _flags(partitions: Sequence[NodePartitionReading], surroundings: NodeSurroundings) -> Iterator[Metric]:
     available = GaugeMetricFamily(f"{_PREFIX}_available", "Whether it may be read and written", labels=["partition"])
     quarantined = GaugeMetricFamily(
         f"{_PREFIX}_quarantined", "Whether damage closed it to writes", labels=["partition"]
@@ -116,7 +116,7 @@ def _flags(partitions: Sequence[PartitionReading], surroundings: Surroundings) -
     yield from (available, quarantined, failed, out)
 
 
-def _counted(partitions: Sequence[PartitionReading]) -> Iterator[Metric]:
+def _counted(partitions: Sequence[NodePartitionReading]) -> Iterator[Metric]:
     for shown in SHOWN:
         counted = [(str(one.partition), getattr(one.metrics, shown.attribute)) for one in partitions]
         if shown.kind is Timer:

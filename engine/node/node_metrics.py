@@ -11,7 +11,7 @@ from waltzctl.engine.net.metrics import Clock, Counter, Histogram, Meter, Timer
 from waltzctl.formats.control import FLAG_AVAILABLE
 
 
-class PartitionMetrics:
+class NodePartitionMetrics:
     """What is counted of one partition while it is loaded: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`."""
 
     append: Meter
@@ -41,7 +41,7 @@ class PartitionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownMetric:
     """A metric of a partition, and how Prometheus has it: `name` without prefix and unit, `text` its help.
 
     A Timer is a histogram of seconds, of a Histogram the sum is a counter.
@@ -54,9 +54,9 @@ class Shown:
 
 
 SHOWN = (
-    Shown("append_latency", Timer, "append_latency", "From an append request's arrival to its answer"),
-    Shown("flush_latency", Timer, "flush_latency", "One write and flush, shared by a group of appends"),
-    Shown("flush_requests", Histogram, "flushed_append_requests", "Append requests that a flush made durable"),
+    ShownMetric("append_latency", Timer, "append_latency", "From an append request's arrival to its answer"),
+    ShownMetric("flush_latency", Timer, "flush_latency", "One write and flush, shared by a group of appends"),
+    ShownMetric("flush_requests", Histogram, "flushed_append_requests", "Append requests that a flush made durable"),
 )
 """Beside the counters of requests.  The release's JSON has the first of them only."""
 REQUEST_COUNTERS = (
@@ -69,7 +69,7 @@ REQUEST_COUNTERS = (
     "record_header_list_request",
     "record_list_request",
 )
-"""Attributes of `PartitionMetrics` that count requests; the release's names have hyphens instead of underscores."""
+"""Attributes of `NodePartitionMetrics` that count requests; the release's names have hyphens instead of underscores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ class NodeMetrics:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._partitions: dict[int, PartitionMetrics] = {}
+        self._partitions: dict[int, NodePartitionMetrics] = {}
 
-    def partition(self, partition: int) -> PartitionMetrics:
+    def partition(self, partition: int) -> NodePartitionMetrics:
         """The metrics of a partition; they begin with the first call."""
         with self._lock:
             found = self._partitions.get(partition)
             if found is None:
-                found = self._partitions[partition] = PartitionMetrics(partition, self._clock)
+                found = self._partitions[partition] = NodePartitionMetrics(partition, self._clock)
             return found
 
     def forget(self, partition: int) -> None:
@@ -115,7 +115,7 @@ class NodeMetrics:
         with self._lock:
             self._partitions.pop(partition, None)
 
-    def partitions(self) -> Mapping[int, PartitionMetrics]:
+    def partitions(self) -> Mapping[int, NodePartitionMetrics]:
         """All partitions with metrics, in ascending order; a copy."""
         with self._lock:
             return dict(sorted(self._partitions.items()))

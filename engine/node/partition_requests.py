@@ -11,8 +11,14 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from waltzctl.engine.errors import PartitionQuarantinedError
-from waltzctl.engine.node.node_metrics import PartitionMetrics
-from waltzctl.engine.node.permissions import Access, DeniedError, check_low_water_mark, out_of_range, unknown_type
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics
+from waltzctl.engine.node.permissions import (
+    DeniedError,
+    RequiredAccess,
+    check_low_water_mark,
+    out_of_range,
+    unknown_type,
+)
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.records import WIRE_RECORD_HEADER
 from waltzctl.formats.wire.storage import (
@@ -46,15 +52,15 @@ FEW_BYTES = 32 << 10
 WRITES = (SetLowWaterMarkRequest, TruncateRequest)
 
 
-def access_of(message: StorageMessage) -> Access:
+def access_of(message: StorageMessage) -> RequiredAccess:
     """What a request needs.  A message that is no request needs what a read needs.
 
     The first question of a session needs what its reads and writes will need: a released server takes a replica for absent only
     if this one is refused, and gives up the recovery of all replicas when one fails later.
     """
     if isinstance(message, LastSessionInfoRequest) and not message.offline:
-        return Access.SESSION
-    return Access.WRITE if isinstance(message, WRITES) else Access.READ
+        return RequiredAccess.SESSION
+    return RequiredAccess.WRITE if isinstance(message, WRITES) else RequiredAccess.READ
 
 
 def read_by(message: StorageMessage) -> int | None:
@@ -66,7 +72,7 @@ def read_by(message: StorageMessage) -> int | None:
     return None
 
 
-def execute(partition: Partition, message: StorageMessage, metrics: PartitionMetrics, max_bytes: int) -> Answer:
+def execute(partition: Partition, message: StorageMessage, metrics: NodePartitionMetrics, max_bytes: int) -> Answer:
     """Do what an admitted request asks for, durably, and return its response.
 
     `max_bytes`: bytes of records in a list response, of which there is one at least.  Raises DeniedError with the release's
@@ -86,7 +92,7 @@ def is_short(message: StorageMessage) -> TypeGuard[RecordListRequest | RecordHea
 
 
 def execute_cached(
-    partition: Partition, message: StorageMessage, metrics: PartitionMetrics, max_bytes: int
+    partition: Partition, message: StorageMessage, metrics: NodePartitionMetrics, max_bytes: int
 ) -> Answer | None:
     """As `execute` for a request of few records which are in the system's memory, in no time; else None, and nothing was done."""
     if not is_short(message):

@@ -26,11 +26,11 @@ from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
 from waltzctl.engine.node.commit import GroupCommit
 from waltzctl.engine.node.failure_responses import denial_of
-from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
 from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
-from waltzctl.engine.node.permissions import Access, Denial, PartitionState
+from waltzctl.engine.node.permissions import Denial, RequiredAccess, ServiceState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
@@ -60,7 +60,7 @@ class PartitionService:
         fences: SessionFences,
         pool: Executor,
         encoder: AppendEncoder,
-        metrics: PartitionMetrics,
+        metrics: NodePartitionMetrics,
         room: Room,
         options: ServiceOptions,
         max_data_length: int,
@@ -151,7 +151,10 @@ class PartitionService:
     def _answered_from_memory(self, request: Request, room: int) -> bool:
         message = request.message
         # another session is refused by a worker, or made durable
-        if message.session_id != self._session or self.check(message.session_id, False, Access.READ) is not None:
+        if (
+            message.session_id != self._session
+            or self.check(message.session_id, False, RequiredAccess.READ) is not None
+        ):
             return False
         try:
             answer = execute_cached(self.partition, message, self.metrics, min(room, self.options.max_list_bytes))
@@ -287,8 +290,8 @@ class PartitionService:
     # --- who may ------------------------------------------------------------------------------------------------------
 
     @property
-    def _state(self) -> PartitionState:
-        return PartitionState(
+    def _state(self) -> ServiceState:
+        return ServiceState(
             number=self.number,
             assigned=True,  # a partition that is given up executes nothing any more
             readable=self._availability.readable,
@@ -304,10 +307,10 @@ class PartitionService:
             return None
         return self._session if self._availability.writable else None
 
-    def check(self, session_id: int, offline: bool, access: Access = Access.WRITE) -> Denial | None:
+    def check(self, session_id: int, offline: bool, access: RequiredAccess = RequiredAccess.WRITE) -> Denial | None:
         """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
-        if denial is None and access is not Access.READ:
+        if denial is None and access is not RequiredAccess.READ:
             outage = standing_outage(self.partition) or self._still_out(offline)
             if outage is not None:  # what made it so was logged when it happened
                 return outage.denial(self.number)

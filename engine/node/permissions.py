@@ -21,7 +21,7 @@ from waltzctl.formats.wire.failure import (
 )
 
 
-class Access(Enum):
+class RequiredAccess(Enum):
     """What a request needs of the partition: to be read, to be written, or, to begin a session, both."""
 
     READ = "read"
@@ -67,7 +67,7 @@ class OtherClusterError(MismatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class ServiceState:
     """What decides whether a request may run.
 
     `persisted_session`: of the last set-low-water-mark; `session`: the highest that a request of passed the checks, durable in
@@ -87,7 +87,7 @@ def not_loaded(partition: int) -> Denial:
     return Denial(FailureCode.NOT_ASSIGNED, PLAIN_EXCEPTION, f"Partition:{partition} is not assigned.")
 
 
-def check(state: PartitionState, *, session_id: int, offline: bool, access: Access) -> Denial | None:
+def check(state: ServiceState, *, session_id: int, offline: bool, access: RequiredAccess) -> Denial | None:
     """The release's checks a to e (assigned; online, persisted session; available, session); None when all are passed.
 
     A session above the present one passes: `raises_session` says what it changes.  While a partition may be written by online
@@ -105,7 +105,7 @@ def check(state: PartitionState, *, session_id: int, offline: bool, access: Acce
                 f" {session_id}",
             )
         return None
-    readable, writable = access is not Access.WRITE, access is not Access.READ
+    readable, writable = access is not RequiredAccess.WRITE, access is not RequiredAccess.READ
     if (readable and not state.readable) or (writable and not state.writable):
         return _denied(
             FailureCode.NOT_AVAILABLE, f"read and write for partition={state.number} have been disabled on storage node"
@@ -119,7 +119,7 @@ def check(state: PartitionState, *, session_id: int, offline: bool, access: Acce
     return None
 
 
-def raises_session(state: PartitionState, *, session_id: int, offline: bool) -> bool:
+def raises_session(state: ServiceState, *, session_id: int, offline: bool) -> bool:
     """Whether a request that passed `check` begins a newer session.  Offline ones never do."""
     return not offline and session_id > state.session
 

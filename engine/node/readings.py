@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import NotAssignedError
 from waltzctl.engine.net.metrics import Gauge, NamedMetric
-from waltzctl.engine.node.node_metrics import PartitionGauges, PartitionMetrics
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics, PartitionGauges
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, PartitionStruct
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ OUT_OF_SERVICE = "out-of-service"
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReading:
+class NodePartitionReading:
     """A loaded partition: what was counted of it and its present values.
 
     `out_of_service`: the code of what keeps it out of sessions; None when it takes part.
     """
 
     partition: int
-    metrics: PartitionMetrics
+    metrics: NodePartitionMetrics
     gauges: PartitionGauges
     out_of_service: str | None = None
 
@@ -47,7 +47,7 @@ class NodeReading:
 
     version: str
     assigned: tuple[int, ...]
-    partitions: tuple[PartitionReading, ...]
+    partitions: tuple[NodePartitionReading, ...]
 
     def metrics(self) -> Iterator[NamedMetric]:
         """Everything that a released node shows, by group and name; and why a partition is out of service, if it is."""
@@ -95,5 +95,5 @@ def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMet
         )
         outage = service.outage if service is not None else None
         out = None if outage is None else outage.code.value
-        readings.append(PartitionReading(number, metrics.partition(number), gauges, out))
+        readings.append(NodePartitionReading(number, metrics.partition(number), gauges, out))
     return NodeReading(version, tuple(reading.partition for reading in readings), tuple(readings))

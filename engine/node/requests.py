@@ -1,7 +1,7 @@
 """What the data port hands to a partition, and what a partition knows of the peer that it answers.
 
 Append requests come as *runs*: the frames stay where they were received, and a table of NumPy columns (rows of
-`engine.scan.frames.Column`) says where each one begins.  Nothing is made per request on the way to the disk.
+`engine.scan.frames.FrameColumn`) says where each one begins.  Nothing is made per request on the way to the disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Sender(Protocol):
 class AppendRun(NamedTuple):
     """Consecutive append frames of one partition and one sender, not decoded.
 
-    `table` has a row per frame (int64 columns `engine.scan.frames.Column`), its BODY column counts from the start of
+    `table` has a row per frame (int64 columns `engine.scan.frames.FrameColumn`), its BODY column counts from the start of
     `buffer`; `size` is the sum of its LENGTH column.  `received`: `time.monotonic` when the last of them had arrived.
     """
 

@@ -15,7 +15,7 @@ from waltzctl.engine.pages.space_map import SpaceMap
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BlobSpan:
     """Bytes `offset` to `offset + size` of a blob file."""
 
     file_id: int
@@ -105,7 +105,7 @@ class BlobStats:
             self._highest = max(self._highest, file_id)
             return stat
 
-    def take(self, size: int, create: Callable[[int], None]) -> Span:
+    def take(self, size: int, create: Callable[[int], None]) -> BlobSpan:
         """Room for `size` bytes.  `create` makes the file of a new id, durably; what it raises is passed on."""
         if (span := self._take_existing(size)) is not None:
             return span
@@ -121,9 +121,9 @@ class BlobStats:
             assert offset is not None, "a fresh file has room"
             with self._lock:
                 self._stats[file_id] = stat
-            return Span(file_id, offset, size)
+            return BlobSpan(file_id, offset, size)
 
-    def _take_existing(self, size: int) -> Span | None:
+    def _take_existing(self, size: int) -> BlobSpan | None:
         if size > self.limit:
             return None
         with self._lock:
@@ -137,9 +137,9 @@ class BlobStats:
             chosen = self._stats[min(fitting)[1]]
             with chosen.lock:
                 offset = chosen.take(size)
-            return Span(chosen.file_id, offset, size) if offset is not None else None
+            return BlobSpan(chosen.file_id, offset, size) if offset is not None else None
 
-    def give_back(self, span: Span) -> None:
+    def give_back(self, span: BlobSpan) -> None:
         """Room that is no longer used.  Raises RuntimeError for room that is free already: somebody else's would be next."""
         with self._lock:
             stat = self._stats[span.file_id]

@@ -16,7 +16,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import DiskWriteError
-from waltzctl.engine.pages.blob_stats import BlobStats, Span
+from waltzctl.engine.pages.blob_stats import BlobSpan, BlobStats
 from waltzctl.formats.pages.names import blob_name
 
 Data = bytes | memoryview
@@ -67,7 +67,7 @@ class BlobStore:
         with self._lock:
             return self._files[file_id]
 
-    def write(self, pages: Sequence[Data], *, moving: bool = False) -> tuple[Span, ...]:
+    def write(self, pages: Sequence[Data], *, moving: bool = False) -> tuple[BlobSpan, ...]:
         """Write and flush; returns where each page lies.  An empty page lies nowhere: its span has no file and no size.
 
         Raises DiskFullError or DiskWriteError, after which the room that was taken is free again, and SyncFailedError, after
@@ -76,9 +76,9 @@ class BlobStore:
         whole = [page for page in pages if len(page)]
         size = sum(map(len, whole))
         if not whole:
-            return (Span(0, 0, 0),) * len(pages)
+            return (BlobSpan(0, 0, 0),) * len(pages)
         groups = [whole] if size <= self.stats.limit else [[page] for page in whole]
-        taken: list[Span] = []
+        taken: list[BlobSpan] = []
         try:
             for group in groups:
                 span = self.stats.take(sum(map(len, group)), self._create)
@@ -94,19 +94,19 @@ class BlobStore:
             self.counters.written += 0 if moving else size
             self.counters.moved += size if moving else 0
         places = iter(
-            Span(span.file_id, offset, len(page))
+            BlobSpan(span.file_id, offset, len(page))
             for span, group in zip(taken, groups, strict=True)
             for page, offset in zip(group, itertools.accumulate(map(len, group), initial=span.offset), strict=False)
         )
-        return tuple(next(places) if len(page) else Span(0, 0, 0) for page in pages)
+        return tuple(next(places) if len(page) else BlobSpan(0, 0, 0) for page in pages)
 
-    def read(self, span: Span) -> bytes:
+    def read(self, span: BlobSpan) -> bytes:
         """The bytes of a span; fewer where the file ends within it, none where it is not there.  Raises DiskReadError."""
         with self._lock:
             file = self._files.get(span.file_id)
         return file.read_at(span.offset, span.size) if span.size and file is not None else b""
 
-    def give_back(self, spans: Iterable[Span]) -> None:
+    def give_back(self, spans: Iterable[BlobSpan]) -> None:
         """Room that nobody uses any more."""
         for span in spans:
             if span.size:

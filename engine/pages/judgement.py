@@ -53,7 +53,7 @@ class _Overlay:
     references: dict[PageId, int] = field(default_factory=dict)
 
 
-class Judge:
+class BatchJudge:
     """Judges the batches of a group, one after another; the caller holds the directory's lock."""
 
     def __init__(self, directory: PageDirectory) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_index import NONE, PageIndex
 from waltzctl.formats.pages.write_batch import (
     FIELD,
@@ -194,7 +194,7 @@ class PageDirectory:
         self._fields: dict[int, bytes] = {}
         self._index = PageIndex(self._pages.namespace, self._pages.id)
         self._checkpoint_target: dict[PageId, int] = {}
-        self.freed: list[Span] = []
+        self.freed: list[BlobSpan] = []
 
     # ---- pages ---------------------------------------------------------------------------------------------------------
 
@@ -430,9 +430,9 @@ class PageDirectory:
     def _free(self, row: int) -> None:
         rows = self._rows
         if rows.file[row] < LAST_FILE_ID and rows.size[row]:
-            self.freed.append(Span(rows.file[row], rows.offset[row], rows.size[row]))
+            self.freed.append(BlobSpan(rows.file[row], rows.offset[row], rows.size[row]))
 
-    def take_freed(self) -> list[Span]:
+    def take_freed(self) -> list[BlobSpan]:
         """Where data lay that nothing needs any more; it is told once."""
         freed, self.freed = self.freed, []
         return freed

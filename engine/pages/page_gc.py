@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from waltzctl.engine.errors import DamageError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_directory import Checkpoint
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
@@ -273,7 +273,7 @@ def _relocate(store: PageStorage, candidates: list[_Candidate], data: list[bytes
     report.moved += sum(span.size for _, span in valid)
 
 
-def _unused(spans: Iterable[Span], kept: set[int]) -> list[Span]:
+def _unused(spans: Iterable[BlobSpan], kept: set[int]) -> list[BlobSpan]:
     return [span for span in spans if id(span) not in kept]
 
 

@@ -32,9 +32,9 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.pages.batch import WriteBatch
-from waltzctl.engine.pages.blob_stats import BlobFileStatus, Span
+from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
-from waltzctl.engine.pages.judgement import Judge
+from waltzctl.engine.pages.judgement import BatchJudge
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, DirectorySize, Located, PageDirectory
 from waltzctl.engine.pages.reclamation import Reclamation
 from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
@@ -288,7 +288,7 @@ class PageStorage:
             self.give_back(spans)
             raise
 
-    def place(self, data: Sequence[memoryview | bytes]) -> tuple[Span, ...]:
+    def place(self, data: Sequence[memoryview | bytes]) -> tuple[BlobSpan, ...]:
         """Write data of pages that edits name later, for `commit`; until then a crash takes it back.  Raises as `write`."""
         self.check_open(writing=True)
         try:
@@ -297,7 +297,7 @@ class PageStorage:
             self.fail(error)
             raise
 
-    def give_back(self, spans: Iterable[Span]) -> None:
+    def give_back(self, spans: Iterable[BlobSpan]) -> None:
         """Room of data that was placed and that no edit names.  After a failure of the log nobody knows, and it stays taken."""
         if self._failure is None:
             self.blobs.give_back(spans)
@@ -326,7 +326,7 @@ class PageStorage:
         try:
             self.check_open(writing=True)
             with self.directory_lock:
-                judge, sequence = Judge(self.directory), self.directory.sequence
+                judge, sequence = BatchJudge(self.directory), self.directory.sequence
                 for ticket in group:
                     try:
                         made = judge.judge(ticket.edits)
@@ -428,7 +428,7 @@ class PageStorage:
 
     def read_entry(self, page: PageId, entry: PageEntry) -> bytes:
         """A page's bytes, checked.  Raises DamageError, DiskReadError."""
-        data = self.blobs.read(Span(entry.file_id, entry.offset, entry.size))
+        data = self.blobs.read(BlobSpan(entry.file_id, entry.offset, entry.size))
         self._check(page, entry, entry.offset, data, entry.size, entry.checksum, "it")
         return data
 
@@ -451,7 +451,7 @@ class PageStorage:
                         f"page {found.page} has {len(entry.fields)} fields, and none of number {number}"
                     )
                 one, size = entry.fields[number], ends[number] - entry.fields[number].offset
-                data = self.blobs.read(Span(entry.file_id, entry.offset + one.offset, size))
+                data = self.blobs.read(BlobSpan(entry.file_id, entry.offset + one.offset, size))
                 self._check(found.page, entry, entry.offset + one.offset, data, size, one.checksum, f"field {number}")
                 read.append(memoryview(data))
             return read
@@ -552,5 +552,5 @@ class PageStorage:
         )  # fmt: skip
 
 
-def _placed(entry: PageEntry, span: Span) -> PageEntry:
+def _placed(entry: PageEntry, span: BlobSpan) -> PageEntry:
     return PageEntry(span.file_id, span.offset, entry.size, entry.checksum, entry.tag, entry.fields)

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 
 
 class Reclamation:
@@ -22,7 +22,7 @@ class Reclamation:
         self._lock = threading.Lock()
         self._generation = 0
         self._readers: Counter[int] = Counter()
-        self._retired: deque[tuple[int, tuple[Span, ...]]] = deque()
+        self._retired: deque[tuple[int, tuple[BlobSpan, ...]]] = deque()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -38,7 +38,7 @@ class Reclamation:
                 if not self._readers[mine]:
                     del self._readers[mine]
 
-    def retire(self, spans: Iterable[Span]) -> None:
+    def retire(self, spans: Iterable[BlobSpan]) -> None:
         """Nobody will look these up any more."""
         given = tuple(spans)
         if given:
@@ -46,11 +46,11 @@ class Reclamation:
                 self._retired.append((self._generation, given))
                 self._generation += 1
 
-    def released(self) -> list[Span]:
+    def released(self) -> list[BlobSpan]:
         """Room that was retired and that no reader is left for; it is told once."""
         with self._lock:
             oldest = min(self._readers, default=self._generation)
-            free: list[Span] = []
+            free: list[BlobSpan] = []
             while self._retired and self._retired[0][0] < oldest:
                 free += self._retired.popleft()[1]
             return free

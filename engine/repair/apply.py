@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.durable.manifest import RepairState
 from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
@@ -107,7 +107,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         )
         done = undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
         partitions = {number for entry in (*done.entries, *done.taken_back) for number in concerned(entry)}
-        back = (*done.taken_back, *(one for one in done.entries if one.state is State.ROLLED_BACK))
+        back = (*done.taken_back, *(one for one in done.entries if one.state is RepairState.ROLLED_BACK))
         with told_with(one.id for one in back):
             status, findings = verify_again(storage, partitions, exclusive=True)
     return UndoneRepair(done, status, findings, falls)

@@ -19,7 +19,7 @@ IN_PLACE_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """Bytes `start` to `stop` of a file."""
 
     path: PurePath
@@ -29,9 +29,9 @@ class Span:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def slice(self, start: int, stop: int) -> Span:
+    def slice(self, start: int, stop: int) -> FileSpan:
         """A part, by offsets within the span."""
-        return Span(self.path, self.start + start, self.start + stop)
+        return FileSpan(self.path, self.start + start, self.start + stop)
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the span; fewer when the file has become shorter.  Raises DiskReadError."""
@@ -39,7 +39,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class LiteralBytes:
     """Bytes in memory."""
 
     data: bytes
@@ -47,16 +47,16 @@ class Literal:
     def __len__(self) -> int:
         return len(self.data)
 
-    def slice(self, start: int, stop: int) -> Literal:
+    def slice(self, start: int, stop: int) -> LiteralBytes:
         """A part."""
-        return Literal(self.data[start:stop])
+        return LiteralBytes(self.data[start:stop])
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of it."""
         return self.data[start : start + length]
 
 
-Piece = Span | Literal
+Piece = FileSpan | LiteralBytes
 
 
 class Content:
@@ -70,7 +70,7 @@ class Content:
     @classmethod
     def of_file(cls, path: PurePath, size: int) -> Content:
         """A file as it is."""
-        return cls(str(path), (Span(path, 0, size),))
+        return cls(str(path), (FileSpan(path, 0, size),))
 
     def size(self) -> int:
         """Bytes."""
@@ -128,8 +128,8 @@ class Content:
         writes: list[tuple[int, Piece]] = []
         position = 0
         for piece in self.pieces:
-            if not (isinstance(piece, Span) and piece.path == path and piece.start == position):
-                if isinstance(piece, Span) and piece.path == path:
+            if not (isinstance(piece, FileSpan) and piece.path == path and piece.start == position):
+                if isinstance(piece, FileSpan) and piece.path == path:
                     return [Replace(path, self.chunks, self._size)]
                 writes.append((position, piece))
             position += len(piece)
@@ -154,13 +154,13 @@ def _joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
     for piece in pieces:
         before = joined[-1] if joined else None
         if (
-            isinstance(piece, Span)
-            and isinstance(before, Span)
+            isinstance(piece, FileSpan)
+            and isinstance(before, FileSpan)
             and (before.path, before.stop) == (piece.path, piece.start)
         ):
-            joined[-1] = Span(before.path, before.start, piece.stop)
-        elif isinstance(piece, Literal) and isinstance(before, Literal):
-            joined[-1] = Literal(before.data + piece.data)
+            joined[-1] = FileSpan(before.path, before.start, piece.stop)
+        elif isinstance(piece, LiteralBytes) and isinstance(before, LiteralBytes):
+            joined[-1] = LiteralBytes(before.data + piece.data)
         elif len(piece):
             joined.append(piece)
     return tuple(joined)

@@ -35,7 +35,7 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.plan import Draft, Repair
+from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
@@ -69,7 +69,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     if target.kind is not TargetKind.STORAGE or target.storage is None:
         raise NotWaltzError(f"{path}: not a storage directory", advice="a directory is converted as a whole")
     storage = local(target.storage)
-    draft = Draft(COMMAND, path, storage, Arguments.of(layout=layout))
+    draft = PlanDraft(COMMAND, path, storage, Arguments.of(layout=layout))
     draft.refuse_interrupted()
     view = view_storage(storage)
     control = _sound(view)
@@ -153,7 +153,7 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
     return assigned
 
 
-def _put_aside(draft: Draft, view: StorageView, unassigned: Iterable[int]) -> None:
+def _put_aside(draft: PlanDraft, view: StorageView, unassigned: Iterable[int]) -> None:
     for number in unassigned:
         directory = draft.storage / str(number)
         if number in view.partitions:
@@ -162,7 +162,7 @@ def _put_aside(draft: Draft, view: StorageView, unassigned: Iterable[int]) -> No
             draft.step("put-aside", directory, number, reason)
 
 
-def _take_from_aside(draft: Draft, unassigned: Iterable[int]) -> None:
+def _take_from_aside(draft: PlanDraft, unassigned: Iterable[int]) -> None:
     for number in unassigned:
         aside = put_aside_path(draft.storage, number)
         if aside.is_dir():
@@ -171,7 +171,7 @@ def _take_from_aside(draft: Draft, unassigned: Iterable[int]) -> None:
             draft.step("take-from-aside", aside, number, reason)
 
 
-def _keep_availability(draft: Draft, control: ControlFile, marks: Mapping[int, Availability]) -> None:
+def _keep_availability(draft: PlanDraft, control: ControlFile, marks: Mapping[int, Availability]) -> None:
     """Let the file of marks say what the flags said.
 
     It comes before the control file: while that has flags, they decide, and they agree with the file.

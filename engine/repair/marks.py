@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Edit, Overwrite
-from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.formats.control import PartitionInfo
 
 
-def lower_mark(draft: Draft, control_path: PurePath, info: PartitionInfo, after: int) -> None:
+def lower_mark(draft: PlanDraft, control_path: PurePath, info: PartitionInfo, after: int) -> None:
     """Plan that the local low-water mark falls to transaction `after`; does nothing when it is not above.
 
     `info` is the partition's info as the plan leaves it so far: what the plan writes of it anew is written once.

@@ -153,7 +153,7 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanDraft:
     """A plan in the making: planners add to it, `finish` computes the hash.
 
     `accepted` and `settled`: losses that enter and leave the ledger with it.
@@ -242,7 +242,7 @@ def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair
     entries = () if storage is None else interrupted(local(storage))
     if storage is None or not entries:
         return None
-    draft = Draft(command, path, local(storage), arguments, roll_back=True)
+    draft = PlanDraft(command, path, local(storage), arguments, roll_back=True)
     for entry in entries:
         touched = partitions_of(entry)
         only = next(iter(touched)) if len(touched) == 1 else None

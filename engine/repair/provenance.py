@@ -33,7 +33,7 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import MOMENT_MS
 from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.replicas import Agreement, Replica
+from waltzctl.engine.repair.replicas import Agreement, ReplicaSegments
 from waltzctl.engine.repair.survey import begins_at, open_hint
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
@@ -58,13 +58,13 @@ _READS = "everything else reads as the only version there is"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SegmentSurroundings:
     """What a segment's file is judged by: where it lies, what lies beside it, and the replicas that were named."""
 
     control: ControlFile
     partition: int
     segments: Sequence[SegmentView]
-    replicas: Sequence[Replica] = ()
+    replicas: Sequence[ReplicaSegments] = ()
 
     def following(self, first: int) -> int | None:
         """The id in the name of the next data file."""
@@ -73,7 +73,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProvenanceVerdict:
     """Whether a data file's records are the partition's own.
 
     `header` is what its header should be, None where a person must decide; then `codes` stand against it and `why` says what
@@ -108,7 +108,7 @@ class _Testimony:
     records: int = 0
 
 
-def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
+def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> ProvenanceVerdict:
     """Judge a data file that is not shorter than its header.  `content` gives its bytes.  Raises DiskReadError."""
     data, index, named = read_segment_header(view.data), read_segment_header(view.index), view.first_transaction_id
     assert data is not None
@@ -138,14 +138,14 @@ def judge(view: SegmentView, content: Content, around: Surroundings) -> Verdict:
         unproven = [code for code in unproven if code not in placed]
     if said.against or unproven:
         codes = tuple(code for code in wrong if code in unproven) or tuple(wrong)
-        return Verdict(None, "; ".join(said.against), codes, sources)
+        return ProvenanceVerdict(None, "; ".join(said.against), codes, sources)
     if index is not None and twin and apart:
         right = index  # little of the header is left, its time is gone as well; both files were created together
         reasons.append("the creation time is the index header's")
-    return Verdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
+    return ProvenanceVerdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
 
 
-def _of_another_name(content: Content, header_first: int, around: Surroundings, named: int) -> bool:
+def _of_another_name(content: Content, header_first: int, around: SegmentSurroundings, named: int) -> bool:
     """Whether intact records behind a damaged first one do not lie between the file's name and that of the next data file."""
     following = around.following(named)
     for item in scan_records(content, first_transaction_id=min(header_first, named), max_record=MAX_DATA_LENGTH):
@@ -156,7 +156,9 @@ def _of_another_name(content: Content, header_first: int, around: Surroundings, 
     return False
 
 
-def _behind_right_header(view: SegmentView, content: Content, around: Surroundings, header: SegmentHeader) -> Verdict:
+def _behind_right_header(
+    view: SegmentView, content: Content, around: SegmentSurroundings, header: SegmentHeader
+) -> ProvenanceVerdict:
     """Judge records behind a header that is right: they are the partition's own unless their request ids and a witness say no."""
     partition, named = around.partition, view.first_transaction_id
     why = stranger(view, content, partition, header.cluster_key, around.segments)
@@ -168,8 +170,8 @@ def _behind_right_header(view: SegmentView, content: Content, around: Surroundin
                 why += " under these ids"
             sources |= {one.path for one in replica.segments(partition)}
     if why is None:
-        return Verdict(header, sources=frozenset(sources))
-    return Verdict(None, why, (Code.SEGMENT_PARTITION,), frozenset(sources), behind=True)
+        return ProvenanceVerdict(header, sources=frozenset(sources))
+    return ProvenanceVerdict(None, why, (Code.SEGMENT_PARTITION,), frozenset(sources), behind=True)
 
 
 def _fields(
@@ -209,7 +211,9 @@ def _fields(
     return reasons, wrong, unproven
 
 
-def _testimony(view: SegmentView, content: Content, around: Surroundings) -> tuple[_Testimony, frozenset[PurePath]]:
+def _testimony(
+    view: SegmentView, content: Content, around: SegmentSurroundings
+) -> tuple[_Testimony, frozenset[PurePath]]:
     """What the witnesses say, and the files of replicas that were read.  A replica that holds the same records outweighs what the
     index, the request ids and the next segment let suspect.
     """
@@ -279,14 +283,14 @@ def _compare(
     return named_here, last
 
 
-def _named_beside(view: SegmentView, around: Surroundings) -> bool:
+def _named_beside(view: SegmentView, around: SegmentSurroundings) -> bool:
     """Whether request ids tell partitions apart here: the segments beside this one name theirs, or there is none."""
     key = around.control.header.cluster_key
     own, strange = beside(around.segments, view.first_transaction_id, around.partition, key)
     return own > 0 or not strange
 
 
-def foreign(view: SegmentView, around: Surroundings) -> str | None:
+def foreign(view: SegmentView, around: SegmentSurroundings) -> str | None:
     """Why a segment's data file is not surely the partition's own, in words; None when it is, or holds no whole header.
 
     A file whose header and first record agree on another first id than its name was renamed; that is no matter of whose it is.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State, quarantine_directory
+from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState, quarantine_directory
 from waltzctl.engine.durable.quarantine import give_up
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.arguments import Arguments
@@ -55,8 +55,10 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
         raise InvalidRequestError(f"an age of {older_than} s or {keep} to keep cannot be meant")
     _refuse_interrupted(storage)
     entries = list_entries(storage)
-    applied = [entry for entry in entries if entry.state is State.APPLIED]
-    chosen = [entry for entry in entries if entry.state is State.PRUNED and kept_bytes(entry)]  # cut short by a crash
+    applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
+    chosen = [
+        entry for entry in entries if entry.state is RepairState.PRUNED and kept_bytes(entry)
+    ]  # cut short by a crash
     chosen += _chosen(applied, len(applied) - keep, disk.now_ms() / 1000 - older_than)
     sizes = tuple((entry.id, kept_bytes(entry)) for entry in chosen)
     steps = tuple(_step(entry, size) for entry, (_, size) in zip(chosen, sizes, strict=True))
@@ -115,7 +117,11 @@ def prune(prepared: Prune) -> int:
         raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
     with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
         _refuse_interrupted(storage)
-        found = {entry.id: entry for entry in list_entries(storage) if entry.state in (State.APPLIED, State.PRUNED)}
+        found = {
+            entry.id: entry
+            for entry in list_entries(storage)
+            if entry.state in (RepairState.APPLIED, RepairState.PRUNED)
+        }
         for name, size in prepared.entries:
             if name not in found or kept_bytes(found[name]) != size:
                 raise StalePlanError(
@@ -124,6 +130,6 @@ def prune(prepared: Prune) -> int:
                 )
         roll_back_interrupted(storage)  # makes durable, and clears away, what a crash left open
         for name, size in prepared.entries:
-            if found[name].state is State.APPLIED:
+            if found[name].state is RepairState.APPLIED:
                 give_up(found[name], size)
     return prepared.bytes

@@ -48,8 +48,8 @@ from waltzctl.engine.losses import BelowProof, ShortHeader
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
-from waltzctl.engine.repair.plan import Draft, Repair
-from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.plan import PlanDraft, Repair
+from waltzctl.engine.repair.provenance import SegmentSurroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause
@@ -246,9 +246,9 @@ class _SegmentTask:
         where = Where(self.storage, self.partition, view.data_path.parent)
         return SegmentFiles(where, view.first_transaction_id, view.data_path, view.index_path)
 
-    def around(self, control: ControlFile) -> Surroundings:
+    def around(self, control: ControlFile) -> SegmentSurroundings:
         """What the segment is judged by."""
-        return Surroundings(control, self.partition, self.segments)
+        return SegmentSurroundings(control, self.partition, self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def plan_rebuild_index(
     view = view_storage(target.storage, partitions)
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
-    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
+    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
     draft.refuse_interrupted()
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)

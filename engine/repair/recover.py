@@ -26,7 +26,7 @@ from waltzctl.engine.log.view import (
     view_storage,
 )
 from waltzctl.engine.repair.arguments import Agreed, Arguments
-from waltzctl.engine.repair.plan import Draft, Repair, plan_roll_back
+from waltzctl.engine.repair.plan import PlanDraft, Repair, plan_roll_back
 from waltzctl.engine.repair.recover_control import plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition
@@ -67,7 +67,7 @@ def plan_recover(
         allow_data_loss=allow_data_loss,
         agreed=tuple(agreed),
     )
-    draft = Draft(COMMAND, path, local(target.storage), arguments)
+    draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
     if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
         return first
     view = view_storage(target.storage, partitions)
@@ -105,7 +105,7 @@ def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int
     return sorted({*(known if partitions is None else partitions), *(one for one in view.partitions if one in known)})
 
 
-def _not_ours(draft: Draft, view: PartitionView, control: ControlFile) -> Finding:
+def _not_ours(draft: PlanDraft, view: PartitionView, control: ControlFile) -> Finding:
     """A note about a directory that no partition of this cluster has."""
     said = f"the control file has partitions 0 to {len(control.partitions) - 1}, and none of this number; it is left as it is"
     return make_finding(

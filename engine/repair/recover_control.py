@@ -23,7 +23,7 @@ from waltzctl.engine.findings.control_files import (
     pair_findings,
 )
 from waltzctl.engine.log.view import StorageView, partition_directories
-from waltzctl.engine.repair.plan import Draft
+from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
@@ -40,7 +40,7 @@ from waltzctl.formats.control import (
 
 
 def plan_control(
-    draft: Draft, view: StorageView, partitions: Collection[int] | None, *, allow_data_loss: bool
+    draft: PlanDraft, view: StorageView, partitions: Collection[int] | None, *, allow_data_loss: bool
 ) -> ControlFile | None:
     """Plan the repair of the control file; return it as it will be, or None when nothing can be done without it."""
     path, control = view.control_path, view.control
@@ -73,7 +73,7 @@ def plan_control(
 class _Mender:
     """Edits a copy of the control file in memory."""
 
-    def __init__(self, draft: Draft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
+    def __init__(self, draft: PlanDraft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
         from waltzctl.engine.durable import disk
 
         self.draft = draft

@@ -19,7 +19,7 @@ from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, TargetKind, check_partitions, read_control, resolve
 from waltzctl.engine.losses import GivenUp, Ids, without
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.plan import Draft, Repair
+from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.repair.repaired_segments import RepairContext
 from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
@@ -80,7 +80,7 @@ def _held(context: RepairContext) -> Iterable[Ids]:
             yield from without((part.survey.begins, part.survey.next_id), lost)
 
 
-def plan_ledger(draft: Draft, ledger: Ledger) -> None:
+def plan_ledger(draft: PlanDraft, ledger: Ledger) -> None:
     """Add the edit that writes the ledger anew, where the plan changes it.
 
     Raises RefusedError when it is damaged: written anew, it would look as if nothing more had been given up.
@@ -97,7 +97,7 @@ def plan_ledger(draft: Draft, ledger: Ledger) -> None:
     _write(draft, [loss for loss in ledger.losses if loss not in draft.settled], draft.accepted)
 
 
-def _write(draft: Draft, kept: Sequence[AcceptedLoss], new: Sequence[AcceptedLoss]) -> None:
+def _write(draft: PlanDraft, kept: Sequence[AcceptedLoss], new: Sequence[AcceptedLoss]) -> None:
     path = ledger_path(draft.storage)
     if kept or new:
         contents = _Contents(tuple(kept), tuple(new))
@@ -133,7 +133,7 @@ def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) ->
     control = read_control(target.storage / CONTROL_FILE_NAME)
     if partitions is not None and control is not None:
         check_partitions(control, partitions)
-    draft = Draft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
+    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
     draft.refuse_interrupted()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)

@@ -19,10 +19,10 @@ from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
-from waltzctl.engine.repair.content import Content, Literal, Piece
+from waltzctl.engine.repair.content import Content, LiteralBytes, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, Replica, find_proven
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_hint
 from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
@@ -39,7 +39,7 @@ class LossPlanner:
     """
 
     context: RepairContext
-    replicas: Sequence[Replica]
+    replicas: Sequence[ReplicaSegments]
     mark: int | None
     durable_to: int
     witnesses: Witnesses = field(init=False)
@@ -224,7 +224,7 @@ class LossPlanner:
         header = replace(part.header, first_transaction_id=loss.stop)
         index = FileState.of(context.directory / index_name(loss.stop))
         behind = RepairedSegment(loss.stop, path, context.directory / index_name(loss.stop), None, index, header)
-        pieces = (Literal(header.encode()), *content.part(loss.end, content.size()))
+        pieces = (LiteralBytes(header.encode()), *content.part(loss.end, content.size()))
         behind.content = Content(str(path), pieces)
         behind.shifted = True
         context.put(behind)

@@ -22,7 +22,7 @@ from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.losses import Overlap
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.repair.replicas import ReplicaSegments
 
 
 class Outcome(enum.Enum):
@@ -50,7 +50,7 @@ class OverlapPlanner:
     """Decides about overlaps of one partition; `mark` None: the local low-water mark is not known."""
 
     context: RepairContext
-    replicas: Sequence[Replica]
+    replicas: Sequence[ReplicaSegments]
     mark: int | None
 
     def mend(self, earlier: RepairedSegment, later: RepairedSegment, behind: Behind) -> Outcome:

@@ -14,15 +14,15 @@ from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView
 from waltzctl.engine.losses import DirectoryGone, NoSegment, ShortHeader
 from waltzctl.engine.repair.arguments import Agreed
-from waltzctl.engine.repair.plan import Draft
-from waltzctl.engine.repair.provenance import Surroundings
+from waltzctl.engine.repair.plan import PlanDraft
+from waltzctl.engine.repair.provenance import SegmentSurroundings
 from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
-from waltzctl.engine.repair.replicas import Replica
+from waltzctl.engine.repair.replicas import ReplicaSegments
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.engine.storage.orphans import listed_in
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -31,13 +31,13 @@ from waltzctl.formats.segment import HEADER_SIZE
 
 
 def plan_partition(
-    draft: Draft,
+    draft: PlanDraft,
     control: ControlFile,
     view: PartitionView | None,
     partition: int,
     *,
     assigned: bool,
-    replicas: Sequence[Replica],
+    replicas: Sequence[ReplicaSegments],
     allow_data_loss: bool,
     agreed: Agreed | None = None,
     accepted: Sequence[AcceptedLoss] = (),
@@ -47,7 +47,7 @@ def plan_partition(
     `agreed`: what a comparison of all replicas has found.  `accepted`: the partition's losses in the ledger.
     """
     directory = draft.storage / str(partition) if view is None else view.path
-    around = Surroundings(control, partition, () if view is None else view.segments, replicas)
+    around = SegmentSurroundings(control, partition, () if view is None else view.segments, replicas)
     context = RepairContext(draft, control, partition, directory, allow_data_loss, around)
     draft.partitions.add(partition)
     if view is None and not assigned:

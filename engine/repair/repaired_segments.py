@@ -12,10 +12,10 @@ from waltzctl.engine.findings.headers import strange_finding
 from waltzctl.engine.log.header_judgement import Expected, judge_headers
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.losses import Loss
-from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.marks import lower_mark
-from waltzctl.engine.repair.plan import Draft
-from waltzctl.engine.repair.provenance import Surroundings, Verdict, judge
+from waltzctl.engine.repair.plan import PlanDraft
+from waltzctl.engine.repair.provenance import ProvenanceVerdict, SegmentSurroundings, judge
 from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
 from waltzctl.engine.repair.survey import Survey, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
@@ -96,12 +96,12 @@ class RepairContext:
     `lowered_to`: the local low-water mark that it leaves, where it lowers it.
     """
 
-    draft: Draft
+    draft: PlanDraft
     control: ControlFile
     partition: int
     directory: PurePath
     allow_data_loss: bool
-    around: Surroundings
+    around: SegmentSurroundings
     segments: list[RepairedSegment] = field(default_factory=list)
     given_up: list[tuple[int, int, str]] = field(default_factory=list)
     disputed: list[tuple[int, int, str]] = field(default_factory=list)
@@ -168,7 +168,7 @@ class RepairContext:
         if found is not None and found.first_transaction_id == first and found.cluster_key == header.cluster_key:
             header = SegmentHeader(0, found.created, header.cluster_key, self.partition, first)
         part = RepairedSegment(first, data_path, index_path, data, index, header)
-        part.content = Content(str(data_path), (Literal(header.encode()),))
+        part.content = Content(str(data_path), (LiteralBytes(header.encode()),))
         part.shifted = True
         self.put(part)
         return part
@@ -219,7 +219,7 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
             "write-segment-header", part.data_path, context.partition, f"{named}: {verdict.why}",
             offset=0, length=HEADER_SIZE,
         )  # fmt: skip
-        content = content.spliced(0, HEADER_SIZE, (Literal(verdict.header.encode()),))
+        content = content.spliced(0, HEADER_SIZE, (LiteralBytes(verdict.header.encode()),))
     hint, part.ceiling = open_hint(part.index_path), context.around.following(part.first)
     try:
         part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
@@ -230,7 +230,7 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
 
 
 def _against(
-    context: RepairContext, part: RepairedSegment, view: SegmentView, verdict: Verdict, content: Content
+    context: RepairContext, part: RepairedSegment, view: SegmentView, verdict: ProvenanceVerdict, content: Content
 ) -> list[Finding]:
     """What stands against a data file whose header nobody can mend."""
     files = context.files(part)

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
-from waltzctl.engine.repair.content import Content, Span
+from waltzctl.engine.repair.content import Content, FileSpan
 from waltzctl.engine.repair.survey import open_hint
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
@@ -43,7 +43,7 @@ _CLAIM = RECORD_HEADER.offset_of("data_checksum")
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class WitnessRecord:
     """An intact record here that a replica is compared with: its id, and all its bytes."""
 
     transaction_id: int
@@ -54,17 +54,17 @@ class Witness:
 class Neighbours:
     """The nearest intact records here on either side of a loss; None where there is none."""
 
-    before: Witness | None
-    after: Witness | None
+    before: WitnessRecord | None
+    after: WitnessRecord | None
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplicaRun:
     """Records `first` to `stop` - 1 of one segment of a replica; `begins` and `created` stand in that segment's header."""
 
     first: int
     stop: int
-    span: Span
+    span: FileSpan
     begins: int
     created: int
 
@@ -73,7 +73,7 @@ class Run:
 class Proven:
     """Runs that follow one another and replace a loss, and the replica they come from."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ReplicaRun, ...]
     replica: PurePath
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class _Segment:
     created: int
 
 
-class Replica:
+class ReplicaSegments:
     """The segments of a replica whose headers are right."""
 
     def __init__(self, path: PurePath, key: uuid.UUID) -> None:
@@ -182,9 +182,9 @@ class Replica:
             found = found if runs is None else Agreement.EQUAL
         return found
 
-    def runs(self, partition: int, first: int, stop: int) -> list[Run] | None:
+    def runs(self, partition: int, first: int, stop: int) -> list[ReplicaRun] | None:
         """Records `first` to `stop` - 1, all intact, one run for each segment; None when not all are.  Raises DiskReadError."""
-        runs: list[Run] = []
+        runs: list[ReplicaRun] = []
         while first < stop:
             held = self._holding(partition, first)
             if held is None:
@@ -219,7 +219,7 @@ def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int |
     return None
 
 
-def _run(segment: _Segment, first: int, stop: int) -> Run | None:
+def _run(segment: _Segment, first: int, stop: int) -> ReplicaRun | None:
     with places.open_source(segment.path) as source:
         start = _offset(source, segment, first)
         if start is None:
@@ -234,17 +234,17 @@ def _run(segment: _Segment, first: int, stop: int) -> Run | None:
             following += wanted
             if following == stop:
                 end = int(item.offset[wanted]) if wanted < len(item) else item.end
-                return Run(first, stop, Span(segment.path, start, end), segment.first, segment.created)
+                return ReplicaRun(first, stop, FileSpan(segment.path, start, end), segment.first, segment.created)
     return None
 
 
-def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: ControlFile) -> tuple[Replica, ...]:
+def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: ControlFile) -> tuple[ReplicaSegments, ...]:
     """Check that each path is another replica of the same cluster.
 
     Raises MismatchError for another cluster key or number of partitions, InvalidRequestError for the directory itself,
     NotWaltzError, DiskReadError.
     """
-    replicas: list[Replica] = []
+    replicas: list[ReplicaSegments] = []
     for path in paths:
         target = resolve(path)
         if target.kind is not TargetKind.STORAGE:
@@ -262,7 +262,7 @@ def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: Control
             )
         if found.num_partitions != wanted.num_partitions:
             raise MismatchError(f"{path}: {found.num_partitions} partitions, not {wanted.num_partitions}")
-        replicas.append(Replica(path, wanted.cluster_key))
+        replicas.append(ReplicaSegments(path, wanted.cluster_key))
     return tuple(replicas)
 
 
@@ -283,7 +283,7 @@ def _data_agrees(record: bytes) -> bool:
 
 
 def find_proven(
-    replicas: Sequence[Replica], partition: int, first: int, stop: int, neighbours: Neighbours
+    replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int, neighbours: Neighbours
 ) -> Proven | Refusal:
     """The records `first` to `stop` - 1 from the first replica that proves them, if no other proves different ones."""
     if not replicas:

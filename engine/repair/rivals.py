@@ -17,7 +17,7 @@ from itertools import islice
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Replica, find_proven
+from waltzctl.engine.repair.replicas import Neighbours, Proven, ReplicaSegments, find_proven
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.columns import RecordView
@@ -46,7 +46,7 @@ class Rivals:
     """
 
     context: RepairContext
-    replicas: Sequence[Replica]
+    replicas: Sequence[ReplicaSegments]
     _against: set[tuple[int, int]] = field(default_factory=set)
 
     def settle(self, accepted: Iterable[AcceptedLoss]) -> None:

@@ -62,12 +62,12 @@ from waltzctl.engine.repair.salvage_report import (
     SalvagedPartition,
     SalvageReport,
 )
-from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
-from waltzctl.engine.repair.salvage_selection import Piece, offsets_of, select
+from waltzctl.engine.repair.salvage_runs import SalvageRun, find_headers, find_runs
+from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, select
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.carve import DEFAULT_MAX_RECORD
-from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
@@ -88,7 +88,7 @@ class _Probes:
         if number not in self._probes:
             self._probes.clear()  # sources are asked about one after the other
             source = self._sources[number]
-            self._probes[number] = Probe(source, source.size(), DEFAULT_MAX_RECORD, Budget(UNLIMITED))
+            self._probes[number] = Probe(source, source.size(), DEFAULT_MAX_RECORD, SearchBudget(UNLIMITED))
         return self._probes[number]
 
     def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
@@ -211,9 +211,9 @@ def _check_arguments(partition: int | None, num_partitions: int | None) -> None:
         raise InvalidRequestError(f"partition {partition}: there are partitions 0 to {highest}")
 
 
-def _read(opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]]:
+def _read(opened: Sequence[SalvageSource]) -> tuple[list[SalvageRun], list[FoundHeader]]:
     """Every run and every header of every source."""
-    runs: list[Run] = []
+    runs: list[SalvageRun] = []
     headers: list[FoundHeader] = []
     for number, source in enumerate(opened):
         found = list(find_runs(source, number))
@@ -226,7 +226,7 @@ def _read(opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]
 class _Carved:
     """What a worker found in a source, and the places that it could not read, by offset."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SalvageRun, ...]
     headers: tuple[FoundHeader, ...]
     unreadable: dict[int, int]
 
@@ -238,9 +238,9 @@ def _carve(task: tuple[Path, int]) -> _Carved:
         return _Carved(runs, tuple(find_headers(source, number, runs)), source.unreadable)
 
 
-def _read_by(executor: TaskExecutor, opened: Sequence[SalvageSource]) -> tuple[list[Run], list[FoundHeader]]:
+def _read_by(executor: TaskExecutor, opened: Sequence[SalvageSource]) -> tuple[list[SalvageRun], list[FoundHeader]]:
     """As `_read`, each source by a worker of an executor."""
-    runs: list[Run] = []
+    runs: list[SalvageRun] = []
     headers: list[FoundHeader] = []
     tasks = [(source.path, number) for number, source in enumerate(opened)]
     found = executor.map(_carve, tasks, weights=[source.size() for source in opened], what="carving records")
@@ -264,7 +264,7 @@ class _Outcome:
 
 def _attribute(
     opened: Sequence[SalvageSource],
-    runs: Sequence[Run],
+    runs: Sequence[SalvageRun],
     headers: Sequence[FoundHeader],
     cluster_key: UUID | None,
     partition: int | None,
@@ -367,17 +367,17 @@ def _count_partitions(
     return needed, PartitionCountSource.RECORDS
 
 
-def _with_fragments(pieces: Sequence[Piece], sources: list[ByteSource]) -> list[Piece]:
+def _with_fragments(pieces: Sequence[RecordPiece], sources: list[ByteSource]) -> list[RecordPiece]:
     """The pieces with the records between them that could be put together; each becomes a source of its own."""
     result = list(pieces)
     for place, record in sorted(join_fragments(pieces, sources), key=lambda joined: -joined[0]):
         run = as_run(record, len(sources))
         sources.append(BytesSource(record.encode(), "put together"))
-        result.insert(place, Piece(run, run.first, run.last))
+        result.insert(place, RecordPiece(run, run.first, run.last))
     return result
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: RecordPiece) -> int:
     offsets = piece.offsets()
     return int(offsets[-1] - offsets[0])
 
@@ -414,7 +414,7 @@ def _doubtful(doubt: Doubt, paths: Sequence[Path]) -> DoubtfulRun:
 
 
 def _data_findings(
-    to: Path, selected: Mapping[int, Sequence[Piece]], written: Mapping[int, Sequence[WrittenSegment]]
+    to: Path, selected: Mapping[int, Sequence[RecordPiece]], written: Mapping[int, Sequence[WrittenSegment]]
 ) -> Iterable[Finding]:
     """A finding for each record that was written although its data disagrees with its own checksum."""
     for number, pieces in selected.items():
@@ -425,7 +425,7 @@ def _data_findings(
 
 
 def _data_finding(
-    to: Path, partition: int, damaged: int, pieces: Sequence[Piece], segments: Sequence[WrittenSegment]
+    to: Path, partition: int, damaged: int, pieces: Sequence[RecordPiece], segments: Sequence[WrittenSegment]
 ) -> Finding:
     segment = next(one for one in segments if one.first <= damaged <= one.last)
     offset, length = HEADER_SIZE, 0

@@ -24,7 +24,7 @@ from typing import Protocol
 from uuid import UUID
 
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
-from waltzctl.engine.repair.salvage_runs import Run
+from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 FAR = 1 << 20
@@ -41,7 +41,7 @@ TRUSTED_SHARE_OF_MANY = 0.9
 """The same when request ids and headers agree about several partitions, which they cannot do by accident."""
 
 
-class Witness(enum.StrEnum):
+class AttributionReason(enum.StrEnum):
     """Why a run is taken for a partition's, the strongest first."""
 
     HEADER = "header"
@@ -50,7 +50,7 @@ class Witness(enum.StrEnum):
     CALLER = "caller"
 
 
-RANK = {witness: -place for place, witness in enumerate(Witness)}
+RANK = {witness: -place for place, witness in enumerate(AttributionReason)}
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Chain:
     """Runs of one file, in order; `header` is that file's, if it was found."""
 
     header: FoundHeader | None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SalvageRun] = field(default_factory=list)
 
     @property
     def records(self) -> int:
@@ -76,10 +76,10 @@ class Chain:
 class Attributed:
     """A run and whose it is; `support` is the number of records that stand together with it."""
 
-    run: Run
+    run: SalvageRun
     cluster_key: UUID | None
     partition: int
-    witness: Witness
+    witness: AttributionReason
     support: int
 
 
@@ -87,11 +87,11 @@ class Attributed:
 class Doubt:
     """A run that is not used, and why."""
 
-    run: Run
+    run: SalvageRun
     reason: str
 
 
-class Evidence(Protocol):
+class SourceEvidence(Protocol):
     """What the bytes of a source say about a damaged record.  Both methods may raise DiskReadError."""
 
     def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
@@ -102,11 +102,11 @@ class Evidence(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
+class HeaderStretch:
     """What lies between two headers: `header` in front (None at the start of a source), `runs`, and where it ends."""
 
     header: FoundHeader | None
-    runs: list[Run]
+    runs: list[SalvageRun]
     end: int
     source_size: int
 
@@ -116,7 +116,7 @@ class Stretch:
         return self.header is not None and self.header.offset == 0 and self.end == self.source_size
 
 
-def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[Run]) -> bool | None:
+def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun]) -> bool | None:
     """Whether request ids name the partition of the header in front of them; None when no run stands behind a header."""
     behind = {(header.source, header.end): header for header in headers}
     agreeing: Counter[int] = Counter()
@@ -143,7 +143,7 @@ def join_keys(keys: Iterable[UUID], named: UUID | None = None) -> dict[UUID, UUI
     return result
 
 
-def _fits(run: Run, last_id: int, end: int, *, far: bool) -> bool:
+def _fits(run: SalvageRun, last_id: int, end: int, *, far: bool) -> bool:
     """Whether a run can stand behind the id `last_id` that ends at `end`: room for what is missing, and not too far."""
     missing, room = run.first - last_id - 1, run.start - end
     return missing >= 0 and (room == 0 or missing * RECORD_OVERHEAD <= room) and (far or room <= FAR)
@@ -152,7 +152,7 @@ def _fits(run: Run, last_id: int, end: int, *, far: bool) -> bool:
 class _Joiner:
     """Puts the runs of one stretch together."""
 
-    def __init__(self, stretch: Stretch, trusted: bool, evidence: Evidence) -> None:
+    def __init__(self, stretch: HeaderStretch, trusted: bool, evidence: SourceEvidence) -> None:
         self._stretch = stretch
         self._trusted = trusted
         self._evidence = evidence
@@ -164,13 +164,13 @@ class _Joiner:
         )
         """Whether the stretch ends with an intact record, or with a torn one that goes on with its ids."""
 
-    def _spoken_for(self, run: Run, partition: int | None) -> bool | None:
+    def _spoken_for(self, run: SalvageRun, partition: int | None) -> bool | None:
         """What the request ids say about a run being of a partition: yes, no, or nothing."""
         if not self._trusted or partition is None or run.request_partition is None:
             return None
         return run.request_partition == partition
 
-    def inside(self, run: Run, last_id: int, end: int) -> bool:
+    def inside(self, run: SalvageRun, last_id: int, end: int) -> bool:
         """Whether a run lies inside a damaged record that stands at `end`, behind the id `last_id`.
 
         What stands there may be several damaged records, each with the right id and a length that leads to the next.
@@ -202,12 +202,12 @@ class _Joiner:
         at = bisect.bisect_right(self._sorted, behind)
         return [place for place in self._sorted[at : at + PLACES] if place - start <= FAR]
 
-    def _joins(self, run: Run, last_id: int, end: int, said: bool | None) -> bool:
+    def _joins(self, run: SalvageRun, last_id: int, end: int, said: bool | None) -> bool:
         if said is False or not _fits(run, last_id, end, far=bool(said)):
             return False
         return not self.inside(run, last_id, end)
 
-    def best(self, runs: Sequence[Run], header: FoundHeader | None) -> list[Run]:
+    def best(self, runs: Sequence[SalvageRun], header: FoundHeader | None) -> list[SalvageRun]:
         """The runs that fit together in one file and hold the most records; behind `header`, if there is one."""
         partition = header.number if header is not None else None
         weights: list[int] = []  # of the best chain that ends with each run; -1: none does
@@ -231,13 +231,13 @@ class _Joiner:
         at: int | None = max(range(len(runs)), key=weights.__getitem__)
         if at is None or weights[at] < 0:
             return []
-        chain: list[Run] = []
+        chain: list[SalvageRun] = []
         while at is not None:
             chain.append(runs[at])
             at = previous[at]
         return chain[::-1]
 
-    def within(self, run: Run, chain: Chain) -> bool:
+    def within(self, run: SalvageRun, chain: Chain) -> bool:
         """Whether a run that does not belong to a chain lies inside a damaged record of it."""
         before = [one for one in chain.runs if one.end <= run.start]
         if before:
@@ -246,28 +246,32 @@ class _Joiner:
         return header is not None and self.inside(run, header.first - 1, header.end)
 
 
-def _stretches(headers: Sequence[FoundHeader], runs: Sequence[Run], sizes: Sequence[int]) -> list[Stretch]:
+def _stretches(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun], sizes: Sequence[int]) -> list[HeaderStretch]:
     """Each header with the runs up to the next one.  Control file headers stand in front of no records."""
-    items: list[FoundHeader | Run] = [*headers, *runs]
+    items: list[FoundHeader | SalvageRun] = [*headers, *runs]
     items.sort(key=lambda item: (item.source, item.offset if isinstance(item, FoundHeader) else item.start))
-    result: list[Stretch] = []
+    result: list[HeaderStretch] = []
     source = None
     for item in items:
         if isinstance(item, FoundHeader):
             if result and item.source == source:
                 result[-1] = replace(result[-1], end=item.offset)
             header = item if item.kind is not HeaderKind.CONTROL else None
-            result.append(Stretch(header, [], sizes[item.source], sizes[item.source]))
+            result.append(HeaderStretch(header, [], sizes[item.source], sizes[item.source]))
         else:
             if item.source != source:
-                result.append(Stretch(None, [], sizes[item.source], sizes[item.source]))
+                result.append(HeaderStretch(None, [], sizes[item.source], sizes[item.source]))
             result[-1].runs.append(item)
         source = item.source
     return result
 
 
 def find_chains(
-    headers: Sequence[FoundHeader], runs: Sequence[Run], sizes: Sequence[int], trusted: bool, evidence: Evidence
+    headers: Sequence[FoundHeader],
+    runs: Sequence[SalvageRun],
+    sizes: Sequence[int],
+    trusted: bool,
+    evidence: SourceEvidence,
 ) -> tuple[list[Chain], list[Doubt]]:
     """Put runs together into the files that they stood in, and tell those that lie inside damaged records.
 
@@ -313,7 +317,7 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
             open_chains.append(chain)
             continue
         key = question.keys[chain.header.cluster_key]
-        settled += _all(chain, key, chain.header.number, Witness.HEADER)
+        settled += _all(chain, key, chain.header.number, AttributionReason.HEADER)
     keys = {one.cluster_key for one in settled} or set(question.keys.values())
     only = next(iter(keys), question.cluster_key) if len(keys) <= 1 else None
     single = len(keys) <= 1 and question.cluster_key in (None, only)
@@ -325,14 +329,14 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
     doubts: list[Doubt] = []
     for chain in sorted(open_chains, key=lambda chain: chain.runs[0].first):
         spoken = chain.request_partition if heard else None
-        found: tuple[UUID | None, int, Witness] | None = None
+        found: tuple[UUID | None, int, AttributionReason] | None = None
         before = {end for end in ends.get(chain.runs[0].first - 1, ()) if spoken in (None, end[1])}
         if single and spoken is not None and spoken >= 0:
-            found = only, spoken, Witness.REQUEST_ID
+            found = only, spoken, AttributionReason.REQUEST_ID
         elif len(before) == 1:
-            found = *next(iter(before)), Witness.CONTINUATION
+            found = *next(iter(before)), AttributionReason.CONTINUATION
         elif single and question.partition is not None and spoken is None:
-            found = only, question.partition, Witness.CALLER
+            found = only, question.partition, AttributionReason.CALLER
         if found is None:
             reason = "no header and no request id tells its partition" if single else "no header tells its cluster"
             doubts += [Doubt(run, reason) for run in chain.runs]
@@ -342,5 +346,5 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
     return settled, doubts
 
 
-def _all(chain: Chain, key: UUID | None, partition: int, witness: Witness) -> list[Attributed]:
+def _all(chain: Chain, key: UUID | None, partition: int, witness: AttributionReason) -> list[Attributed]:
     return [Attributed(run, key, partition, witness, chain.records) for run in chain.runs]

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from waltzctl.engine.repair.salvage_runs import Run
-from waltzctl.engine.repair.salvage_selection import Piece
+from waltzctl.engine.repair.salvage_runs import SalvageRun
+from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD, Record
@@ -72,7 +72,7 @@ def join(source: ByteSource, transaction_id: int, end: int, start: int) -> bytes
     return None
 
 
-def join_fragments(pieces: Sequence[Piece], sources: Sequence[ByteSource]) -> Iterator[tuple[int, Record]]:
+def join_fragments(pieces: Sequence[RecordPiece], sources: Sequence[ByteSource]) -> Iterator[tuple[int, Record]]:
     """Records that are missing alone between two pieces and can be put together, each with the place of the piece behind it.
 
     Raises DiskReadError.
@@ -88,8 +88,8 @@ def join_fragments(pieces: Sequence[Piece], sources: Sequence[ByteSource]) -> It
             yield place, Record.decode(data)
 
 
-def as_run(record: Record, source: int) -> Run:
+def as_run(record: Record, source: int) -> SalvageRun:
     """A run of this record alone, which is all that source number `source` holds."""
     damaged = () if record.data_ok else (record.transaction_id,)
     sizes = np.array([record.size], np.uint32)
-    return Run(source, 0, record.size, record.transaction_id, sizes, record.request_id.partition, damaged)
+    return SalvageRun(source, 0, record.size, record.transaction_id, sizes, record.request_id.partition, damaged)

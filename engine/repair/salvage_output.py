@@ -19,7 +19,7 @@ import numpy as np
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, write_error
-from waltzctl.engine.repair.salvage_selection import Piece
+from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import scan_records
@@ -91,7 +91,7 @@ class _SegmentWriter:
         self._data.write_at(0, header)
         self._index.write_at(0, header)
 
-    def add(self, piece: Piece, source: ByteSource, copied: Callable[[int], None]) -> None:
+    def add(self, piece: RecordPiece, source: ByteSource, copied: Callable[[int], None]) -> None:
         """Copy a piece behind what is there.  Raises DiskReadError, DiskWriteError, DamageError."""
         offsets = piece.offsets()
         entries = offsets[:-1] - offsets[0] + self.size
@@ -120,11 +120,11 @@ class _SegmentWriter:
         self._index.close()
 
 
-def _cut(pieces: Iterable[Piece], threshold: int) -> Iterable[tuple[bool, Piece]]:
+def _cut(pieces: Iterable[RecordPiece], threshold: int) -> Iterable[tuple[bool, RecordPiece]]:
     """The pieces, cut where a segment is full; with each, whether it begins a segment.  A gap always begins one."""
     size, expected = 0, None
     for piece in pieces:
-        rest: Piece | None = piece
+        rest: RecordPiece | None = piece
         fresh = piece.first != expected
         while rest is not None:
             if fresh or size > threshold:
@@ -144,7 +144,7 @@ def _cut(pieces: Iterable[Piece], threshold: int) -> Iterable[tuple[bool, Piece]
 def _write_partition(
     directory: Path,
     partition: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[RecordPiece],
     sources: Sequence[ByteSource],
     described: Description,
     threshold: int,
@@ -224,7 +224,7 @@ def check_target(to: Path) -> None:
 def write_directory(
     to: Path,
     described: Description,
-    selected: Mapping[int, Sequence[Piece]],
+    selected: Mapping[int, Sequence[RecordPiece]],
     sources: Sequence[ByteSource],
     *,
     threshold: int = SEGMENT_SIZE_THRESHOLD,

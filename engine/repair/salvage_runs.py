@@ -40,7 +40,7 @@ _PLAUSIBLE_TIMES = range(1_000_000_000_000, 5_000_000_000_000)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class SalvageRun:
     """Records back to back with consecutive ids.  `start` and `end` are byte offsets in source number `source`."""
 
     source: int
@@ -93,12 +93,12 @@ class _Builder:
             self._partition = None
         self.end, self.next = batch.end, int(batch.transaction_id[-1]) + 1
 
-    def run(self) -> Run:
+    def run(self) -> SalvageRun:
         sizes = np.concatenate(self._sizes)
-        return Run(self.source, self.start, self.end, self.first, sizes, self._partition, tuple(self._damaged))
+        return SalvageRun(self.source, self.start, self.end, self.first, sizes, self._partition, tuple(self._damaged))
 
 
-def find_runs(source: ByteSource, number: int) -> Iterator[Run]:
+def find_runs(source: ByteSource, number: int) -> Iterator[SalvageRun]:
     """The runs of a source, in file order.  Raises DiskReadError."""
     current: _Builder | None = None
     for batch in carve_records(source):
@@ -112,7 +112,7 @@ def find_runs(source: ByteSource, number: int) -> Iterator[Run]:
         yield current.run()
 
 
-def find_headers(source: ByteSource, number: int, runs: Iterable[Run]) -> Iterator[FoundHeader]:
+def find_headers(source: ByteSource, number: int, runs: Iterable[SalvageRun]) -> Iterator[FoundHeader]:
     """The headers between the runs of a source, in file order.  Raises DiskReadError."""
     position = 0
     for run in runs:
@@ -121,7 +121,7 @@ def find_headers(source: ByteSource, number: int, runs: Iterable[Run]) -> Iterat
     yield from _between(source, number, position, source.size(), None)
 
 
-def _between(source: ByteSource, number: int, start: int, stop: int, run: Run | None) -> Iterator[FoundHeader]:
+def _between(source: ByteSource, number: int, start: int, stop: int, run: SalvageRun | None) -> Iterator[FoundHeader]:
     """Headers of ``[start, stop)``; `run`, if any, begins at `stop`."""
     own = _own_header(source, number, start, run) if run is not None else None
     seen = start
@@ -134,7 +134,7 @@ def _between(source: ByteSource, number: int, start: int, stop: int, run: Run | 
         yield own
 
 
-def _own_header(source: ByteSource, number: int, start: int, run: Run) -> FoundHeader | None:
+def _own_header(source: ByteSource, number: int, start: int, run: SalvageRun) -> FoundHeader | None:
     """The header right in front of a run, not before `start`."""
     offset = run.start - HEADER_SIZE
     if offset < start:
@@ -147,7 +147,7 @@ def _own_header(source: ByteSource, number: int, start: int, run: Run) -> FoundH
     )
 
 
-def _right_in_front(header: SegmentHeader, run: Run) -> bool:
+def _right_in_front(header: SegmentHeader, run: SalvageRun) -> bool:
     """Whether the 128 bytes in front of a run are its header; one damaged field beside key and partition is forgiven."""
     oddities = (
         header.version != FORMAT_VERSION,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.repair.salvage_attribution import RANK, Attributed
-from waltzctl.engine.repair.salvage_runs import Run
+from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 
 BLOCK = 1 << 20
@@ -25,7 +25,7 @@ CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """Where a record stands: source file, byte offset, bytes."""
 
     path: Path
@@ -39,16 +39,16 @@ class Conflict:
 
     partition: int
     transaction_id: int
-    kept: Place
-    others: tuple[Place, ...]
+    kept: SourcePlace
+    others: tuple[SourcePlace, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class RecordPiece:
     """Consecutive records of one run, from id `first` to `last` inclusive."""
 
-    run: Run
+    run: SalvageRun
     first: int
     last: int
 
@@ -58,19 +58,19 @@ class Piece:
 
 
 @lru_cache(maxsize=8)
-def offsets_of(run: Run) -> npt.NDArray[np.int64]:
-    """`Run.offsets`, kept for the runs in use."""
+def offsets_of(run: SalvageRun) -> npt.NDArray[np.int64]:
+    """`SalvageRun.offsets`, kept for the runs in use."""
     return run.offsets()
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SalvageSelection:
     """What is written of a partition, in order of ids, and what was found more than once.
 
     `duplicates` counts further copies with the same bytes, `superseded` further copies with other bytes.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RecordPiece, ...]
     duplicates: int
     superseded: int
     conflicts: tuple[Conflict, ...]
@@ -126,7 +126,7 @@ class _Selector:
         self._partition = partition
         self._sources = sources
         self._paths = paths
-        self.pieces: list[Piece] = []
+        self.pieces: list[RecordPiece] = []
         self.conflicts: list[Conflict] = []
         self.duplicates = 0
         self.superseded = 0
@@ -147,17 +147,17 @@ class _Selector:
             position = number + 1
         self._take(best.run, position, last)
 
-    def _take(self, run: Run, first: int, last: int) -> None:
+    def _take(self, run: SalvageRun, first: int, last: int) -> None:
         if last < first:
             return
         if self.pieces and self.pieces[-1].run is run and self.pieces[-1].last == first - 1:
             first = self.pieces.pop().first
-        self.pieces.append(Piece(run, first, last))
+        self.pieces.append(RecordPiece(run, first, last))
 
-    def _place(self, run: Run, number: int) -> Place:
+    def _place(self, run: SalvageRun, number: int) -> SourcePlace:
         offsets = offsets_of(run)
         at = number - run.first
-        return Place(self._paths[run.source], int(offsets[at]), int(offsets[at + 1] - offsets[at]))
+        return SourcePlace(self._paths[run.source], int(offsets[at]), int(offsets[at + 1] - offsets[at]))
 
     def _decide(self, number: int, best: Attributed, rivals: Sequence[Attributed]) -> None:
         """One transaction with differing records.  Rivals that agree with each other are still named one by one."""
@@ -170,7 +170,7 @@ class _Selector:
         places = [self._place(one.run, number) for one in ranked]
         self.conflicts.append(Conflict(self._partition, number, places[0], tuple(places[1:]), reason))
 
-    def _differing(self, first: Run, second: Run, low: int, high: int) -> Iterator[int]:
+    def _differing(self, first: SalvageRun, second: SalvageRun, low: int, high: int) -> Iterator[int]:
         """The ids from `low` to `high` whose records differ between two runs."""
         one, other = self._sources[first.source], self._sources[second.source]
         if first.source == second.source and first.start == second.start:
@@ -192,9 +192,9 @@ class _Selector:
 
 def select(
     partition: int, runs: Sequence[Attributed], sources: Sequence[ByteSource], paths: Sequence[Path]
-) -> Selection:
+) -> SalvageSelection:
     """Choose what is written of a partition.  Raises DiskReadError."""
     selector = _Selector(partition, sources, paths)
     for first, last, holders in _intervals(runs):
         selector.add(first, last, holders)
-    return Selection(tuple(selector.pieces), selector.duplicates, selector.superseded, tuple(selector.conflicts))
+    return SalvageSelection(tuple(selector.pieces), selector.duplicates, selector.superseded, tuple(selector.conflicts))

@@ -26,15 +26,15 @@ from waltzctl.engine.errors import (
     MarkWouldFallError,
     RefusedError,
 )
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
-from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.plan import Draft, Repair
+from waltzctl.engine.repair.content import Content, LiteralBytes
+from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
@@ -85,7 +85,7 @@ def plan_set_partition(
         raise RefusedError(f"{view.control_path}: no usable control file", advice="run verify, then recover")
     check_partitions(control, (partition,))
     arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
-    draft = Draft(COMMAND, path, local(target.storage), arguments)
+    draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
     draft.refuse_interrupted()
     draft.partitions.add(partition)
     _Planner(draft, view.control_path, control, partition, setting, allow_data_loss).plan()
@@ -97,7 +97,7 @@ class _Planner:
 
     def __init__(
         self,
-        draft: Draft,
+        draft: PlanDraft,
         path: PurePath,
         control: ControlFile,
         number: int,
@@ -217,7 +217,7 @@ class _Planner:
                 directory, segment.first_transaction_id, partition=self._number, storage=self._draft.storage,
                 bytes=segment.data.size,
             )  # fmt: skip
-            report = check_segment(job, _ENDS, Limits(exclusive=True))
+            report = check_segment(job, _ENDS, ReadLimits(exclusive=True))
             if report.last_id is not None:
                 return report.last_id
         return segments[0].first_transaction_id - 1 if segments else -1
@@ -289,7 +289,7 @@ class _Planner:
                 offset=0,
                 length=HEADER_SIZE,
             )
-            self._draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
+            self._draft.edits += Content(str(path), (LiteralBytes(header),)).edits(path, None)
 
     def _unassign(self) -> None:
         if self._released:
@@ -332,7 +332,7 @@ class _Planner:
         self._draft.edits.append(Overwrite(self._path, offset, data))
 
 
-def _in_force(draft: Draft, path: PurePath, info: PartitionInfo) -> PartitionStruct:
+def _in_force(draft: PlanDraft, path: PurePath, info: PartitionInfo) -> PartitionStruct:
     current = info.current_struct
     if current is None or info.stored_partition != info.partition:
         raise RefusedError(

@@ -34,7 +34,7 @@ from waltzctl.engine.durable.manifest import (
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
 from waltzctl.engine.errors import DamageError, StalePlanError
 from waltzctl.engine.log.view import read_control
-from waltzctl.engine.repair.content import Content, Piece, Span
+from waltzctl.engine.repair.content import Content, FileSpan, Piece
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, decode_control
@@ -198,16 +198,16 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
     if before is None:
         return Content(str(path), ())
     if file.kept is not None:
-        return Content(str(path), (Span(entry.path / file.kept, 0, before.size),))
+        return Content(str(path), (FileSpan(entry.path / file.kept, 0, before.size),))
     pieces: list[Piece] = []
     position = 0
     for one in sorted(file.ranges, key=lambda one: one.offset):
-        pieces.append(Span(path, position, min(one.offset, before.size)))
+        pieces.append(FileSpan(path, position, min(one.offset, before.size)))
         if one.kept is not None:
-            pieces.append(Span(entry.path / one.kept, 0, one.length))
+            pieces.append(FileSpan(entry.path / one.kept, 0, one.length))
         position = one.offset + max(one.length, one.written)
     if position < before.size:
-        pieces.append(Span(path, position, before.size))
+        pieces.append(FileSpan(path, position, before.size))
     return Content(str(path), tuple(pieces))
 
 

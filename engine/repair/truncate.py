@@ -27,10 +27,10 @@ from waltzctl.engine.log.view import (
     view_storage,
 )
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.marks import lower_mark
-from waltzctl.engine.repair.plan import Draft, Repair
-from waltzctl.engine.repair.provenance import Surroundings, foreign
+from waltzctl.engine.repair.plan import PlanDraft, Repair
+from waltzctl.engine.repair.provenance import SegmentSurroundings, foreign
 from waltzctl.engine.repair.survey import begins_at, open_hint, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
@@ -66,7 +66,7 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     if view.control is None:
         raise RefusedError(f"{view.control_path}: no usable control file", advice="its marks must be known; run verify")
     check_partitions(view.control, (partition,))
-    draft = Draft(
+    draft = PlanDraft(
         COMMAND, path, local(target.storage), Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
     )
     draft.refuse_interrupted()
@@ -76,7 +76,7 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     if special := view.partitions[partition].special:
         raise RefusedError(f"{special[0]}: not a regular file", advice="move it away by hand; run verify")
     segments = view.partitions[partition].segments
-    around = Surroundings(view.control, partition, segments)
+    around = SegmentSurroundings(view.control, partition, segments)
     strangers = {one.first_transaction_id: why for one in segments if (why := foreign(one, around)) is not None}
     data = [
         segment for segment in segments if segment.data is not None and segment.first_transaction_id not in strangers
@@ -137,7 +137,7 @@ def _last(data: list[SegmentView]) -> int:
 
 
 def _check_marks(
-    draft: Draft, control: ControlFile, partition: int, after: int, last: int, *, allow_data_loss: bool
+    draft: PlanDraft, control: ControlFile, partition: int, after: int, last: int, *, allow_data_loss: bool
 ) -> None:
     if allow_data_loss:
         return
@@ -167,7 +167,7 @@ def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentVi
     raise RefusedError(f"{directory}: begins with transaction {data[0].first_transaction_id}, so {after} is not here")
 
 
-def _remove(draft: Draft, segment: SegmentView, after: int) -> None:
+def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
     first = segment.first_transaction_id
     for state in (segment.data, segment.index):
         if state is not None:
@@ -180,7 +180,7 @@ def _remove(draft: Draft, segment: SegmentView, after: int) -> None:
             draft.edits.append(Remove(state.path))
 
 
-def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
+def _begin_anew(draft: PlanDraft, control: ControlFile, partition: int) -> None:
     """One empty segment at 0; an index that stands there without its data file is replaced."""
     header = SegmentHeader(FORMAT_VERSION, control.header.created, control.header.cluster_key, partition, 0).encode()
     for name in (segment_name(0), index_name(0)):
@@ -190,10 +190,10 @@ def _begin_anew(draft: Draft, control: ControlFile, partition: int) -> None:
         if (there := FileState.of(path)) is not None:
             action, reason = "rebuild-index", f"{there.size} bytes, of a data file that is gone"
         draft.step(action, path, partition, reason, offset=0, length=HEADER_SIZE)
-        draft.edits += Content(str(path), (Literal(header),)).edits(path, None)
+        draft.edits += Content(str(path), (LiteralBytes(header),)).edits(path, None)
 
 
-def _cut(draft: Draft, segment: SegmentView, after: int, last: int, ceiling: int | None) -> None:
+def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling: int | None) -> None:
     """`ceiling`: the id with which the next segment begins, None where there is none."""
     assert segment.data is not None
     size = segment.data.size

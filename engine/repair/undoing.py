@@ -12,7 +12,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
-from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, State, locate, quarantine_directory
+from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, RepairState, locate, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, told_with
@@ -87,13 +87,13 @@ def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
     if entry_id is None:
-        applied = [entry for entry in entries if entry.state is State.APPLIED]
+        applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
         if not applied:
             raise RefusedError(f"{storage}: every repair was taken back already, there is nothing to undo")
         return applied[-1]
     for entry in entries:
         if entry.id == entry_id:
-            if entry.state is not State.APPLIED:
+            if entry.state is not RepairState.APPLIED:
                 raise RefusedError(f"{entry_id}: {entry.state.why_final}")
             return entry
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
@@ -149,7 +149,7 @@ def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry],
         for later in reversed(entries):
             if (
                 later.number > entry.number
-                and later.state is State.APPLIED
+                and later.state is RepairState.APPLIED
                 and file.path in {f.path for f in later.files}
             ):
                 raise StalePlanError(f"{path}: a later repair changed it too", advice=f"undo {later.id} first")
@@ -169,7 +169,7 @@ def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> 
     for later in reversed(entries) if moved else ():
         both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}
         both |= moved & {move.path for move in later.moves}
-        if later.number > entry.number and later.state is State.APPLIED and both:
+        if later.number > entry.number and later.state is RepairState.APPLIED and both:
             raise StalePlanError(
                 f"{entry.storage / min(both)}: a later repair changed it too", advice=f"undo {later.id} first"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.replicas import Neighbours, Witness
+from waltzctl.engine.repair.replicas import Neighbours, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
@@ -33,7 +33,7 @@ class Witnesses:
         assert loss.stop is not None
         return Neighbours(self._in_front(part, loss), self._at(part, loss.end, loss.stop, loss.stop))
 
-    def before(self, part: RepairedSegment | None, first: int) -> Witness | None:
+    def before(self, part: RepairedSegment | None, first: int) -> WitnessRecord | None:
         """The nearest one at the end of a segment, in front of its torn end and of transaction `first`, or in those in front."""
         while part is not None:
             found = part.survey
@@ -46,7 +46,7 @@ class Witnesses:
             part = self._neighbour(part, behind=False)
         return None
 
-    def behind(self, part: RepairedSegment | None, stop: int) -> Witness | None:
+    def behind(self, part: RepairedSegment | None, stop: int) -> WitnessRecord | None:
         """The nearest one at the beginning of a segment, or of those behind it, from transaction `stop` on."""
         while part is not None:
             found = part.survey
@@ -55,13 +55,13 @@ class Witnesses:
             part = self._neighbour(part, behind=True)
         return None
 
-    def _in_front(self, part: RepairedSegment, loss: Loss) -> Witness | None:
+    def _in_front(self, part: RepairedSegment, loss: Loss) -> WitnessRecord | None:
         first = (self._row(part, loss.offset) or (loss, loss))[0]
         if first.offset == HEADER_SIZE:
             return self.before(self._neighbour(part, behind=False), first.first)
         return _witness(part, first.before, first.first - 1)
 
-    def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> Witness | None:
+    def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> WitnessRecord | None:
         """The record at an offset, where `number` is expected, or the nearest one behind it, with an id of at least `least`."""
         assert part.survey is not None
         last = self._row(part, offset)
@@ -106,13 +106,13 @@ def _rows(losses: Sequence[Loss]) -> dict[int, Row]:
     return rows
 
 
-def _below(found: Witness | None, first: int) -> Witness | None:
+def _below(found: WitnessRecord | None, first: int) -> WitnessRecord | None:
     return found if found is not None and found.transaction_id < first else None
 
 
-def _witness(part: RepairedSegment, offset: int | None, number: int) -> Witness | None:
+def _witness(part: RepairedSegment, offset: int | None, number: int) -> WitnessRecord | None:
     record = record_at(part, offset)
-    return None if record is None else Witness(number, record)
+    return None if record is None else WitnessRecord(number, record)
 
 
 def record_at(part: RepairedSegment, offset: int | None) -> bytes | None:

@@ -14,7 +14,7 @@ from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
-from waltzctl.engine.scan.probe import Budget, Candidates, Found, Probe
+from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
 from waltzctl.engine.scan.walk import RecordWalk
 
 DEFAULT_MAX_RECORD = 256 << 20
@@ -44,7 +44,7 @@ def carve_records(
     if stop <= start:
         return
     highest = DEFAULT_MAX_ID if max_id is None else max_id
-    probe = Probe(source, stop, max_record, Budget(2**63))
+    probe = Probe(source, stop, max_record, SearchBudget(2**63))
     candidates = Candidates(probe, start, stop, min_id, highest, None)
     walk: RecordWalk | None = None
     position = start

@@ -32,7 +32,7 @@ from waltzctl.engine.scan.kernel import (
     answers,
     made_up_record,
 )
-from waltzctl.engine.scan.object_code import UnavailableError as UnavailableError
+from waltzctl.engine.scan.object_code import CodeUnavailableError as CodeUnavailableError
 
 _FEATURES = {
     "clmul512": ("vpclmulqdq", "avx512f", "avx512bw", "avx512vl"),
@@ -117,13 +117,13 @@ class CompiledKernel:
 
 @cache
 def _function_address(way: str) -> int:
-    """Address of an installed library's checksum function.  Raises UnavailableError."""
+    """Address of an installed library's checksum function.  Raises CodeUnavailableError."""
     module_name, symbol = _FUNCTIONS[way]
     try:
         module = importlib.import_module(module_name)
         function = getattr(ctypes.CDLL(module.__file__), symbol)
     except (ImportError, OSError, AttributeError) as error:
-        raise UnavailableError(f"{way}: {error}") from error
+        raise CodeUnavailableError(f"{way}: {error}") from error
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
@@ -146,7 +146,7 @@ def available_ways() -> tuple[str, ...]:
         if way in _FUNCTIONS:
             try:
                 _function_address(way)
-            except UnavailableError:
+            except CodeUnavailableError:
                 continue
         ways.append(way)
     return tuple(ways)
@@ -188,18 +188,18 @@ _loaded: dict[str, CompiledKernel] = {}
 def load(way: str) -> Kernel:
     """The compiled kernel that works in this way, compiled now if it has to be.
 
-    Raises UnavailableError when it cannot be had here.
+    Raises CodeUnavailableError when it cannot be had here.
     """
     with _lock:
         if way not in _loaded:
             if way not in available_ways():
-                raise UnavailableError(way)
+                raise CodeUnavailableError(way)
             try:
                 kernel = _load(way)
             except Exception as error:  # whatever a compiler can fail with: the interpreted loop gives the same answers
-                raise UnavailableError(f"{way}: {error}") from error
+                raise CodeUnavailableError(f"{way}: {error}") from error
             if not _answers_rightly(kernel):
-                raise UnavailableError(f"{way}: wrong answers")
+                raise CodeUnavailableError(f"{way}: wrong answers")
             _loaded[way] = kernel
         return _loaded[way]
 

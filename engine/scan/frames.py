@@ -25,12 +25,12 @@ from waltzctl.engine.scan.wire_layout import (
     ROWS,
     TAKEN,
     VERSION,
-    Column,
+    FrameColumn,
     SplitStatus,
 )
 from waltzctl.engine.scan.wire_loops import Table, new_state
 
-__all__ = ["Column", "FrameSplitter", "Split", "SplitStatus"]
+__all__ = ["FrameColumn", "FrameSplitter", "Split", "SplitStatus"]
 
 _STATUS = {int(status): status for status in SplitStatus}
 
@@ -38,7 +38,7 @@ _STATUS = {int(status): status for status in SplitStatus}
 class Split(NamedTuple):
     """Frames of a buffer.
 
-    `table`: int64, one row a frame, columns by `Column`.  `consumed`: offset in the buffer behind the last whole frame.
+    `table`: int64, one row a frame, columns by `FrameColumn`.  `consumed`: offset in the buffer behind the last whole frame.
     `needed`: whole size of the unfinished frame that begins there; 0 when not even its header is whole, or when the status is
     another than MORE.
     """

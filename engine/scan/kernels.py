@@ -39,7 +39,7 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
         if compiled is None and size < COMPILE_FROM and not (ways and machine.cached(ways[0])):
             return INTERPRETED
         for way in ways:
-            with contextlib.suppress(machine.UnavailableError):
+            with contextlib.suppress(machine.CodeUnavailableError):
                 _in_use = machine.load(way)
                 return _in_use
     return INTERPRETED

@@ -14,7 +14,7 @@ from typing import Any
 from waltzctl.engine.scan import code_cache
 
 
-class UnavailableError(Exception):
+class CodeUnavailableError(Exception):
     """This code cannot run here; never leaves this package."""
 
 
@@ -60,7 +60,7 @@ def _machine() -> Any:
 def compile_object(texts: Mapping[str, str]) -> bytes:
     """An object file with one function for each name; its text has one definition that can be seen from outside.
 
-    Raises UnavailableError for a function that needs something from outside.
+    Raises CodeUnavailableError for a function that needs something from outside.
     """
     import llvmlite.binding as llvm
 
@@ -69,14 +69,14 @@ def compile_object(texts: Mapping[str, str]) -> bytes:
         module = llvm.parse_assembly(text)
         (function,) = [f for f in module.functions if not f.is_declaration and f.linkage is llvm.Linkage.external]
         if any(f.is_declaration and not f.name.startswith("llvm.") for f in module.functions):
-            raise UnavailableError(f"{name} calls something outside")
+            raise CodeUnavailableError(f"{name} calls something outside")
         function.name = name
         whole.link_in(module)
     return bytes(_machine().emit_object(whole))
 
 
 def load_object(code: bytes, names: Sequence[str]) -> LoadedCode:
-    """Load an object file.  Raises UnavailableError when a function is not in it."""
+    """Load an object file.  Raises CodeUnavailableError when a function is not in it."""
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
@@ -84,7 +84,7 @@ def load_object(code: bytes, names: Sequence[str]) -> LoadedCode:
     engine.finalize_object()
     addresses = {name: engine.get_function_address(name) for name in names}
     if not all(addresses.values()):
-        raise UnavailableError("the object file does not hold what it should")
+        raise CodeUnavailableError("the object file does not hold what it should")
     return LoadedCode(addresses, engine)
 
 

@@ -43,7 +43,7 @@ class BudgetExhaustedError(Exception):
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """What a scan may spend on searching, in bytes of checksum; `spent` counts."""
 
     limit: int
@@ -87,7 +87,7 @@ class Found:
 class Probe:
     """Looks at places of ``[0, stop)``.  Not thread-safe.  Every method may raise DiskReadError, BudgetExhaustedError."""
 
-    def __init__(self, source: ByteSource, stop: int, max_record: int, budget: Budget) -> None:
+    def __init__(self, source: ByteSource, stop: int, max_record: int, budget: SearchBudget) -> None:
         self.source = source
         self.stop = stop
         self.max_record = max_record

@@ -19,7 +19,7 @@ from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.order import OrderJudge
-from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Probe
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.engine.scan.walk import RecordWalk
 from waltzctl.formats.checksums import crc32
@@ -117,7 +117,7 @@ class _Scan:
             rows=BATCH_ROWS if wide else RUN_ROWS,
             keep_data=keep_data,
         )
-        self.budget = Budget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
+        self.budget = SearchBudget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
         self._index_source, self._first, self._start = index, first, start
         self._ceiling = ceiling
         self._search: Resynchroniser | None = None
@@ -173,7 +173,7 @@ class _Scan:
     def _damage(
         self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
     ) -> Damage:
-        probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, Budget(2**63))
+        probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))
         return describe(probe, cause, offset, end, expected, next_id, proof)
 
 

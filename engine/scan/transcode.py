@@ -30,7 +30,7 @@ from waltzctl.engine.scan.wire_layout import (
     ROWS,
     TAKEN,
     WIRE_OVERHEAD,
-    Verdict,
+    FrameVerdict,
 )
 from waltzctl.engine.scan.wire_loops import Table, new_state
 from waltzctl.formats.segment import MAX_DATA_LENGTH
@@ -39,9 +39,9 @@ __all__ = [
     "AppendEncoder",
     "EncodedAppends",
     "EncodedBlock",
+    "FrameVerdict",
     "ListForm",
     "TranscodeError",
-    "Verdict",
     "headers_to_wire",
     "list_form",
     "to_wire",
@@ -49,7 +49,7 @@ __all__ = [
 
 _FEW = 8
 """Rows up to which plain Python is faster than NumPy."""
-_VERDICTS = {int(verdict): verdict for verdict in Verdict}
+_VERDICTS = {int(verdict): verdict for verdict in FrameVerdict}
 
 
 class TranscodeError(ValueError):
@@ -58,7 +58,7 @@ class TranscodeError(ValueError):
     `transaction_id` is the id of the first one that is not right; `verdict` says what is wrong with it.
     """
 
-    def __init__(self, transaction_id: int, verdict: Verdict) -> None:
+    def __init__(self, transaction_id: int, verdict: FrameVerdict) -> None:
         self.transaction_id, self.verdict = transaction_id, verdict
         super().__init__(f"transaction {transaction_id}: {verdict.name.lower().replace('_', ' ')}")
 
@@ -88,7 +88,7 @@ class EncodedAppends(NamedTuple):
     """
 
     frames: int
-    verdict: Verdict
+    verdict: FrameVerdict
     block: EncodedBlock
     found_transaction_id: int
 
@@ -155,7 +155,7 @@ class ListForm:
     records: int
     data: memoryview
     disk_bytes: int
-    verdict: Verdict
+    verdict: FrameVerdict
 
 
 def list_form(
@@ -197,7 +197,7 @@ def headers_to_wire(disk: bytes | bytearray | memoryview, first_transaction_id: 
 
 def _whole(disk: bytes | bytearray | memoryview, first_transaction_id: int, count: int, *, headers: bool) -> bytes:
     found = list_form(disk, first_transaction_id, count, headers=headers)
-    if found.verdict is not Verdict.DONE or found.disk_bytes != len(disk):
-        wrong = Verdict.MALFORMED if found.verdict is Verdict.DONE else found.verdict
+    if found.verdict is not FrameVerdict.DONE or found.disk_bytes != len(disk):
+        wrong = FrameVerdict.MALFORMED if found.verdict is FrameVerdict.DONE else found.verdict
         raise TranscodeError(first_transaction_id + found.records, wrong)
     return bytes(found.data)

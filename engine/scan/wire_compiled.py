@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from waltzctl.engine.scan import code_cache, compiled, object_code
-from waltzctl.engine.scan.object_code import LoadedCode, UnavailableError
+from waltzctl.engine.scan.object_code import CodeUnavailableError, LoadedCode
 from waltzctl.engine.scan.wire_layout import FILLED, FUNCTION, POSITION, RESULT, TABLES
 from waltzctl.engine.scan.wire_loops import INTERPRETED, State, Table
 
@@ -114,18 +114,18 @@ def _compile(way: str) -> bytes:
 
 
 def load(way: str) -> CompiledLoops:
-    """The loops that work in this way, compiled now if they have to be.  Raises UnavailableError."""
+    """The loops that work in this way, compiled now if they have to be.  Raises CodeUnavailableError."""
     with _lock:
         if way not in _loaded:
             try:
                 if way not in compiled.available_ways():
-                    raise UnavailableError(way)
+                    raise CodeUnavailableError(way)
                 code = object_code.cached_object(_name(way), lambda: _compile(way))
                 loops = CompiledLoops(way, object_code.load_object(code, list(_ARGUMENTS)))
             except Exception as error:  # whatever a compiler can fail with: the interpreted loops give the same answers
-                raise UnavailableError(f"{way}: {error}") from error
+                raise CodeUnavailableError(f"{way}: {error}") from error
             if not _answers_rightly(loops):
-                raise UnavailableError(f"{way}: wrong answers")
+                raise CodeUnavailableError(f"{way}: wrong answers")
             _loaded[way] = loops
         return _loaded[way]
 
@@ -137,7 +137,7 @@ def best(named: str | None, *, compile_now: bool) -> CompiledLoops | None:
         try:
             if compile_now or code_cache.contains(_name(way)):
                 return load(way)
-        except (UnavailableError, ImportError):
+        except (CodeUnavailableError, ImportError):
             continue
     return None
 

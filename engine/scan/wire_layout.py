@@ -99,7 +99,7 @@ MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.L
 EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
 
 
-class Column(enum.IntEnum):
+class FrameColumn(enum.IntEnum):
     """Columns of a table of frames."""
 
     BODY = 0
@@ -116,11 +116,11 @@ class Column(enum.IntEnum):
     """1 when the last byte of an append is 1, else 0."""
 
 
-COLUMNS = len(Column)
-BODY_COLUMN, LENGTH_COLUMN, TYPE_COLUMN = int(Column.BODY), int(Column.LENGTH), int(Column.TYPE)
-SESSION_COLUMN, SEQUENCE_COLUMN = int(Column.SESSION), int(Column.SEQUENCE)
-PARTITION_COLUMN, RECORDS_COLUMN = int(Column.PARTITION), int(Column.RECORDS)
-OFFLINE_COLUMN = int(Column.OFFLINE)
+COLUMNS = len(FrameColumn)
+BODY_COLUMN, LENGTH_COLUMN, TYPE_COLUMN = int(FrameColumn.BODY), int(FrameColumn.LENGTH), int(FrameColumn.TYPE)
+SESSION_COLUMN, SEQUENCE_COLUMN = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE)
+PARTITION_COLUMN, RECORDS_COLUMN = int(FrameColumn.PARTITION), int(FrameColumn.RECORDS)
+OFFLINE_COLUMN = int(FrameColumn.OFFLINE)
 
 
 class SplitStatus(enum.IntEnum):
@@ -144,7 +144,7 @@ MORE, FULL, BAD_MAGIC = int(SplitStatus.MORE), int(SplitStatus.FULL), int(SplitS
 BAD_VERSION, BAD_LENGTH, SHORT = int(SplitStatus.VERSION), int(SplitStatus.LENGTH), int(SplitStatus.SHORT)
 
 
-class Verdict(enum.IntEnum):
+class FrameVerdict(enum.IntEnum):
     """What was found of an append, or of a record."""
 
     DONE = 0
@@ -161,5 +161,9 @@ class Verdict(enum.IntEnum):
     """A record on disk does not agree with its checksum."""
 
 
-FINE, BAD_ORDER, BAD_DATA = int(Verdict.DONE), int(Verdict.ORDER), int(Verdict.DATA_CHECKSUM)
-MALFORMED, TOO_LONG, BAD_RECORD = int(Verdict.MALFORMED), int(Verdict.TOO_LONG), int(Verdict.RECORD_CHECKSUM)
+FINE, BAD_ORDER, BAD_DATA = int(FrameVerdict.DONE), int(FrameVerdict.ORDER), int(FrameVerdict.DATA_CHECKSUM)
+MALFORMED, TOO_LONG, BAD_RECORD = (
+    int(FrameVerdict.MALFORMED),
+    int(FrameVerdict.TOO_LONG),
+    int(FrameVerdict.RECORD_CHECKSUM),
+)

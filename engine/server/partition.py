@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from waltzctl.engine.server.locks import Locks, LockTable
-from waltzctl.engine.server.server_metrics import PartitionMetrics, PartitionReading
+from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
@@ -83,7 +83,7 @@ class Partition:
         """`cache`: the server's, which its partitions share."""
         self.store, self._log = store, log
         self.options = options or PartitionOptions()
-        self.metrics = PartitionMetrics()
+        self.metrics = ServerPartitionMetrics()
         self._cache = cache or TransactionCache(CacheOptions())
         self._time = asyncio.get_running_loop().time
         self.high_water_mark = UNKNOWN_HIGH_WATER_MARK
@@ -102,11 +102,11 @@ class Partition:
         return self.store.partition
 
     @property
-    def reading(self) -> PartitionReading:
+    def reading(self) -> ServerPartitionReading:
         """How it stands, for health and metrics."""
         state = self.store.state
         seconds = None if state.since is None else self._time() - state.since
-        return PartitionReading(
+        return ServerPartitionReading(
             self.number,
             self.metrics,
             state.generation,

@@ -35,7 +35,7 @@ from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fie
 from waltzctl.engine.net.tls import client_context, server_context
 from waltzctl.engine.server.client_port import Answers
 from waltzctl.engine.server.log_server import LogServer
-from waltzctl.engine.server.server_health import HealthReport
+from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerReading
 from waltzctl.engine.server.server_settings import ServerOptions
 from waltzctl.formats.znodes import ASSIGNMENT_PATH, ClusterParameters, NodeAssignment, StoreParameters
@@ -50,7 +50,7 @@ _PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class ServerAddresses:
     """Where a server listens.  `http_port` None: HTTP is off."""
 
     host: str
@@ -59,14 +59,14 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyInfo:
+class ServerReadyInfo:
     """What a server has to say when it has started.  `metadata`: where it is; `tls`: whether the client port speaks it."""
 
     server_id: int
     cluster_key: uuid.UUID
     num_partitions: int
     metadata: str
-    addresses: Addresses
+    addresses: ServerAddresses
     tls: bool
 
 
@@ -90,7 +90,7 @@ class Server:
         self.options = options
         self.version = version
         self.log_server: LogServer
-        self.ready_info: ReadyInfo
+        self.ready_info: ServerReadyInfo
         self._log = log
         self._cluster: ClusterParameters
         self._endpoint = ""
@@ -101,7 +101,7 @@ class Server:
         self._closed = asyncio.Event()
         self._open = contextlib.AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._http: HttpPort[HealthReport, ServerReading] | None = None
+        self._http: HttpPort[ServerHealthReport, ServerReading] | None = None
 
     @classmethod
     async def start(cls, options: ServerOptions, *, log: logging.Logger, version: str = "unknown") -> Server:
@@ -140,12 +140,12 @@ class Server:
         self._endpoint = str(Address(advertised, port))
         number = await self._membership.register(advertised, port)
         self._open.push_async_callback(self._membership.unregister)
-        self.ready_info = ReadyInfo(
+        self.ready_info = ServerReadyInfo(
             number,
             parameters.cluster_key,
             parameters.num_partitions,
             str(location),
-            Addresses(host, port, http_port),
+            ServerAddresses(host, port, http_port),
             not options.plaintext,
         )
         self._begin(self._membership.follow(self._assigned))
@@ -244,7 +244,7 @@ class Server:
         return True
 
     @property
-    def addresses(self) -> Addresses:
+    def addresses(self) -> ServerAddresses:
         """Where it listens."""
         return self.ready_info.addresses
 
@@ -263,9 +263,9 @@ class Server:
             len(self.log_server.port.connections),
         )
 
-    async def look(self) -> HealthReport:
+    async def look(self) -> ServerHealthReport:
         """Whether it is well."""
-        return HealthReport(
+        return ServerHealthReport(
             self._membership.present, self.log_server.port.listening, self.read().partitions, self._draining
         )
 

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from waltzctl.engine.net.prometheus import add_buckets
-from waltzctl.engine.server.server_health import HealthReport
+from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerReading
 
 _PREFIX = "waltz_server"
@@ -34,7 +34,7 @@ _GAUGES = (
 class ServerCollector(Collector):
     """One reading as metric families."""
 
-    def __init__(self, reading: ServerReading, report: HealthReport) -> None:
+    def __init__(self, reading: ServerReading, report: ServerHealthReport) -> None:
         self._reading, self._report = reading, report
 
     def describe(self) -> list[Metric]:

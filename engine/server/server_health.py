@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from waltzctl.engine.net.metrics_json import Json
-from waltzctl.engine.server.server_metrics import PartitionReading
+from waltzctl.engine.server.server_metrics import ServerPartitionReading
 
 CHECK_NAME = "server-health-check"
 """The release's name of its only check."""
 
 
 @dataclass(frozen=True, slots=True)
-class HealthReport:
+class ServerHealthReport:
     """What was found.  `metadata`: whether it answers and knows this server."""
 
     metadata: bool
     listening: bool
-    partitions: tuple[PartitionReading, ...]
+    partitions: tuple[ServerPartitionReading, ...]
     draining: bool
 
     @property

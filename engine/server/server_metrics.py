@@ -14,7 +14,7 @@ from waltzctl.engine.net.metrics import Clock, Gauge, Meter, NamedMetric, Timer
 GROUP = "waltz-server"
 
 
-class PartitionMetrics:
+class ServerPartitionMetrics:
     """What is counted of a partition while it is served here."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -26,13 +26,13 @@ class PartitionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReading:
+class ServerPartitionReading:
     """A partition at one moment.  `waits_for`: why no session is open, `recovering_seconds`: since when; empty and None when
     one is.
     """
 
     partition: int
-    metrics: PartitionMetrics
+    metrics: ServerPartitionMetrics
     generation: int
     session_id: int
     high_water_mark: int
@@ -66,7 +66,7 @@ class ServerReading:
     cluster: str
     server_id: int
     endpoint: str
-    partitions: tuple[PartitionReading, ...]
+    partitions: tuple[ServerPartitionReading, ...]
     feed_misses: Meter
     data_misses: Meter
     cached: tuple[int, int]

@@ -44,7 +44,7 @@ class SessionMetadata(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class StorePartitionState:
     """For health and metrics.
 
     `waits_for`: why no session is open, `since`: when that began, in the loop's time; empty and None when one is.  `nodes`: the
@@ -82,14 +82,14 @@ class StorePartition:
         self._since = asyncio.get_running_loop().time()
 
     @property
-    def state(self) -> PartitionState:
+    def state(self) -> StorePartitionState:
         """How it stands."""
         session = self._session
         if session is None:
             why = self._last_error or "no session was wanted yet"
-            return PartitionState(self.generation, -1, -1, why, self._since, ())
+            return StorePartitionState(self.generation, -1, -1, why, self._since, ())
         waits = "" if session.is_open else session.waits_for or self._last_error or "a new session is being opened"
-        return PartitionState(
+        return StorePartitionState(
             self.generation,
             session.session_id,
             session.high_water_mark,

@@ -28,7 +28,7 @@ from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import number_of, partitions_of
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import KNOWN as CONNECTION_OPTIONS
-from waltzctl.engine.spark.stream_node import RANGE_RECORDS, Access, NodeRange, access_of, anchor_of
+from waltzctl.engine.spark.stream_node import RANGE_RECORDS, NodeRange, PeerAccess, access_of, anchor_of
 from waltzctl.engine.spark.stream_reader import WaltzStreamReader, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.wire.records import WireRecord
@@ -51,7 +51,7 @@ class ClusterAccess:
     """A cluster, and how its servers are reached; can be pickled.  An embedded store must be seen by every executor."""
 
     metadata: str
-    access: Access = field(default_factory=Access)
+    access: PeerAccess = field(default_factory=PeerAccess)
 
     def run(self, work: Any) -> Any:
         """Do something with a client, in an event loop of its own.  Raises what it raises."""

@@ -21,7 +21,7 @@ from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
 from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import kernels
@@ -132,7 +132,7 @@ def _plan_findings(
     surveyed: Iterable[Surveyed], _selection: Selection, split_size: int
 ) -> Iterator[Notice | PartitionTask | ChunkTask]:
     for one in surveyed:
-        limits = Limits()
+        limits = ReadLimits()
         known = (*one.around.findings, *storage_findings(one.scope, one.around, limits))
         if known:
             yield Notice(node_of(one.scope), known)
@@ -167,7 +167,7 @@ def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema
     """The rows of a packet of any of these views."""
     if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):
         kernels.choose(sum(item.cost for item in items))
-    limits = Limits()
+    limits = ReadLimits()
     rows: list[Row] = []
     for item in items:
         if isinstance(item, IndexTask):
@@ -186,7 +186,7 @@ def _batch(rows: list[Row], columns: Sequence[Column], schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _rows(item: Any, limits: Limits) -> Iterator[Row]:
+def _rows(item: Any, limits: ReadLimits) -> Iterator[Row]:
     match item:
         case ControlTask():
             yield from _control_rows(item)
@@ -223,7 +223,9 @@ def _control_rows(task: ControlTask) -> Iterator[Row]:
         yield {**_row(task.node, (CONTROL, control)), **nothing}
 
 
-def _entries(task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: Limits) -> Iterator[pa.RecordBatch]:
+def _entries(
+    task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: ReadLimits
+) -> Iterator[pa.RecordBatch]:
     """The entries as they stand; what is wrong with them is for the view of findings."""
     constants = Constants(task.node, task.job.partition, task.job.first)
     try:

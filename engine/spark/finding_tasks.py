@@ -17,10 +17,10 @@ from waltzctl.engine.inspect.partition_checks import (
     told,
 )
 from waltzctl.engine.inspect.partition_runs import PartitionRun
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
-from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import Stretch, end, joints
 from waltzctl.engine.log.view import FileState, read_segment_header
@@ -42,7 +42,7 @@ class PartitionTask:
     scope: Scope
     partition: PartitionScope
     context: PartitionContext
-    around: Surroundings
+    around: ScopeSurroundings
     bytes: int
     segments: int
 
@@ -56,11 +56,11 @@ class PartitionTask:
         """The partition directory."""
         return self.context.path
 
-    def opened(self, limits: Limits) -> PartitionRun:
+    def opened(self, limits: ReadLimits) -> PartitionRun:
         """The run through this partition."""
         return PartitionRun(self.scope, self.partition, self.context, self.around, limits)
 
-    def run(self, limits: Limits) -> Iterator[Finding]:
+    def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """Everything that is wrong in it, but with its directory's place."""
         run = self.opened(limits)
         for job in run.jobs:
@@ -94,7 +94,7 @@ class ChunkTask:
         """The partition directory."""
         return self.context.path
 
-    def run(self, limits: Limits) -> Iterator[Finding]:
+    def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """What is wrong in the segments, between them and the next one, and at the end with the partition."""
         seen: set[Finding] = set()
         for attempt in range(_ATTEMPTS + 1):
@@ -117,7 +117,7 @@ class ChunkTask:
             yield from run.told_strays()
             yield from run.strays()
 
-    def _joins(self, reports: Sequence[SegmentReport], limits: Limits) -> Iterator[Finding]:
+    def _joins(self, reports: Sequence[SegmentReport], limits: ReadLimits) -> Iterator[Finding]:
         ordered = sorted(reports, key=lambda report: report.begins)
         row = [report.stretch for report in ordered]
         if self.behind is not None:
@@ -139,7 +139,7 @@ class ChunkTask:
             also = [check_segment(job, _OPTIONS, limits) for job in able]
         yield from end_findings(context, [*also, *ordered], proven, joined, reports)
 
-    def _before(self, wanted: Sequence[Ids], limits: Limits) -> list[SegmentReport]:
+    def _before(self, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
         """Segments in front of these that may hold ids of a range."""
         firsts = [job.first for job in self.jobs_before]
         stops = [*firsts[1:], self.jobs[0].first]
@@ -172,7 +172,7 @@ def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> Partiti
         return None
     key, partition = found
     own = replace(scope, partitions={key: partition}, temporary=(), unknown=())
-    around = Surroundings(ControlState(None), surveyed.around.held, surveyed.around.cluster_key, ())
+    around = ScopeSurroundings(ControlState(None), surveyed.around.held, surveyed.around.cluster_key, ())
     size = sum(job.bytes for job in run.jobs)
     return PartitionTask(node, own, partition, run.context, around, size, len(run.jobs))
 
@@ -211,7 +211,7 @@ def _begins(job: SegmentJob) -> int:
         header = read_segment_header(FileState.of(job.data_path))
         if header is None or header.first_transaction_id == job.first:
             return job.first
-        with SegmentCheck(job, Limits()) as check:
+        with SegmentCheck(job, ReadLimits()) as check:
             return check.begins
     except (DiskReadError, FilesChangedError):
         return job.first

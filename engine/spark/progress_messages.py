@@ -21,7 +21,7 @@ _EVERY = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MessageAddress:
     """Where messages go; the token tells those of this job from any other."""
 
     host: str
@@ -36,12 +36,12 @@ class Receiver:
         """`master` as Spark names it: which of this machine's addresses its workers can reach."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._done: dict[int, int] = {}
-        self.address: Address | None = None
+        self.address: MessageAddress | None = None
         with contextlib.suppress(OSError):
             self._socket.setblocking(False)
             self._socket.bind((_own_address(master), 0))
             host, port = self._socket.getsockname()
-            self.address = Address(host, port, secrets.token_bytes(16))
+            self.address = MessageAddress(host, port, secrets.token_bytes(16))
 
     def __enter__(self) -> Self:
         return self
@@ -77,10 +77,10 @@ def _own_address(master: str) -> str:
         return own
 
 
-class Sender:
+class ProgressSender:
     """Tells how far a packet is, a few times a second at most."""
 
-    def __init__(self, address: Address | None, packet: int) -> None:
+    def __init__(self, address: MessageAddress | None, packet: int) -> None:
         self._address = address
         self._packet = packet
         self._done = 0

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.partition_runs import Span, ledger_findings
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
@@ -38,7 +38,7 @@ class MissingTask:
         """The partition directory."""
         return self.partition.directory
 
-    def run(self, limits: Limits) -> Iterator[Finding]:
+    def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """What is missing.  Nothing of a directory that went away or cannot be listed, which is told with the plan."""
         scope = self.partition.partition
         try:

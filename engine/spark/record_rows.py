@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, loss_finding
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun, joint
@@ -47,7 +47,7 @@ def read_packet(
     kernels.choose(total(packet))  # many small segments are worth compiled code as much as a large one
     losses = Losses(wanted=fail_on_loss)
     gathering = Gathering(wanted, schema, losses)
-    limits = Limits()
+    limits = ReadLimits()
     before: _End | None = None
     for place, item in enumerate(packet):
         if isinstance(item, Notice):
@@ -75,7 +75,7 @@ def read_packet(
 class _PartReading:
     """The reading of one part.  `end` is set when the end of its segment was seen."""
 
-    def __init__(self, part: SegmentPart, limits: Limits, gathering: Gathering, before: _End | None) -> None:
+    def __init__(self, part: SegmentPart, limits: ReadLimits, gathering: Gathering, before: _End | None) -> None:
         self._part = part
         self._limits = limits
         self._gathering = gathering
@@ -87,7 +87,7 @@ class _PartReading:
         part, opened = self._part, False
         with contextlib.ExitStack() as stack:
             try:
-                reader = stack.enter_context(SegmentReader(part.job, self._limits, data=self._gathering.keep_data))
+                reader = stack.enter_context(ChunkReader(part.job, self._limits, data=self._gathering.keep_data))
                 opened = True
                 if part.number == 0:
                     yield from self._gathering.tell(self._of_file(reader), part.node)
@@ -100,7 +100,7 @@ class _PartReading:
                 if opened or part.number == 0:  # that a file cannot be opened is told once
                     yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
 
-    def _of_file(self, reader: SegmentReader) -> list[Finding]:
+    def _of_file(self, reader: ChunkReader) -> list[Finding]:
         """What is wrong with the file as a whole, and between it and the segment in front of it."""
         found = reader.data_header_findings
         if reader.short:
@@ -109,7 +109,7 @@ class _PartReading:
             found += join_findings(self._before, reader, self._part)
         return found
 
-    def _items(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
+    def _items(self, reader: ChunkReader) -> Iterator[pa.RecordBatch]:
         part, gathering = self._part, self._gathering
         wanted = range_of(reader, part)
         if wanted is None:
@@ -146,7 +146,7 @@ def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iter
     yield loss_finding(found, reader.job.where)
 
 
-def _look_behind(before: _End, part: SegmentPart, limits: Limits) -> list[Finding]:
+def _look_behind(before: _End, part: SegmentPart, limits: ReadLimits) -> list[Finding]:
     """As `join_findings`, where the segment behind is another task's: only its header is read."""
     assert part.follower is not None
     if part.last is not None and min(before[1].accounted + 1, part.follower.first) > part.last:

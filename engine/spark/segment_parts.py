@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader, Item
 from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun
-from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Probe
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Candidates, Probe, SearchBudget
 from waltzctl.engine.scan.resync import LOOKAHEAD
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.spark.record_arrays import rows_of
@@ -54,7 +54,7 @@ class Range:
     skip: int = 0
 
 
-def range_of(reader: SegmentReader, part: SegmentPart) -> Range | None:
+def range_of(reader: ChunkReader, part: SegmentPart) -> Range | None:
     """The range of an opened segment's part; None where the part in front of it reads it too, or there is nothing.
 
     Raises DiskReadError.
@@ -66,7 +66,7 @@ def range_of(reader: SegmentReader, part: SegmentPart) -> Range | None:
     return _by_search(reader, part)
 
 
-def items_of(reader: SegmentReader, part: SegmentPart, wanted: Range, *, data: bool) -> Iterator[Item]:
+def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: bool) -> Iterator[Item]:
     """Records and damage that begin in the range.  Sets the reader's `next_id` when the end of the segment was seen."""
     next_id: int | None = wanted.begin.transaction_id
     end = wanted.begin.offset
@@ -95,7 +95,7 @@ def items_of(reader: SegmentReader, part: SegmentPart, wanted: Range, *, data: b
         reader.next_id = next_id
 
 
-def _index_usable(reader: SegmentReader, part: SegmentPart) -> bool:
+def _index_usable(reader: ChunkReader, part: SegmentPart) -> bool:
     index, entries, size = reader.reader, part.entries or 0, part.job.bytes
     if index is None or entries < 4 * part.count:
         return False
@@ -110,7 +110,7 @@ def _index_usable(reader: SegmentReader, part: SegmentPart) -> bool:
         return False
 
 
-def _by_index(reader: SegmentReader, part: SegmentPart) -> Range | None:
+def _by_index(reader: ChunkReader, part: SegmentPart) -> Range | None:
     assert part.entries is not None
     begins, end = reader.begins, reader.begins + part.entries
     low = begins if part.first is None else min(max(part.first, begins), end)
@@ -130,7 +130,7 @@ def _by_index(reader: SegmentReader, part: SegmentPart) -> Range | None:
     return Range(begin, reader.size, True)
 
 
-def _proven(reader: SegmentReader, transaction_id: int, size: int) -> RecordPlace | None:
+def _proven(reader: ChunkReader, transaction_id: int, size: int) -> RecordPlace | None:
     """Where the record is, if the index says so, it is there, and those in front of it lead up to it."""
     assert reader.reader is not None
     try:
@@ -148,7 +148,7 @@ def _proven(reader: SegmentReader, transaction_id: int, size: int) -> RecordPlac
     return None
 
 
-def _leads(reader: SegmentReader, first: int, start: int | None, stop: int, expected: int) -> bool:
+def _leads(reader: ChunkReader, first: int, start: int | None, stop: int, expected: int) -> bool:
     """Whether records follow one another from `start` to `stop`, where `expected` comes next."""
     if start is None or not HEADER_SIZE <= start < stop:
         return False
@@ -163,7 +163,7 @@ def _leads(reader: SegmentReader, first: int, start: int | None, stop: int, expe
     return (end, next_id) == (stop, expected)
 
 
-def _by_search(reader: SegmentReader, part: SegmentPart) -> Range | None:
+def _by_search(reader: ChunkReader, part: SegmentPart) -> Range | None:
     body = part.job.bytes - HEADER_SIZE
     target = HEADER_SIZE + body * part.number // part.count
     stop = HEADER_SIZE + body * (part.number + 1) // part.count
@@ -183,13 +183,13 @@ def _by_search(reader: SegmentReader, part: SegmentPart) -> Range | None:
     return Range(begin, stop, last)
 
 
-def _searched(reader: SegmentReader, target: int) -> tuple[bool, RecordPlace | None]:
+def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | None]:
     """The first record at or behind `target`, and whether that is sure; sure and None: the file ends before one begins."""
     start = target - LOOKBACK
     if start <= HEADER_SIZE:
         return False, None
     size = reader.size
-    probe = Probe(reader.data, size, MAX_DATA_LENGTH, Budget(SEARCH_BUDGET))
+    probe = Probe(reader.data, size, MAX_DATA_LENGTH, SearchBudget(SEARCH_BUDGET))
     candidates = Candidates(probe, start, size, reader.begins, reader.begins, HEADER_SIZE)
     try:
         for _ in range(_TRIES):
@@ -211,7 +211,7 @@ def _searched(reader: SegmentReader, target: int) -> tuple[bool, RecordPlace | N
     return False, None
 
 
-def _chain(reader: SegmentReader, head: RecordPlace, target: int) -> tuple[RecordPlace | None, int | None]:
+def _chain(reader: ChunkReader, head: RecordPlace, target: int) -> tuple[RecordPlace | None, int | None]:
     """Follow records: the first at or behind `target`, and where the chain broke before it had convinced."""
     found: RecordPlace | None = None
     size = reader.size

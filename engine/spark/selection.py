@@ -17,7 +17,7 @@ _MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IdBounds:
     """Integers from `low` to `high`, both inclusive, and of these, where `among` is given, only its members."""
 
     low: int | None = None
@@ -45,11 +45,11 @@ class Bounds:
 
     def narrowed(
         self, *, low: int | None = None, high: int | None = None, among: frozenset[int] | None = None
-    ) -> Bounds:
+    ) -> IdBounds:
         """What is in this and in the other as well."""
         if among is not None and self.among is not None:
             among &= self.among
-        return Bounds(_pick(max, self.low, low), _pick(min, self.high, high), self.among if among is None else among)
+        return IdBounds(_pick(max, self.low, low), _pick(min, self.high, high), self.among if among is None else among)
 
     def span(self) -> tuple[int | None, int | None]:
         """The least and the greatest that can be in it; None is no bound."""
@@ -71,8 +71,8 @@ class Selection(Collection[int]):
     """Partitions and ids.  As a collection it is the partitions; `named` are those that an option names, and must exist."""
 
     named: frozenset[int] | None = None
-    partitions: Bounds = Bounds()
-    ids: Bounds = Bounds()
+    partitions: IdBounds = IdBounds()
+    ids: IdBounds = IdBounds()
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and number in self.partitions and (self.named is None or number in self.named)
@@ -114,7 +114,7 @@ def pushed(selection: Selection, filters: Sequence[Filter]) -> Selection:
     return selection
 
 
-def _narrow(bounds: Bounds, one: Filter) -> Bounds:
+def _narrow(bounds: IdBounds, one: Filter) -> IdBounds:
     """Where a value is no integer (null, for instance) nothing is concluded."""
     from pyspark.sql import datasource as spark
 

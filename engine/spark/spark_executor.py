@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.errors import ClusterError, WaltzError
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.spark.progress_messages import Address, Receiver, Sender
+from waltzctl.engine.spark.progress_messages import MessageAddress, ProgressSender, Receiver
 from waltzctl.engine.spark.spark_errors import first_line, of_spark
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def do_packets(
     work: Callable[[Any], Any],
     payloads: list[bytes],
     directory: str,
-    told_to: Address | None,
+    told_to: MessageAddress | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[Any]:
     """On a worker: do the packets whose numbers come in, each task of each."""
@@ -213,7 +213,7 @@ def do_packets(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             failed = False
-            sender = Sender(told_to, number)
+            sender = ProgressSender(told_to, number)
             results: list[Any] = []
             answer: object = results
             try:

@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import TargetKind, resolve, view_storage
 from waltzctl.engine.spark.selection import Selection
@@ -81,7 +81,7 @@ class Surveyed:
     """A storage directory (or what lies outside any) as it was seen: its surroundings and the partitions that are wanted."""
 
     scope: Scope
-    around: Surroundings
+    around: ScopeSurroundings
     runs: tuple[PartitionRun, ...]
 
 
@@ -92,7 +92,7 @@ def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed
     Raises NotWaltzError, InvalidRequestError, DiskReadError.
     """
     wanted = selection if selection.restricts_partitions else None
-    limits = Limits()
+    limits = ReadLimits()
     named = [one for path in paths for one in expand(path)]
     if not selection.partitions.open:
         named = [path for path in named if _is_wanted(path, selection) and _holds_any(path, selection)]

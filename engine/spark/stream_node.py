@@ -57,7 +57,7 @@ KNOWN = ("plaintext", "insecure", "timeout", *_TLS)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PeerAccess:
     """How nodes and servers are reached; can be pickled.  Passwords come from files on the machine that connects."""
 
     plaintext: bool = False
@@ -78,14 +78,14 @@ class NodeAccess:
     """A node, and how it is reached."""
 
     address: Address
-    access: Access = Access()
+    access: PeerAccess = PeerAccess()
 
     def reach(self) -> ConnectionFactory:
-        """See `Access.reach`."""
+        """See `PeerAccess.reach`."""
         return self.access.reach()
 
 
-def access_of(options: Mapping[str, str]) -> Access:
+def access_of(options: Mapping[str, str]) -> PeerAccess:
     """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
     files = {name: options[name.lower()] for name in _TLS if name.lower() in options}
@@ -96,7 +96,7 @@ def access_of(options: Mapping[str, str]) -> Access:
         timeout = DEFAULT_TIMEOUT if said is None else parse_duration(said)
     except ValueError as error:
         raise InvalidRequestError(f"timeout: {error}") from None
-    return Access(plaintext, insecure, timeout, files)
+    return PeerAccess(plaintext, insecure, timeout, files)
 
 
 def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:

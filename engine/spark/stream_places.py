@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import PurePath
 
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
@@ -75,7 +75,7 @@ class SegmentRange:
 
 def open_segment(job: SegmentJob) -> SegmentCheck:
     """A segment to be read by the ids that its name gives it.  Raises FilesChangedError (when entered), DiskReadError."""
-    return _Opened(job, Limits())
+    return _Opened(job, ReadLimits())
 
 
 class _Opened(SegmentCheck):

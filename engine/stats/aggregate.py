@@ -83,14 +83,14 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TableBounds:
     """How many rows the tables of things that may be any number hold."""
 
     clients: int = CLIENT_ROWS
     headers: int = HEADER_ROWS
 
 
-def nothing(scale: Scale, bounds: Bounds = Bounds(), extent: Interval | None = None) -> Aggregate:  # frozen
+def nothing(scale: Scale, bounds: TableBounds = TableBounds(), extent: Interval | None = None) -> Aggregate:  # frozen
     """The aggregate of no record."""
     return Aggregate(
         scale,
@@ -174,7 +174,7 @@ class Collector:
     MANY = 64
     ROWS = 1 << 21
 
-    def __init__(self, scale: Scale, bounds: Bounds = Bounds()) -> None:  # frozen
+    def __init__(self, scale: Scale, bounds: TableBounds = TableBounds()) -> None:  # frozen
         self._parts = [nothing(scale, bounds)]
         self._rows = 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.stats.aggregate import CLIENTS, EXTENT, Aggregate, Bounds
+from waltzctl.engine.stats.aggregate import CLIENTS, EXTENT, Aggregate, TableBounds
 from waltzctl.engine.stats.axes import Clock, Interval, Scale, borders, id_shift
 from waltzctl.engine.stats.coverage import runs_of
 from waltzctl.engine.stats.tables import SUMS, How, Ints, Table, bounded, empty, grouped
@@ -98,7 +98,7 @@ class _Window:
 class Counting:
     """Counts batches of one partition; `aggregate` is what came out.  `size`: bytes of the data file, for `clock`."""
 
-    def __init__(self, place: int, scale: Scale, clock: Clock, size: int, bounds: Bounds = Bounds()) -> None:  # noqa: B008
+    def __init__(self, place: int, scale: Scale, clock: Clock, size: int, bounds: TableBounds = TableBounds()) -> None:  # noqa: B008
         self._place = place
         self._scale = scale
         self._bounds = bounds

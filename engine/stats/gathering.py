@@ -16,9 +16,9 @@ import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.dump_chunks import Item, SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader, Item
 from waltzctl.engine.inspect.dump_records import damage_told
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import MAX_LISTED
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -29,7 +29,7 @@ from waltzctl.engine.log.parts import share
 from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import DamageCause, RecordBatch
-from waltzctl.engine.stats.aggregate import Aggregate, Bounds, nothing
+from waltzctl.engine.stats.aggregate import Aggregate, TableBounds, nothing
 from waltzctl.engine.stats.axes import Clock, Scale, clock_of
 from waltzctl.engine.stats.counting import Counting
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
@@ -54,7 +54,7 @@ class StatsTask:
     volume: int
     number: int = 0
     parts: int = 1
-    bounds: Bounds = Bounds()  # noqa: RUF009  # frozen
+    bounds: TableBounds = TableBounds()  # noqa: RUF009  # frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _header(path: PurePath | None) -> SegmentHeader | None:
 def gather(task: StatsTask) -> Gathered:
     """Count.  What cannot be read is a finding, never an error."""
     kernels.choose(task.volume)  # many small segments are worth compiled code as much as a large one
-    reader = _PartReader(task.job, Limits(), data=False)
+    reader = _PartReader(task.job, ReadLimits(), data=False)
     try:
         with reader:
             return _Gathering(task, reader).run()
@@ -102,7 +102,7 @@ def gather(task: StatsTask) -> Gathered:
         return Gathered(nothing(task.scale, task.bounds), headers=found, clock=Clock(None, "it could not be read"))
 
 
-class _PartReader(SegmentReader):
+class _PartReader(ChunkReader):
     """A segment that is read in parts."""
 
     def bound(self, number: int, parts: int) -> RecordPlace | None:

@@ -120,7 +120,7 @@ class IdBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class MissingIds:
     """Ids from `first` to `last` (both inclusive) that no record has; `cause` is the code of the finding there."""
 
     place: int
@@ -185,7 +185,7 @@ class StatsReport:
     size_classes: tuple[SizeClassStats, ...]
     time_buckets: tuple[TimeBucket, ...]
     id_buckets: tuple[IdBucket, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[MissingIds, ...]
     untimed: tuple[Untimed, ...]
     findings: tuple[Finding, ...]
 
@@ -270,18 +270,18 @@ def _rows(keys: Ints, table: Table) -> Iterator[tuple[int, tuple[int, int]]]:
     yield from zip(keys.tolist(), table.values.T.tolist(), strict=True)
 
 
-def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole: bool) -> list[Gap]:
+def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole: bool) -> list[MissingIds]:
     """Ids of a partition that no record has.  `whole`: it should begin with transaction 0."""
     causes: dict[int, str] = {}
     for finding in findings:
         if finding.transaction_id is not None and finding.code is not Code.DATA_CHECKSUM:
             causes.setdefault(finding.transaction_id, finding.code.value)
-    gaps: list[Gap] = []
+    gaps: list[MissingIds] = []
     expected: int | None = 0 if whole else None
     for first, last in total.runs.of(place):
         if expected is not None and expected < first:
             cause = Code.SEGMENT_GAP.value if expected == 0 else None
-            gaps.append(Gap(place, expected, first - 1, causes.get(expected, cause)))
+            gaps.append(MissingIds(place, expected, first - 1, causes.get(expected, cause)))
         expected = last + 1
     behind = expected or 0
     for finding in findings:  # what is missing behind the last record, as far as it is known
@@ -289,7 +289,7 @@ def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole:
         if told is not None and finding.missing and told >= (expected or 0):
             begin = max(told, behind)  # what is in front of that another finding counts
             behind = begin + finding.missing
-            gaps.append(Gap(place, begin, behind - 1, finding.code.value))
+            gaps.append(MissingIds(place, begin, behind - 1, finding.code.value))
     return gaps
 
 

@@ -16,8 +16,8 @@ from pathlib import PurePath
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
-from waltzctl.engine.inspect.read_limits import Limits
-from waltzctl.engine.inspect.targets import Scope, Surroundings, look_around, plan
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.log.view import FileState
@@ -26,7 +26,7 @@ from waltzctl.engine.stats.axes import Clock, Interval, Scale
 from waltzctl.engine.stats.gathering import Gathered, StatsTask, gather
 from waltzctl.engine.stats.report import (
     GAPS_LISTED,
-    Gap,
+    MissingIds,
     PartitionStats,
     StatsReport,
     Untimed,
@@ -180,11 +180,11 @@ def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collecto
 
 
 def _partitions(
-    scopes: Sequence[Scope], around: Sequence[Surroundings], options: StatsOptions, scale: Scale
+    scopes: Sequence[Scope], around: Sequence[ScopeSurroundings], options: StatsOptions, scale: Scale
 ) -> Iterator[_Partition]:
     """What is to be counted; no data file is opened."""
     volume = sum(scope.data_bytes() for scope in scopes)
-    limits = Limits()
+    limits = ReadLimits()
     place = 0
     for scope, seen in zip(scopes, around, strict=True):
         whole = {str(one.path) for one in scope.partitions.values() if one.whole}
@@ -220,7 +220,7 @@ def _report(
 ) -> StatsReport:
     tally = Tally()
     findings = list(of_directories)
-    gaps: list[Gap] = []
+    gaps: list[MissingIds] = []
     counted: list[PartitionStats] = []
     for partition in partitions:
         found = list(partition.findings())
@@ -262,7 +262,7 @@ def _report(
     )
 
 
-def _partition_stats(partition: _Partition, total: Aggregate, gaps: list[Gap]) -> PartitionStats:
+def _partition_stats(partition: _Partition, total: Aggregate, gaps: list[MissingIds]) -> PartitionStats:
     place = partition.place
     seen = list(total.runs.of(place))
     records = sum(one.records for one in partition.segments)

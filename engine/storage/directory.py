@@ -61,7 +61,7 @@ from waltzctl.engine.storage.retired import (
     take_from_aside,
 )
 from waltzctl.engine.storage.segment_files import create_segment
-from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.segment_recovery import SegmentPlace
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import roll_back_interrupted
 from waltzctl.formats.control import (
@@ -394,7 +394,7 @@ class StorageDirectory:
             known = self._control.info(number).current_struct
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
             return _Examined([*findings, loss_finding(gone, Where(self.path, number, directory))])
-        place = Place(self.path, number, self.cluster_key, self._options.max_data_length)
+        place = SegmentPlace(self.path, number, self.cluster_key, self._options.max_data_length)
         current = self._control.info(number).current_struct
         try:
             settle_partition(directory, number)

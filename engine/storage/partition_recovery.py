@@ -32,7 +32,7 @@ from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view
 from waltzctl.engine.losses import BelowMark, BelowProof, NoSegment, ShortHeader
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
-from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment, index_entries
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
 from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position
@@ -52,7 +52,7 @@ class Examination:
     """
 
     path: PurePath
-    place: Place
+    place: SegmentPlace
     view: PartitionView
     states: tuple[SegmentState, ...]
     short: SegmentView | None
@@ -86,7 +86,7 @@ class Examination:
 
 
 def examine_partition(
-    directory: Path, place: Place, *, local_low_water_mark: int | None, session_id: int
+    directory: Path, place: SegmentPlace, *, local_low_water_mark: int | None, session_id: int
 ) -> Examination:
     """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
 
@@ -163,7 +163,7 @@ def examine_partition(
     return replace(examination, findings=tuple(findings), quarantined=not sound)
 
 
-def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: Place) -> Iterator[Finding]:
+def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: SegmentPlace) -> Iterator[Finding]:
     """Data files of this partition under names that are no segment's, with ids that stand nowhere else.
 
     Whoever writes on would give these ids away a second time.

@@ -32,7 +32,7 @@ from waltzctl.formats.segment import (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BelievedRun:
     """Believable records back to back: ids ``first`` to ``next - 1`` in the bytes from ``start`` to ``end``."""
 
     first_transaction_id: int
@@ -53,7 +53,7 @@ class SegmentExtent:
     first_transaction_id: int
     data_path: PurePath
     index_path: PurePath
-    runs: tuple[Run, ...]
+    runs: tuple[BelievedRun, ...]
     index_usable: bool = True
 
     @property
@@ -66,7 +66,7 @@ class SegmentExtent:
         """Bytes from the start of the file to the end of the last believable record."""
         return self.runs[-1].end if self.runs else HEADER_SIZE
 
-    def run_of(self, transaction_id: int) -> Run | None:
+    def run_of(self, transaction_id: int) -> BelievedRun | None:
         """The run in which a transaction lies."""
         for run in self.runs:
             if run.first_transaction_id <= transaction_id < run.next_transaction_id:
@@ -75,7 +75,7 @@ class SegmentExtent:
 
     def grown(self, next_transaction_id: int, end: int) -> SegmentExtent:
         """As this sound segment will be known with records up to `next_transaction_id`, which ends its `end` bytes."""
-        return replace(self, runs=(Run(self.first_transaction_id, next_transaction_id, HEADER_SIZE, end),))
+        return replace(self, runs=(BelievedRun(self.first_transaction_id, next_transaction_id, HEADER_SIZE, end),))
 
     @property
     def contiguous_next(self) -> int:
@@ -90,7 +90,7 @@ def whole_extent(
 ) -> SegmentExtent:
     """The extent of a sound segment of `end` bytes."""
     runs = (
-        (Run(first_transaction_id, next_transaction_id, HEADER_SIZE, end),)
+        (BelievedRun(first_transaction_id, next_transaction_id, HEADER_SIZE, end),)
         if next_transaction_id > first_transaction_id
         else ()
     )
@@ -179,7 +179,7 @@ class ActiveSegment:
     def extent(self) -> SegmentExtent:
         """What is durable."""
         first, following = self.first_transaction_id, self.next_transaction_id
-        runs = (Run(first, following, HEADER_SIZE, self.end),) if following > first else ()
+        runs = (BelievedRun(first, following, HEADER_SIZE, self.end),) if following > first else ()
         return SegmentExtent(self.partition, first, self.data.path, self.index.path, runs)
 
     def append(self, part: BatchPart) -> None:

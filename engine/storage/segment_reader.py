@@ -25,7 +25,7 @@ from waltzctl.engine.scan.byte_source import ByteSource, CachedSource, FileSourc
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.kernel import HEADER_WORDS
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.engine.storage.segment_files import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import (
@@ -214,7 +214,7 @@ class SegmentReader:
         return list_form(data, transaction_id, count, headers=headers, max_data_length=self._max_data_length)
 
     def _entries(
-        self, extent: SegmentExtent, run: Run, transaction_id: int, count: int
+        self, extent: SegmentExtent, run: BelievedRun, transaction_id: int, count: int
     ) -> npt.NDArray[np.int64] | None:
         """Where the index says that `count` records are and where the last one ends; None when that cannot be."""
         if self._index is None:
@@ -252,7 +252,7 @@ class SegmentReader:
             raise corrupt_record(extent, transaction_id, Code.DATA_CHECKSUM, found.offset, size, self._storage)
         return found
 
-    def _look(self, offset: int, transaction_id: int, run: Run) -> RecordView | Damage:
+    def _look(self, offset: int, transaction_id: int, run: BelievedRun) -> RecordView | Damage:
         return read_record_at(
             self._data, offset, expected_id=transaction_id, limit=run.end, max_record=self._max_data_length
         )
@@ -267,7 +267,7 @@ class SegmentReader:
         (offset,) = INDEX_ENTRY.struct.unpack(raw)
         return offset if HEADER_SIZE <= offset <= extent.end - RECORD_OVERHEAD else None
 
-    def _walk_to(self, extent: SegmentExtent, transaction_id: int, run: Run) -> RecordView | Damage | None:
+    def _walk_to(self, extent: SegmentExtent, transaction_id: int, run: BelievedRun) -> RecordView | Damage | None:
         """Reach a record from an earlier one, at distances that double, at last from the beginning of its run."""
         distance = 1
         while True:
@@ -280,7 +280,7 @@ class SegmentReader:
                 return found
             distance *= 2
 
-    def _walk(self, start: int, offset: int, transaction_id: int, run: Run) -> RecordView | Damage | None:
+    def _walk(self, start: int, offset: int, transaction_id: int, run: BelievedRun) -> RecordView | Damage | None:
         """Walk records from `start` at `offset`; None when it breaks off before the record that is looked for."""
         for expected in range(start, transaction_id + 1):
             found = self._look(offset, expected, run)
@@ -290,7 +290,7 @@ class SegmentReader:
         return found
 
 
-def _run_of(extent: SegmentExtent, transaction_id: int) -> Run:
+def _run_of(extent: SegmentExtent, transaction_id: int) -> BelievedRun:
     run = extent.run_of(transaction_id)
     if run is None:
         raise ValueError(f"transaction {transaction_id} lies in no run of {extent.data_path}")

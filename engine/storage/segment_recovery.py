@@ -37,7 +37,7 @@ from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.storage.belonging import stranger
-from waltzctl.engine.storage.segment_files import Run, SegmentExtent
+from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     ENTRY_SIZE,
@@ -54,7 +54,7 @@ CHECKPOINTS_TRIED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentPlace:
     """Where a partition's segments belong: what their headers must say."""
 
     storage: PurePath
@@ -88,7 +88,7 @@ class SegmentState:
 
 
 def examine_segment(
-    view: SegmentView, place: Place, *, next_first: int | None, durable_to: int, mark: int | None
+    view: SegmentView, place: SegmentPlace, *, next_first: int | None, durable_to: int, mark: int | None
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
@@ -132,7 +132,7 @@ class _Examination:
     def __init__(
         self,
         view: SegmentView,
-        place: Place,
+        place: SegmentPlace,
         files: SegmentFiles,
         findings: list[Finding],
         data: FileSource,
@@ -152,7 +152,7 @@ class _Examination:
 
     def run(self) -> SegmentState:
         if self.next_first is not None and self._sealed_looks_right(self.next_first):
-            run = Run(self.first, self.next_first, HEADER_SIZE, self.size)
+            run = BelievedRun(self.first, self.next_first, HEADER_SIZE, self.size)
             return self._state((run,))
         start = (self.first, HEADER_SIZE) if self.next_first is not None else self._last_checkpoint()
         return self._scan(*start)
@@ -213,7 +213,7 @@ class _Examination:
     # --- reading what has to be read ---------------------------------------------------------------------------------
 
     def _scan(self, start_id: int, start: int) -> SegmentState:
-        runs = [Run(self.first, start_id, HEADER_SIZE, start)] if start_id > self.first else []
+        runs = [BelievedRun(self.first, start_id, HEADER_SIZE, start)] if start_id > self.first else []
         trusted, cut_at = True, None
         parts = summarise_records(
             self.data,
@@ -263,7 +263,7 @@ class _Examination:
 
     def _state(
         self,
-        runs: tuple[Run, ...],
+        runs: tuple[BelievedRun, ...],
         *,
         trusted: bool = True,
         cut_at: int | None = None,
@@ -338,13 +338,13 @@ class _Examination:
         return min((*wrong, *lengths), default=None)
 
 
-def _extend(runs: list[Run], part: RecordRun) -> None:
+def _extend(runs: list[BelievedRun], part: RecordRun) -> None:
     following = part.first_transaction_id + len(part)
     if runs and runs[-1].end == part.start and runs[-1].next_transaction_id == part.first_transaction_id:
         last = runs[-1]
-        runs[-1] = Run(last.first_transaction_id, following, last.start, part.end)
+        runs[-1] = BelievedRun(last.first_transaction_id, following, last.start, part.end)
     else:
-        runs.append(Run(part.first_transaction_id, following, part.start, part.end))
+        runs.append(BelievedRun(part.first_transaction_id, following, part.start, part.end))
 
 
 def index_entries(extent: SegmentExtent, start: tuple[int, int]) -> Iterator[bytes]:

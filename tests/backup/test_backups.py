@@ -12,7 +12,7 @@ from tests.backup.vaults import backup, findings, records_of, restored, settle, 
 from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup import section_plan
 from waltzctl.engine.backup.backup_creation import create_backup
-from waltzctl.engine.backup.backup_difference import Difference, differences
+from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.retention import Retention
@@ -318,11 +318,11 @@ def test_differences(tmp_path: Path, source: Path) -> None:
     reader = VaultReader.open(place)
     found = {one.partition: one for one in differences(reader, first, second)}
     assert {number: one.difference for number, one in found.items()} == {
-        None: Difference.SAME, 0: Difference.REMOVED, 1: Difference.ADDED, 2: Difference.CHANGED,
+        None: SectionDifference.SAME, 0: SectionDifference.REMOVED, 1: SectionDifference.ADDED, 2: SectionDifference.CHANGED,
     }  # fmt: skip
     assert (found[2].first, found[2].second) == ((0, 39), (0, 49))
     assert found[2].files == (f"2/{40:019}.idx", f"2/{40:019}.seg")
-    assert all(one.difference is Difference.SAME for one in differences(reader, first, first))
+    assert all(one.difference is SectionDifference.SAME for one in differences(reader, first, first))
 
 
 def test_a_piece_that_is_damaged_stops_the_restore_that_needs_it(tmp_path: Path, source: Path) -> None:

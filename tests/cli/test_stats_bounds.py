@@ -11,14 +11,14 @@ from tests.cli.running import invoke
 from tests.inspect.helpers import age
 from tests.stats.support import set_times
 from waltzctl.engine.stats import stats as counting
-from waltzctl.engine.stats.aggregate import Bounds
+from waltzctl.engine.stats.aggregate import TableBounds
 from waltzctl.engine.stats.gathering import StatsTask
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a few rows are kept."""
-    bounds = Bounds(clients=8, headers=8)
+    bounds = TableBounds(clients=8, headers=8)
 
     class Task(StatsTask):
         def __init__(self, *given: object, **named: object) -> None:

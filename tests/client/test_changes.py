@@ -13,7 +13,7 @@ from tests.client.nodes import admin_of
 from tests.client.peers import ADMIN_HELLO, Bodies, ReleasedAdmin, scripted
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.change_plan import Action, NodePlan, apply_plan
+from waltzctl.engine.client.change_plan import NodeAction, NodePlan, apply_plan
 from waltzctl.engine.client.changes import plan_add, plan_availability, plan_remove, plan_sync
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RefusedError, RemoteError, StalePlanError
 from waltzctl.formats.wire import admin
@@ -22,7 +22,7 @@ from waltzctl.formats.wire.frame import Magic
 Make = Callable[[AdminClient], Awaitable[NodePlan]]
 
 
-def steps(plan: NodePlan) -> list[tuple[Action, int]]:
+def steps(plan: NodePlan) -> list[tuple[NodeAction, int]]:
     return [(step.action, step.partition) for step in plan.steps]
 
 
@@ -39,11 +39,11 @@ def test_partitions_are_added_and_removed(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(storage) as node, admin_of(node) as client:
             plan = await carry_out(client, lambda c: plan_add(c, {1, 2, 3}))
-            assert steps(plan) == [(Action.ASSIGN, 2), (Action.ASSIGN, 3)]
+            assert steps(plan) == [(NodeAction.ASSIGN, 2), (NodeAction.ASSIGN, 3)]
             assert not any(step.loses_data for step in plan.steps)
 
             plan = await carry_out(client, lambda c: plan_remove(c, {2}, delete_files=False))
-            assert steps(plan) == [(Action.UNASSIGN, 2)]
+            assert steps(plan) == [(NodeAction.UNASSIGN, 2)]
             assert list((storage / "2").glob("*.seg"))
 
             plan = await carry_out(client, lambda c: plan_remove(c, {0, 3}, delete_files=True))
@@ -80,11 +80,11 @@ def test_switches(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as node, admin_of(node) as client:
             plan = await carry_out(client, lambda c: plan_availability(c, {0, 1}, online=False))
-            assert steps(plan) == [(Action.SWITCH_OFF, 0), (Action.SWITCH_OFF, 1)]
+            assert steps(plan) == [(NodeAction.SWITCH_OFF, 0), (NodeAction.SWITCH_OFF, 1)]
             await carry_out(client, lambda c: plan_availability(c, {0}, online=True))
             assert await client.assigned_status() == ((0, True), (1, False))
             plan = await plan_availability(client, {0, 1}, readable=True, writable=False)
-            assert steps(plan) == [(Action.WRITES_OFF, 0), (Action.READS_ON, 1), (Action.WRITES_OFF, 1)]
+            assert steps(plan) == [(NodeAction.WRITES_OFF, 0), (NodeAction.READS_ON, 1), (NodeAction.WRITES_OFF, 1)]
             await apply_plan(client, plan, lambda: plan_availability(client, {0, 1}, readable=True, writable=False))
             assert await client.assigned_status() == ((0, False), (1, False))
             assert node.storage.availability(0).readable
@@ -103,7 +103,7 @@ def test_an_assignment_takes_nothing_away_where_only_adding_was_wanted(tmp_path:
             await carry_out(client, lambda c: plan_sync(c, {1, 2}, only_add=True))
             assert [number for number, _ in await client.assigned_status()] == [0, 1, 2]
             plan = await carry_out(client, lambda c: plan_sync(c, {1, 2}))
-            assert steps(plan) == [(Action.UNASSIGN, 0)]
+            assert steps(plan) == [(NodeAction.UNASSIGN, 0)]
             assert list((tmp_path / "0").glob("*.seg")), "files are kept"
             assert [number for number, _ in await client.assigned_status()] == [1, 2]
 
@@ -146,7 +146,7 @@ def test_one_switch_of_two_cannot_be_planned_for_a_released_node() -> None:
         ):
             with pytest.raises(RefusedError, match="one switch"):
                 await plan_availability(client, {0}, writable=False)
-            assert steps(await plan_availability(client, {0}, online=False)) == [(Action.SWITCH_OFF, 0)]
+            assert steps(await plan_availability(client, {0}, online=False)) == [(NodeAction.SWITCH_OFF, 0)]
 
     run(work())
 

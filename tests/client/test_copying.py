@@ -15,7 +15,7 @@ from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.change_plan import Action
+from waltzctl.engine.client.change_plan import NodeAction
 from waltzctl.engine.client.copying import Comparison, Copy, CopyOptions, CopyResult, plan_copy
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
@@ -87,7 +87,11 @@ def test_an_empty_partition_is_filled(tmp_path: Path) -> None:
     async def work() -> None:
         async with pair(tmp_path, made, [], mark=9, kept=-1) as (theirs, ours, data):
             plan = (await plan_copy(theirs, ours, CopyOptions(0, offline_first=True))).plan
-            assert [step.action for step in plan.steps] == [Action.SWITCH_OFF, Action.COPY, Action.SWITCH_ON]
+            assert [step.action for step in plan.steps] == [
+                NodeAction.SWITCH_OFF,
+                NodeAction.COPY,
+                NodeAction.SWITCH_ON,
+            ]
             assert (await copy(theirs, ours, data)).records == 10
             assert await data.max_transaction_id(5, 0) == 9
 
@@ -104,7 +108,7 @@ def test_what_stands_above_the_mark_is_shown_and_replaced(tmp_path: Path) -> Non
             plan = (await plan_copy(theirs, ours, CopyOptions(0, offline_first=True))).plan
             _, cut, copied, _ = plan.steps
             assert (cut.action, cut.from_transaction_id, cut.to_transaction_id, cut.loses_data) == (
-                Action.TRUNCATE,
+                NodeAction.TRUNCATE,
                 11,
                 30,
                 True,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.node.running import LOOPS, run, running
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.load import LoadOptions, LoadResult, begin, run_load, survey, take_away
-from waltzctl.engine.client.load_frames import AppendFrames, Place, ReadFrames
+from waltzctl.engine.client.load_frames import AppendFrames, LoadPartition, ReadFrames
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DeadlineError,
@@ -33,7 +33,7 @@ from waltzctl.formats.wire.hello import STORAGE_SERVER, Hello
 from waltzctl.formats.wire.storage import AppendRequest, RecordListRequest, decode
 
 places_of = st.lists(
-    st.builds(Place, st.integers(0, 2**31 - 1), st.integers(0, 2**60), st.integers(-1, 2**40)),
+    st.builds(LoadPartition, st.integers(0, 2**31 - 1), st.integers(0, 2**60), st.integers(-1, 2**40)),
     min_size=1,
     max_size=5,
 )
@@ -54,7 +54,7 @@ def bodies(made: bytes) -> list[bytes]:
 
 @given(places_of, st.integers(1, 20), st.integers(0, 300), st.lists(st.integers(0, 10_000), min_size=1, max_size=8))
 def test_append_frames_are_appends_that_continue_their_partition(
-    places: list[Place], batch: int, size: int, numbers: list[int]
+    places: list[LoadPartition], batch: int, size: int, numbers: list[int]
 ) -> None:
     frames = AppendFrames(places, batch=batch, data_size=size)
     made = frames.make(np.array(numbers[: frames.rows], np.int64))
@@ -77,7 +77,7 @@ def test_append_frames_are_appends_that_continue_their_partition(
 
 @given(places_of, st.integers(1, 1000), st.lists(st.integers(0, 10_000), min_size=1, max_size=8))
 def test_read_frames_go_round_the_whole_lists_of_a_partition(
-    places: list[Place], batch: int, numbers: list[int]
+    places: list[LoadPartition], batch: int, numbers: list[int]
 ) -> None:
     for number, body in zip(numbers, bodies(ReadFrames(places, batch=batch).make(np.array(numbers))), strict=True):
         message = decode(body)
@@ -102,7 +102,7 @@ async def node_and_client(path: Path, *, partitions: int = 3) -> AsyncIterator[t
 
 async def load(
     client: StorageClient, partitions: range, options: LoadOptions = QUICK
-) -> tuple[tuple[Place, ...], LoadResult]:
+) -> tuple[tuple[LoadPartition, ...], LoadResult]:
     places = await begin(client, await survey(client, partitions), options)
     return places, await run_load(client, places, options, ssl_context=None)
 

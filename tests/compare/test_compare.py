@@ -29,7 +29,7 @@ from tests.compare.clusters import (
     tear,
     write,
 )
-from waltzctl.engine.compare.comparison import State
+from waltzctl.engine.compare.comparison import ReplicaStanding
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
@@ -434,7 +434,7 @@ def test_another_cluster_or_number_of_partitions_is_refused(nodes: list[Path], t
 
 
 def test_states_are_named_from_the_gravest_on() -> None:
-    assert list(State) == ["missing", "diverged", "damaged", "ahead", "behind", "equal"]
+    assert list(ReplicaStanding) == ["missing", "diverged", "damaged", "ahead", "behind", "equal"]
 
 
 def test_replicas_behind_urls_are_compared_with_files(nodes: list[Path]) -> None:

@@ -21,11 +21,11 @@ from waltzctl.engine.compare.comparison import (
     CompareSummary,
     PartitionComparison,
     ReplicaComparison,
-    Source,
+    RestoreSource,
 )
 from waltzctl.engine.compare.differences import rows, write_table
 from waltzctl.engine.compare.directories import Member
-from waltzctl.engine.compare.replica_reading import Replica
+from waltzctl.engine.compare.replica_reading import PartitionReplica
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, Side
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.errors import InvalidRequestError
@@ -39,7 +39,7 @@ WHERE = Where(PurePath("/s"), 0, PurePath("/s/0"))
 
 def member(number: int, held_to: int | None = None, mark: int | None = None, *, there: bool = True) -> Member:
     path = PurePath(f"/{number}")
-    replica = Replica(number, path, 0, KEY, None, (), False, -1) if there else None
+    replica = PartitionReplica(number, path, 0, KEY, None, (), False, -1) if there else None
     return Member(path, Ballot(there, 5, mark), replica, held_to)
 
 
@@ -290,7 +290,7 @@ def test_damaged_ids_are_named_one_by_one_up_to_a_bound(monkeypatch: pytest.Monk
 def test_what_is_damaged_comes_back_from_the_first_that_has_it(
     sources: list[tuple[int, int, str | None]], path: str | None
 ) -> None:
-    given = tuple(Source(first, stop, None if name is None else PurePath(name)) for first, stop, name in sources)
+    given = tuple(RestoreSource(first, stop, None if name is None else PurePath(name)) for first, stop, name in sources)
     one: ReplicaComparison = replace(compared("aaaa", "aaaa")[0], damaged=((2, 5), (7, 8)), sources=given)
     assert one.restore_from == (None if path is None else PurePath(path))
 

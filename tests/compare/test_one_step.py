@@ -22,7 +22,7 @@ from tests.compare.clusters import (
     states,
 )
 from waltzctl.engine.compare import ranges
-from waltzctl.engine.compare.comparison import State
+from waltzctl.engine.compare.comparison import ReplicaStanding
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.formats.control import decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
@@ -33,14 +33,14 @@ LAST = COUNT - 1
 @pytest.mark.parametrize(
     ("last", "state", "cut"),
     [
-        (LAST - 1, State.BEHIND, None),
-        (LAST, State.EQUAL, None),
-        (LAST + 1, State.AHEAD, LAST),
-        (LAST + 2, State.AHEAD, LAST),
+        (LAST - 1, ReplicaStanding.BEHIND, None),
+        (LAST, ReplicaStanding.EQUAL, None),
+        (LAST + 1, ReplicaStanding.AHEAD, LAST),
+        (LAST + 2, ReplicaStanding.AHEAD, LAST),
     ],
 )
 def test_a_replica_is_behind_or_ahead_from_one_transaction_on(
-    tmp_path: Path, last: int, state: State, cut: int | None
+    tmp_path: Path, last: int, state: ReplicaStanding, cut: int | None
 ) -> None:
     nodes = make_cluster(tmp_path)
     if last > LAST:
@@ -59,7 +59,7 @@ def test_a_replica_is_cut_in_front_of_a_fork_and_not_where_it_goes_on_like_the_o
     nodes = make_cluster(tmp_path)
     rewrite(nodes[0], number)
     own = compared(*nodes)[0].replicas[0]
-    assert (own.state, own.outvoted, own.cut_after) == (State.DIVERGED, ((number, number + 1),), cut)
+    assert (own.state, own.outvoted, own.cut_after) == (ReplicaStanding.DIVERGED, ((number, number + 1),), cut)
     assert [(one.first, one.stop) for one in own.sources] == ([(number, number + 1)] if replaced else [])
 
 
@@ -157,7 +157,7 @@ def test_what_a_sealed_segment_lost_behind_a_torn_record_is_damaged_in_every_ran
     for size in (1 << 30, 10_000):
         monkeypatch.setattr(ranges, "RANGE", size)
         own = compared(*nodes)[0].replicas[0]
-        assert (own.state, own.damaged) == (State.DAMAGED, ((20, 600),))
+        assert (own.state, own.damaged) == (ReplicaStanding.DAMAGED, ((20, 600),))
 
 
 def test_a_range_begins_with_the_last_transaction_of_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

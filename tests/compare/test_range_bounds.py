@@ -11,7 +11,7 @@ from tests.builders import KEY
 from waltzctl.engine.compare import ranges as ranges_room
 from waltzctl.engine.compare.directories import Member, info_of, segments_of
 from waltzctl.engine.compare.ranges import ranges
-from waltzctl.engine.compare.replica_reading import Replica, Segment
+from waltzctl.engine.compare.replica_reading import PartitionReplica, Segment
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView
 from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.formats.control import Layout, initial_control
@@ -39,7 +39,7 @@ def member(number: int, sizes: Sizes | None) -> Member:
     ]
     stops = [*(first for first, _, _ in sizes), None][1:] if sizes else []
     segments = tuple(Segment(view, stop, stop) for view, stop in zip(views, stops, strict=True))
-    return Member(path, Ballot(), Replica(number, path, 0, KEY, None, segments, False, -1))
+    return Member(path, Ballot(), PartitionReplica(number, path, 0, KEY, None, segments, False, -1))
 
 
 def lows(*members: Sizes | None) -> list[int]:

@@ -13,7 +13,7 @@ from tests.builders import KEY, build_directory, make_records, write_segment
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison
 from waltzctl.engine.compare.directories import segments_of
 from waltzctl.engine.compare.plans import _not_to_be_trusted
-from waltzctl.engine.compare.replica_reading import Broken, Reading, Records, Replica, Torn
+from waltzctl.engine.compare.replica_reading import Broken, PartitionReplica, RangeReading, Records, Torn
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.quorum.vote import Decision, Verdict
 from waltzctl.engine.scan import scanner
@@ -39,14 +39,14 @@ def idx(storage: Path, first: int) -> Path:
     return storage / "0" / index_name(first)
 
 
-def replica(storage: Path) -> Replica:
+def replica(storage: Path) -> PartitionReplica:
     view = view_partition(storage / "0", 0)
-    return Replica(0, storage, 0, KEY, -1, segments_of(view), False, -1)
+    return PartitionReplica(0, storage, 0, KEY, -1, segments_of(view), False, -1)
 
 
-def read(storage: Path, low: int, high: int | None) -> tuple[list[Told], Reading]:
+def read(storage: Path, low: int, high: int | None) -> tuple[list[Told], RangeReading]:
     """What stands in a range: neighbours of one kind as one.  Every record is compared with what was written."""
-    reading = Reading(replica(storage), low, high)
+    reading = RangeReading(replica(storage), low, high)
     found: list[Told] = []
     total = 0
     for piece in reading.pieces():
@@ -112,7 +112,7 @@ def at(number: int) -> int:
     return HEADER_SIZE + SIZE * (number % 10)
 
 
-def codes(reading: Reading) -> list[str]:
+def codes(reading: RangeReading) -> list[str]:
     return [one.code.value for one in reading.findings]
 
 
@@ -214,7 +214,7 @@ def test_a_last_segment_of_which_nothing_can_be_read(storage: Path, what: str, e
         data.unlink()
         data.mkdir()
     for low, high in ((0, None), (22, None), (0, 22), (20, 21), (29, None)):
-        reading = Reading(held, low, high)
+        reading = RangeReading(held, low, high)
         rows = [(one.first, one.stop) for one in reading.pieces() if isinstance(one, Broken)]
         first, stop = max(low, 20), known if high is None else min(high, known)
         assert rows == ([(first, stop)] if first < stop else [])

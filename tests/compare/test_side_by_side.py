@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import KEY, make_records
 from waltzctl.engine.compare import side_by_side
-from waltzctl.engine.compare.replica_reading import Broken, Piece, Records, Replica, Segment, Torn
+from waltzctl.engine.compare.replica_reading import Broken, PartitionReplica, Piece, Records, Segment, Torn
 from waltzctl.engine.compare.side_by_side import RangeResult, RangeTask, Side, compare_range
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.log.assess import Stretch, begun
@@ -58,7 +58,7 @@ FINDINGS: dict[int, Finding] = {
 class Given:
     """Stands for a reading whose pieces are known."""
 
-    replica: Replica
+    replica: PartitionReplica
     low: int
     high: int | None
     findings: list[Finding]
@@ -78,7 +78,7 @@ def compared(
     low: int = 0,
     high: int | None = None,
 ) -> RangeResult:
-    def reading(replica: Replica, low: int, high: int | None) -> Given:
+    def reading(replica: PartitionReplica, low: int, high: int | None) -> Given:
         number = replica.number
         pieces = given[number]
         assert pieces is not None
@@ -90,10 +90,10 @@ def compared(
     return compare_range(RangeTask(3, low, high, replicas))
 
 
-def replica(number: int) -> Replica:
+def replica(number: int) -> PartitionReplica:
     directory = PurePath(f"/{number}/3")
     files = [SegmentView(3, first, FileState(directory / f"{first}.seg", 100 + first, 0, 0), None) for first in (0, 5)]
-    return Replica(
+    return PartitionReplica(
         number,
         PurePath(f"/{number}"),
         3,

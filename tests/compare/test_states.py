@@ -10,7 +10,7 @@ import pytest
 
 from tests.compare.columns import runs_of
 from waltzctl.engine.compare import states
-from waltzctl.engine.compare.comparison import Range, ReplicaComparison, State
+from waltzctl.engine.compare.comparison import Range, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges, replicas_of
 from waltzctl.engine.quorum.vote import Ballot, decide
 
@@ -34,31 +34,33 @@ def restored(one: ReplicaComparison) -> list[Restored]:
 @pytest.mark.parametrize(
     ("own", "state", "last", "cut"),
     [
-        ("aaaa", State.EQUAL, 3, None),
-        ("aaa", State.BEHIND, 2, None),
-        ("", State.BEHIND, None, None),
-        ("aaaaa", State.AHEAD, 4, 3),
-        ("aaaa!", State.AHEAD, 3, 3),
-        ("aaaaaa", State.AHEAD, 5, 3),
-        ("aaa!", State.DAMAGED, 2, None),
-        ("!!!!", State.DAMAGED, None, None),
-        ("!aaaa", State.DAMAGED, 4, 3),
-        ("aaab", State.DIVERGED, 3, 2),
-        ("bbbb", State.DIVERGED, 3, -1),
-        ("abbb", State.DIVERGED, 3, 0),
-        ("b", State.DIVERGED, 0, -1),
-        ("baaa", State.DIVERGED, 3, None),
-        ("aaba", State.DIVERGED, 3, None),
-        ("baaaa", State.DIVERGED, 4, 3),
-        ("b!aa", State.DIVERGED, 3, None),
-        ("babab", State.DIVERGED, 4, 3),
-        ("baab", State.DIVERGED, 3, 2),
+        ("aaaa", ReplicaStanding.EQUAL, 3, None),
+        ("aaa", ReplicaStanding.BEHIND, 2, None),
+        ("", ReplicaStanding.BEHIND, None, None),
+        ("aaaaa", ReplicaStanding.AHEAD, 4, 3),
+        ("aaaa!", ReplicaStanding.AHEAD, 3, 3),
+        ("aaaaaa", ReplicaStanding.AHEAD, 5, 3),
+        ("aaa!", ReplicaStanding.DAMAGED, 2, None),
+        ("!!!!", ReplicaStanding.DAMAGED, None, None),
+        ("!aaaa", ReplicaStanding.DAMAGED, 4, 3),
+        ("aaab", ReplicaStanding.DIVERGED, 3, 2),
+        ("bbbb", ReplicaStanding.DIVERGED, 3, -1),
+        ("abbb", ReplicaStanding.DIVERGED, 3, 0),
+        ("b", ReplicaStanding.DIVERGED, 0, -1),
+        ("baaa", ReplicaStanding.DIVERGED, 3, None),
+        ("aaba", ReplicaStanding.DIVERGED, 3, None),
+        ("baaaa", ReplicaStanding.DIVERGED, 4, 3),
+        ("b!aa", ReplicaStanding.DIVERGED, 3, None),
+        ("babab", ReplicaStanding.DIVERGED, 4, 3),
+        ("baab", ReplicaStanding.DIVERGED, 3, 2),
     ],
 )
-def test_how_a_replica_stands_to_two_that_agree(own: str, state: State, last: int | None, cut: int | None) -> None:
+def test_how_a_replica_stands_to_two_that_agree(
+    own: str, state: ReplicaStanding, last: int | None, cut: int | None
+) -> None:
     mine, *others = compared(own, "aaaa", "aaaa")
     assert (mine.state, mine.last_transaction_id, mine.cut_after) == (state, last, cut)
-    assert [(one.state, one.cut_after, restored(one)) for one in others] == [(State.EQUAL, None, [])] * 2
+    assert [(one.state, one.cut_after, restored(one)) for one in others] == [(ReplicaStanding.EQUAL, None, [])] * 2
 
 
 @pytest.mark.parametrize(
@@ -114,14 +116,19 @@ def test_the_first_replica_is_as_good_a_source_as_any() -> None:
 
 
 def test_where_nothing_is_kept_nobody_is_behind() -> None:
-    assert [(one.state, one.cut_after) for one in compared("", "", "")] == [(State.EQUAL, None)] * 3
+    assert [(one.state, one.cut_after) for one in compared("", "", "")] == [(ReplicaStanding.EQUAL, None)] * 3
 
 
 def test_versions_of_which_none_can_be_chosen_are_neither_replaced_nor_cut() -> None:
     for one in compared("axab", "ayaa", "azaa"):
-        assert (one.state, one.outvoted[0], one.cut_after, restored(one)) == (State.DIVERGED, (1, 2), None, [])
+        assert (one.state, one.outvoted[0], one.cut_after, restored(one)) == (
+            ReplicaStanding.DIVERGED,
+            (1, 2),
+            None,
+            [],
+        )
     mine, *_ = compared("aab", "aac", replicas=3)
-    assert (mine.state, mine.outvoted, mine.cut_after) == (State.DIVERGED, (), None)
+    assert (mine.state, mine.outvoted, mine.cut_after) == (ReplicaStanding.DIVERGED, (), None)
 
 
 @pytest.mark.parametrize("column", ["xaaa", "axaa", "aaxa"])
@@ -132,21 +139,21 @@ def test_who_does_not_hold_what_cannot_be_chosen_is_not_told_to_differ(column: s
     )
     at = column.index("x")
     assert [one.outvoted for one in found] == [((at, at + 1),)] * 4 + [()]
-    assert (found[4].state, found[4].damaged) == (State.DAMAGED, ((at, at + 1),))
+    assert (found[4].state, found[4].damaged) == (ReplicaStanding.DAMAGED, ((at, at + 1),))
 
 
 @pytest.mark.parametrize(
     ("columns", "replicas", "state"),
     [
-        (("aab", "aac"), 3, State.DIVERGED),  # which one is kept is open
-        (("aab", "aac", "aad"), 3, State.AHEAD),  # all three are cut
-        (("aa!x", "aa!y", "aa!z"), 4, State.AHEAD),  # the damaged ones are open, the others are cut
-        (("aaa", "aaa"), 5, State.AHEAD),
-        (("aa", "aaaa"), 5, State.AHEAD),
+        (("aab", "aac"), 3, ReplicaStanding.DIVERGED),  # which one is kept is open
+        (("aab", "aac", "aad"), 3, ReplicaStanding.AHEAD),  # all three are cut
+        (("aa!x", "aa!y", "aa!z"), 4, ReplicaStanding.AHEAD),  # the damaged ones are open, the others are cut
+        (("aaa", "aaa"), 5, ReplicaStanding.AHEAD),
+        (("aa", "aaaa"), 5, ReplicaStanding.AHEAD),
     ],
 )
 def test_behind_what_is_kept_versions_differ_only_where_they_are_open(
-    columns: tuple[str, ...], replicas: int, state: State
+    columns: tuple[str, ...], replicas: int, state: ReplicaStanding
 ) -> None:
     assert compared(*columns, replicas=replicas)[0].state is state
 
@@ -164,7 +171,11 @@ def test_what_the_control_file_says_is_handed_on() -> None:
     assert [one.path for one in (stale, open_end, gone)] == PATHS[:3]
     assert [one.votes for one in (stale, open_end, gone)] == [False, True, False]
     assert [one.open_end for one in (stale, open_end, gone)] == [False, True, True]
-    assert [one.state for one in (stale, open_end, gone)] == [State.EQUAL, State.DAMAGED, State.MISSING]
+    assert [one.state for one in (stale, open_end, gone)] == [
+        ReplicaStanding.EQUAL,
+        ReplicaStanding.DAMAGED,
+        ReplicaStanding.MISSING,
+    ]
 
 
 def test_a_replica_with_too_many_outvoted_records_is_cut_in_front_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.durable.journal import journal_path
-from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.durable.manifest import RepairState
 from waltzctl.engine.durable.relocation import UNASSIGNED
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
@@ -100,7 +100,7 @@ class RepairChecker:
         except (WaltzError, OSError, ValueError, AssertionError):
             return RepairSeen(complaints=(traceback.format_exc(),))
         found = outside_state(Tree.read(root, (LOCK,)))
-        applied = sum(entry.state is State.APPLIED for entry in list_entries(root))
+        applied = sum(entry.state is RepairState.APPLIED for entry in list_entries(root))
         complaints = [f"{left} of {waiting} interrupted repairs are left after the roll-back"] if left else []
         told = {(line["entry"], line["event"]) for line in _journal(root)}
         complaints += [

@@ -12,7 +12,7 @@ from tests.crash.recorder import LOCK, Recorder
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.manifest import MANIFEST, State
+from waltzctl.engine.durable.manifest import MANIFEST, RepairState
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.prune import plan_prune, prune
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
@@ -29,7 +29,8 @@ class PruneChecker(RepairChecker):
         halves = [
             f"{entry.id} is {entry.state} and has {sorted(kept)}"
             for entry in list_entries(root)
-            if bool(kept := {path.name for path in entry.path.iterdir()} - {MANIFEST}) == (entry.state is State.PRUNED)
+            if bool(kept := {path.name for path in entry.path.iterdir()} - {MANIFEST})
+            == (entry.state is RepairState.PRUNED)
         ]
         return replace(seen, complaints=(*seen.complaints, *halves))
 

@@ -13,7 +13,7 @@ from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, 
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
-from waltzctl.engine.durable.manifest import State
+from waltzctl.engine.durable.manifest import RepairState
 from waltzctl.engine.repair import apply as repair
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import to_set_aside, undo
@@ -66,7 +66,7 @@ class SetAsideChecker(RepairChecker):
 
     def take_back(self, root: Path) -> None:
         first = list_entries(root)[0]
-        if first.state is State.APPLIED:
+        if first.state is RepairState.APPLIED:
             undo(root, first.id, allow_data_loss=True)
 
 

@@ -22,7 +22,15 @@ from waltzctl.engine.durable.edits import (
     group_edits,
 )
 from waltzctl.engine.durable.execution import MANIFEST_ALLOWANCE, carry_out, check_edits, check_space, prepare
-from waltzctl.engine.durable.manifest import MANIFEST, KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State
+from waltzctl.engine.durable.manifest import (
+    MANIFEST,
+    KeptFile,
+    KeptMove,
+    KeptRange,
+    QuarantineEntry,
+    RepairState,
+    Stamp,
+)
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
 from waltzctl.engine.storage.store import STATE_FILES
 
@@ -224,7 +232,7 @@ def test_no_file_of_another_file_system_is_moved_to_the_quarantine(
 def entry_of(storage: Path) -> QuarantineEntry:
     place = storage / ".waltzctl" / "quarantine" / "20260101T000000Z-recover"
     place.mkdir(parents=True)
-    return QuarantineEntry(place.name, 1, "recover", (), "2026-01-01T00:00:00Z", "ff", State.PREPARING, place)
+    return QuarantineEntry(place.name, 1, "recover", (), "2026-01-01T00:00:00Z", "ff", RepairState.PREPARING, place)
 
 
 def sha(data: bytes) -> str:
@@ -244,7 +252,7 @@ def test_what_is_kept_and_built(storage: Path) -> None:
     groups = group_edits(storage, edits, STATE_FILES)
     found = prepare(entry, groups, [KeptMove("1", ".waltzctl/unassigned/1")])
     left = data[:60] + b"N" * 10 + data[70:90]
-    assert found.state is State.PREPARED
+    assert found.state is RepairState.PREPARED
     assert found.moves == (KeptMove("1", ".waltzctl/unassigned/1"),)
     assert found.directories == ("7",)
     assert found.files == (

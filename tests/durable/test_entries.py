@@ -21,7 +21,7 @@ from waltzctl.engine.durable.manifest import (
     KeptMove,
     PartitionLeft,
     QuarantineEntry,
-    State,
+    RepairState,
     quarantine_directory,
     write_entry,
 )
@@ -54,7 +54,7 @@ def run(storage: Path, *edits: object) -> QuarantineEntry:
     return apply_edits(storage, edits, STORE, command="recover", arguments=["x"], plan_hash="ff")  # type: ignore[arg-type]
 
 
-def made(storage: Path, number: int, state: State, **changes: object) -> QuarantineEntry:
+def made(storage: Path, number: int, state: RepairState, **changes: object) -> QuarantineEntry:
     """An entry as a process that died leaves it."""
     place = quarantine_directory(storage) / f"20260101T00000{number}Z-recover"
     place.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_an_entry_from_its_first_file_to_its_last(storage: Path, monkeypatch: py
         entry = run(storage, Cut(storage / "0" / "a", 4), Remove(storage / "0" / "b"))
     assert (entry.id, entry.number, entry.created) == ("20231114T221320Z-recover", 1, "2023-11-14T22:13:20.999Z")
     assert (entry.command, entry.arguments, entry.plan_hash) == ("recover", ("x",), "ff")
-    assert (entry.state, entry.partitions) == (State.APPLIED, LEFT)
+    assert (entry.state, entry.partitions) == (RepairState.APPLIED, LEFT)
     assert list_entries(storage, STORE) == (entry,)
     state = ".waltzctl"
     assert steps(changes, entry) == [
@@ -119,8 +119,8 @@ def test_an_entry_from_its_first_file_to_its_last(storage: Path, monkeypatch: py
 def test_what_is_not_begun(storage: Path) -> None:
     with pytest.raises(ValueError, match="there is nothing to do"):
         run(storage)
-    left = made(storage, 3, State.PREPARED)
-    made(storage, 5, State.UNDOING)
+    left = made(storage, 3, RepairState.PREPARED)
+    made(storage, 5, RepairState.UNDOING)
     with recording() as changes, pytest.raises(RefusedError, match=f"the repair {left.id} was interrupted"):
         run(storage, Cut(storage / "0" / "a", 4))
     assert changes == []
@@ -136,13 +136,13 @@ def test_a_directory_that_moves_is_something_to_do(storage: Path) -> None:
 
 def test_which_entries_there_are(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list_entries(storage, STORE) == ()
-    of = {state: made(storage, number, state) for number, state in enumerate(reversed(State), 1)}
+    of = {state: made(storage, number, state) for number, state in enumerate(reversed(RepairState), 1)}
     (quarantine_directory(storage) / "something else").mkdir()
     (quarantine_directory(storage) / "20270101T000000Z-recover").mkdir()
-    shown = [of[state] for state in reversed(State) if state is not State.PREPARING]
+    shown = [of[state] for state in reversed(RepairState) if state is not RepairState.PREPARING]
     assert list_entries(storage, STORE) == tuple(shown)
     assert interrupted(storage, STORE) == tuple(one for one in shown if one.state in INTERRUPTED)
-    assert INTERRUPTED == (State.PREPARED, State.ROLLING_BACK, State.UNDOING)
+    assert INTERRUPTED == (RepairState.PREPARED, RepairState.ROLLING_BACK, RepairState.UNDOING)
 
     def fails(_: Path) -> list[str]:
         raise OSError(errno.EIO, "made up")
@@ -153,7 +153,7 @@ def test_which_entries_there_are(storage: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_entries_are_in_the_order_of_their_numbers(storage: Path) -> None:
-    later = made(storage, 2, State.APPLIED)
+    later = made(storage, 2, RepairState.APPLIED)
     (other,) = [
         replace(later, number=1, id=name, path=later.path.with_name(name)) for name in ["20270101T000000Z-open"]
     ]
@@ -168,11 +168,11 @@ def test_what_was_interrupted_goes_back_latest_first(storage: Path) -> None:
     """And is told oldest first."""
     first, second, third = (
         made(storage, number, state)
-        for number, state in ((1, State.PREPARED), (2, State.ROLLING_BACK), (3, State.UNDOING))
+        for number, state in ((1, RepairState.PREPARED), (2, RepairState.ROLLING_BACK), (3, RepairState.UNDOING))
     )
     found = roll_back_interrupted(storage, STORE)
     assert [(one.id, one.state) for one in found] == [
-        (first.id, State.ROLLED_BACK), (second.id, State.ROLLED_BACK), (third.id, State.UNDONE),
+        (first.id, RepairState.ROLLED_BACK), (second.id, RepairState.ROLLED_BACK), (third.id, RepairState.UNDONE),
     ]  # fmt: skip
     assert events(storage) == [("undone", third.id), ("rolled-back", second.id), ("rolled-back", first.id)]
     assert list_entries(storage, STORE) == found
@@ -186,7 +186,7 @@ def test_files_and_directories_go_back_the_way_they_came(storage: Path) -> None:
     entry = run(storage, *moves, *(Remove(storage / "0" / name) for name in "abc"))
     with recording() as changes:
         done = take_back(entry, ways_back(entry))
-    assert done.state is State.UNDONE
+    assert done.state is RepairState.UNDONE
     renamed = [name for kind, name in steps(changes, entry) if kind == "rename" and name != f"entry/{MANIFEST}"]
     assert renamed == ["0/c", "0/b", "0/a", "3", "2", "1"]
     assert events(storage)[-1] == ("undone", entry.id)
@@ -208,12 +208,12 @@ def test_from_applied_to_undone(storage: Path) -> None:
 
 
 def test_what_is_prepared_says_that_it_goes_back_before_it_does(storage: Path) -> None:
-    entry = made(storage, 1, State.PREPARED)
+    entry = made(storage, 1, RepairState.PREPARED)
     with recording() as changes:
         roll_back_interrupted(storage, STORE)
     renames = [one for one in changes if one.kind == "rename"]
     assert len(renames) == 2
-    going = made(storage, 2, State.ROLLING_BACK)
+    going = made(storage, 2, RepairState.ROLLING_BACK)
     with recording() as changes:
         roll_back_interrupted(storage, STORE)
     renames = [one for one in changes if one.kind == "rename"]
@@ -224,14 +224,14 @@ def test_what_is_prepared_says_that_it_goes_back_before_it_does(storage: Path) -
 @pytest.mark.parametrize(
     ("state", "left"),
     [
-        (State.APPLIED, {"range-0", "new-1", "old-2", "range-3", "new-4", "old-5"}),
-        (State.UNDONE, {"old-2", "old-5"}),
-        (State.ROLLED_BACK, {"old-2", "old-5"}),
-        (State.PRUNED, set()),
+        (RepairState.APPLIED, {"range-0", "new-1", "old-2", "range-3", "new-4", "old-5"}),
+        (RepairState.UNDONE, {"old-2", "old-5"}),
+        (RepairState.ROLLED_BACK, {"old-2", "old-5"}),
+        (RepairState.PRUNED, set()),
     ],
 )
 @pytest.mark.parametrize("unsettled", [True, False])
-def test_copies_that_a_crash_left(storage: Path, state: State, left: set[str], unsettled: bool) -> None:
+def test_copies_that_a_crash_left(storage: Path, state: RepairState, left: set[str], unsettled: bool) -> None:
     entry = made(storage, 1, state)
     names = ["range-0", "new-1", "old-2", "range-3", "new-4", "old-5"]
     for name in (*reversed(names), "range-x", "range-12x", "xnew-1", *([UNSETTLED] if unsettled else [])):
@@ -258,12 +258,12 @@ def test_what_a_repair_kept_is_given_up(storage: Path) -> None:
     ]  # fmt: skip
     assert events(storage)[-1] == ("pruned", entry.id)
     assert json.loads(journal_path(storage).read_text().splitlines()[-1])["bytes_freed"] == 16
-    assert [one.state for one in list_entries(storage, STORE)] == [State.PRUNED]
+    assert [one.state for one in list_entries(storage, STORE)] == [RepairState.PRUNED]
 
 
 @pytest.mark.parametrize("names", [[], ["range-0", "new-1"], ["old-2"], ["range-0", "old-2"]])
 def test_an_entry_under_which_nothing_changed_is_cleared_away(storage: Path, names: list[str]) -> None:
-    entry = made(storage, 1, State.PREPARING)
+    entry = made(storage, 1, RepairState.PREPARING)
     for name in names:
         (entry.path / name).write_bytes(b"")
     if "old-2" in names:
@@ -296,4 +296,4 @@ def test_an_interruption_by_the_user_is_taken_back(storage: Path, monkeypatch: p
         monkeypatch.undo()
         assert len(os.listdir(quarantine_directory(storage))) == left
         assert (storage / "0" / "a").read_bytes() == b"a" * 10
-    assert [one.state for one in list_entries(storage, STORE)] == [State.ROLLED_BACK]
+    assert [one.state for one in list_entries(storage, STORE)] == [RepairState.ROLLED_BACK]

@@ -9,7 +9,7 @@ import pytest
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.journal import journal_path, record
-from waltzctl.engine.durable.manifest import KeptFile, KeptMove, QuarantineEntry, Stamp, State
+from waltzctl.engine.durable.manifest import KeptFile, KeptMove, QuarantineEntry, RepairState, Stamp
 
 BEFORE, AFTER = Stamp(10, "aa", 5), Stamp(7, "bb", 6, start=3)
 
@@ -19,7 +19,17 @@ def entry(path: Path, *, moves: bool = True) -> QuarantineEntry:
     kept = (KeptMove("0", "1"),) if moves else ()
     place = path / disk.STATE_DIRECTORY / disk.QUARANTINE / "0001"
     return QuarantineEntry(
-        "0001", 1, "recover", ("recover", "x"), "2026-01-01T00:00:00Z", "ff", State.APPLIED, place, files, (), kept
+        "0001",
+        1,
+        "recover",
+        ("recover", "x"),
+        "2026-01-01T00:00:00Z",
+        "ff",
+        RepairState.APPLIED,
+        place,
+        files,
+        (),
+        kept,
     )
 
 

@@ -18,8 +18,8 @@ from waltzctl.engine.durable.manifest import (
     KeptRange,
     PartitionLeft,
     QuarantineEntry,
+    RepairState,
     Stamp,
-    State,
     check_move,
     check_name,
     decode_entry,
@@ -56,7 +56,7 @@ ENTRY = QuarantineEntry(
     ("recover", "é"),
     "2026-01-01T00:00:00.000Z",
     "ff",
-    State.APPLIED,
+    RepairState.APPLIED,
     Path("/s/.waltzctl/quarantine") / NAME,
     (IN_PLACE, REPLACED, REMOVED, MADE),
     ("2",),
@@ -90,7 +90,7 @@ def decoded(entry: QuarantineEntry) -> QuarantineEntry:
         {"partitions": ()},
         {"files": ()},
         {"directories": (), "arguments": ()},
-        *({"state": state} for state in State),
+        *({"state": state} for state in RepairState),
         {"number": 0},
         {"number": 2**63 - 1},
         {"plan_hash": "x" * 200},
@@ -330,8 +330,8 @@ def test_names_of_entries() -> None:
 
 
 def test_why_a_repair_cannot_be_taken_back() -> None:
-    assert State.PRUNED.why_final == "what this repair kept was pruned, so it cannot be taken back any more"
-    assert State.UNDONE.why_final == "this repair was taken back already (undone)"
+    assert RepairState.PRUNED.why_final == "what this repair kept was pruned, so it cannot be taken back any more"
+    assert RepairState.UNDONE.why_final == "this repair was taken back already (undone)"
 
 
 # --- a directory without a usable manifest ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, State
+from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState
 from waltzctl.engine.durable.restore import moved_back
 from waltzctl.engine.errors import DamageError
 
@@ -31,7 +31,7 @@ def test_where_a_moved_directory_is(tmp_path: Path, here: str, there: str, answe
         elif what:
             (tmp_path / name).write_bytes(b"")
     place = tmp_path / disk.STATE_DIRECTORY / disk.QUARANTINE / "0001"
-    entry = QuarantineEntry("0001", 1, "recover", (), "2026-01-01T00:00:00Z", "ff", State.APPLIED, place)
+    entry = QuarantineEntry("0001", 1, "recover", (), "2026-01-01T00:00:00Z", "ff", RepairState.APPLIED, place)
     if isinstance(answer, bool):
         assert moved_back(entry, KeptMove("0", "1")) == answer
     else:

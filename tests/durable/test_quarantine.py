@@ -30,7 +30,7 @@ from tests.repair.trees import (
 from waltzctl.engine.durable import disk, execution, journal, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
-from waltzctl.engine.durable.manifest import QuarantineEntry, State
+from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -452,7 +452,7 @@ def test_a_repair_that_does_not_leave_what_it_was_to_leave_is_not_applied(
     monkeypatch.setattr(quarantine, "carry_out", carried_out)
     with pytest.raises(DiskWriteError, match="verify the repair"):
         run(tree, [Cut(tree / "0/a.seg", 100), Replace(tree / "0/b.seg", lambda: [b"new"])])
-    assert [entry.state for entry in list_entries(tree) if entry.state is State.APPLIED] == []
+    assert [entry.state for entry in list_entries(tree) if entry.state is RepairState.APPLIED] == []
     assert len(interrupted(tree)) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.repair.trees import recording
 from waltzctl.engine.durable import disk, restore
 from waltzctl.engine.durable.disk import Change
-from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, Stamp, State
+from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, RepairState, Stamp
 from waltzctl.engine.durable.relocation import relocate, retired_directories, settle_relocations
 from waltzctl.engine.durable.restore import (
     Way,
@@ -46,7 +46,7 @@ def entry(tmp_path: Path) -> QuarantineEntry:
     place = tmp_path / "s" / disk.STATE_DIRECTORY / disk.QUARANTINE / NAME
     place.mkdir(parents=True)
     (tmp_path / "s" / "0").mkdir()
-    return QuarantineEntry(NAME, 1, "recover", (), "2026-01-01T00:00:00Z", "ff", State.PREPARED, place)
+    return QuarantineEntry(NAME, 1, "recover", (), "2026-01-01T00:00:00Z", "ff", RepairState.PREPARED, place)
 
 
 def told(data: bytes, start: int = 0) -> Stamp:
@@ -421,7 +421,7 @@ def test_the_one_rename_that_was_under_way_is_durable_first(entry: QuarantineEnt
     assert steps(changes, storage) == [("sync-directory", "entry"), *relocations]
     files = (replace(MADE, path="9/gone"), MADE, replace(MADE, path="b"), shrinking(entry), replace(MADE, path="1/c"))
     (storage / "1").mkdir()
-    for state in (State.ROLLING_BACK, State.UNDOING):
+    for state in (RepairState.ROLLING_BACK, RepairState.UNDOING):
         with recording() as changes:
             settle_interrupted([replace(entry, state=state, files=files)])
         parents = [("sync-directory", name) for name in (".", "0", "1")]

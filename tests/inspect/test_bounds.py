@@ -17,7 +17,7 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import read_limits, split_segments
 from waltzctl.engine.inspect import verify as verify_module
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
@@ -172,7 +172,7 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million bytes at a million a second take ten seconds, less the first burst."""
     clock = Clock()
     monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
-    bound = Limits(limit_rate=1_000_000)
+    bound = ReadLimits(limit_rate=1_000_000)
     monkeypatch.setattr(bound._stop, "wait", clock.wait)
     for _ in range(100):
         bound.spend(100_000)
@@ -183,7 +183,7 @@ def test_a_pause_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
     """A slow rate does not make a short verification long."""
     clock = Clock()
     monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
-    bound = Limits(limit_rate=1, max_duration=5)
+    bound = ReadLimits(limit_rate=1, max_duration=5)
     monkeypatch.setattr(bound._stop, "wait", clock.wait)
     with pytest.raises(CutShort):
         bound.spend(1_000_000)
@@ -200,14 +200,14 @@ def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(
     age(storage)
     expected, whole = run(storage)
     state = tmp_path / "state.json"
-    clock, spend = Clock(), Limits.spend
+    clock, spend = Clock(), ReadLimits.spend
     monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
 
-    def slow_disk(self: Limits, amount: int) -> None:
+    def slow_disk(self: ReadLimits, amount: int) -> None:
         clock.now += amount / 1_000_000
         spend(self, amount)
 
-    monkeypatch.setattr(Limits, "spend", slow_disk)
+    monkeypatch.setattr(ReadLimits, "spend", slow_disk)
     read, runs = 0, 0
     while True:
         findings, summary = run(storage, resume=state, max_duration=0.3)

@@ -18,7 +18,7 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect import distributed_checks
 from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, SoundPart, Terms, check, check_all
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
@@ -117,14 +117,14 @@ def test_what_is_cut_and_where(
     monkeypatch.setattr(distributed_checks, "PART", part)
     monkeypatch.setattr(distributed_checks, "SHARES", shares)
     workers = Workers(parallelism)
-    check_all([job(storage)], WHOLE, Limits(), workers, deadline=None)
+    check_all([job(storage)], WHOLE, ReadLimits(), workers, deadline=None)
     assert (len(workers.parts) > 1) is cut
 
 
 @pytest.mark.parametrize("more", [{"quick": True}, {"sample": 0.5}])
 def test_what_leaves_data_unread_is_not_cut(storage: Path, more: dict[str, object]) -> None:
     workers = Workers()
-    check_all([job(storage)], VerifyOptions(**more), Limits(), workers, deadline=None)  # type: ignore[arg-type]
+    check_all([job(storage)], VerifyOptions(**more), ReadLimits(), workers, deadline=None)  # type: ignore[arg-type]
     assert workers.parts == [None]
     weight = 1 << 20 if "quick" in more else at(20) // 2
     assert workers.asked[0][2] == [weight]
@@ -132,7 +132,7 @@ def test_what_leaves_data_unread_is_not_cut(storage: Path, more: dict[str, objec
 
 def test_what_is_hashed_is_not_cut(storage: Path) -> None:
     workers = Workers()
-    (report,) = check_all([job(storage, hash_to=at(20))], WHOLE, Limits(), workers, deadline=None)
+    (report,) = check_all([job(storage, hash_to=at(20))], WHOLE, ReadLimits(), workers, deadline=None)
     assert workers.parts == [None]
     assert workers.asked[0][2] == [at(20)]
     assert report.digest is not None
@@ -153,10 +153,10 @@ def test_what_cannot_be_cut_goes_as_a_whole(storage: Path, what: str) -> None:
     age(storage)
     workers = Workers()
     if what == "gone":
-        assert [one.gone for one in check_all([asked], WHOLE, Limits(), workers, deadline=None)] == [True]
+        assert [one.gone for one in check_all([asked], WHOLE, ReadLimits(), workers, deadline=None)] == [True]
     else:
-        reports = check_all([asked], WHOLE, Limits(), workers, deadline=None)
-        assert reports == [check_segment(asked, WHOLE, Limits())]
+        reports = check_all([asked], WHOLE, ReadLimits(), workers, deadline=None)
+        assert reports == [check_segment(asked, WHOLE, ReadLimits())]
     assert workers.parts == [None]
 
 
@@ -175,7 +175,7 @@ def test_damage_is_looked_at_once_more_as_a_whole(storage: Path, what: str, plac
 
 def test_a_second_look_weighs_and_costs_what_the_segment_has(storage: Path) -> None:
     flip(seg(storage, 0, 0), at(7) + 45)
-    workers, limits = Workers(), Limits()
+    workers, limits = Workers(), ReadLimits()
     jobs = [job(age(storage)), job(storage, 20)]
     first, second = check_all(jobs, WHOLE, limits, workers, deadline=None)
     assert [what for what, _, _ in workers.asked] == ["verify", "verify whole segments"]
@@ -183,14 +183,14 @@ def test_a_second_look_weighs_and_costs_what_the_segment_has(storage: Path) -> N
     assert [task.job for task in workers.asked[1][1]] == [jobs[0]]
     assert (first.job.first, second.job.first) == (0, 20)
     assert sum(workers.asked[0][2]) == 20 * RECORD + (at(10) if len(workers.parts) == 5 else 10 * RECORD)
-    alone = Limits()
+    alone = ReadLimits()
     for one in jobs:
         check_segment(one, WHOLE, alone)
     assert limits.bytes_read == alone.bytes_read
 
 
 def test_the_bytes_of_parts_are_counted_once(storage: Path) -> None:
-    limits, alone = Limits(), Limits()
+    limits, alone = ReadLimits(), ReadLimits()
     check_all([job(age(storage))], WHOLE, limits, Workers(), deadline=None)
     check_segment(job(storage), WHOLE, alone)
     assert limits.bytes_read >= alone.bytes_read - 1
@@ -217,7 +217,7 @@ def _terms(storage: Path, workers: Workers, options: VerifyOptions, deadline: fl
 
     lazy = Workers(workers.parallelism, stop)
     with pytest.raises(SeenError):
-        check_all([job(storage, 20)], options, Limits(), lazy, deadline=deadline)
+        check_all([job(storage, 20)], options, ReadLimits(), lazy, deadline=deadline)
     return lazy.asked[0][1][0].terms
 
 
@@ -253,9 +253,9 @@ def test_parts_that_do_not_join_are_no_segment(storage: Path) -> None:
     one = job(age(storage))
     front, middle, end = (Part(5 * n, at(5 * n), at(5 * n + 5)) for n in (0, 1, 2))
     rest = Part(10, at(10), at(20))
-    limits = Limits()
+    limits = ReadLimits()
     joined = distributed_checks._join(one, answers(storage, front, middle, rest), limits)
-    assert joined == check_segment(one, WHOLE, Limits())
+    assert joined == check_segment(one, WHOLE, ReadLimits())
     assert limits.bytes_read == 20 * RECORD
     for parts in ((front, rest), (front, middle, end), (front, middle, middle, rest)):
         assert distributed_checks._join(one, answers(storage, *parts), limits) is None
@@ -285,7 +285,7 @@ def test_a_worker_that_sees_another_file_is_told(
     storage: Path, size: int | None, last: bool, here: int, said: str
 ) -> None:
     asked = job(storage, last=last)
-    report = check_segment(asked, WHOLE, Limits())
+    report = check_segment(asked, WHOLE, ReadLimits())
     state = report.states[0]
     assert state is not None
     seen = None if size is None else replace(state, size=state.size + size)
@@ -303,7 +303,7 @@ def test_a_worker_that_sees_another_file_is_told(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_worker_that_sees_no_file_is_told_where_there_is_one(storage: Path, there: bool) -> None:
-    report = replace(check_segment(job(storage), WHOLE, Limits()), gone=True)
+    report = replace(check_segment(job(storage), WHOLE, ReadLimits()), gone=True)
     if not there:
         seg(storage, 0, 0).unlink()
         distributed_checks._same_files(report)

@@ -25,11 +25,11 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.directory_manifest import decode_manifest
 from waltzctl.engine.inspect.dump import SegmentDump, dump_control, dump_segments
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_index import IndexEntry
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.inspect.read_limits import Limits
-from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable, record_findings
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.record_checks import RangeScan, UnreadablePlace, record_findings
 from waltzctl.engine.inspect.resume import ResumeState, refuse_inside
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, in_order, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_is_a_finding_and_the_next_segment_follows(
 ) -> None:
     original = dump_index.entry_findings
 
-    def failing(segment: SegmentReader, number: int, offset: int) -> Iterator[Finding]:
+    def failing(segment: ChunkReader, number: int, offset: int) -> Iterator[Finding]:
         if number == 12:
             raise DiskReadError(segment.job.data_path, offset, OSError(5, "Input/output error"))
         if number == 22:
@@ -366,12 +366,12 @@ def test_the_worst_finding_gives_the_status(found: list[tuple[Code, Severity | N
 def test_a_check_leaves_no_file_open(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where opening fails half-way."""
     before = opened()
-    with SegmentCheck(job(storage), Limits()) as check:
+    with SegmentCheck(job(storage), ReadLimits()) as check:
         assert opened() == before + 2
         assert check.size == at(10)
     assert opened() == before
     seg(storage, 0, 20).unlink()
-    with pytest.raises(FilesChangedError), SegmentCheck(SegmentJob(storage / "0", 20), Limits()):
+    with pytest.raises(FilesChangedError), SegmentCheck(SegmentJob(storage / "0", 20), ReadLimits()):
         pass
     assert opened() == before
 
@@ -386,7 +386,7 @@ def test_a_segment_that_changes_faster_than_it_can_be_read_is_gone(
         raise FilesChangedError
 
     monkeypatch.setattr(SegmentCheck, "run", changing)
-    report = check_segment(job(storage), WHOLE, Limits())
+    report = check_segment(job(storage), WHOLE, ReadLimits())
     assert (report.gone, report.uncertain, report.finished, len(tries)) == (True, True, True, 4)
 
 
@@ -419,8 +419,8 @@ def test_findings_of_a_segment_are_in_the_order_of_its_files() -> None:
 def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
     error = DiskReadError(seg(storage, 0, 20), 300, OSError(5, "Input/output error"))
     with FileSource(seg(storage, 0, 20)) as source:
-        scan = RangeScan(source, 20, HEADER_SIZE, 20, Limits())
-        scan.unreadable = [Unreadable(400, error, None), Unreadable(300, error, 340)]
+        scan = RangeScan(source, 20, HEADER_SIZE, 20, ReadLimits())
+        scan.unreadable = [UnreadablePlace(400, error, None), UnreadablePlace(300, error, 340)]
         scan.unlisted, scan.position = 5, 900
         told = record_findings(job(storage), scan)
     assert [(one.code, one.offset, one.length) for one in told] == [
@@ -438,7 +438,7 @@ def test_what_could_not_be_read_of_a_segment_is_told(storage: Path) -> None:
 def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: Path) -> None:
     error = DiskReadError(idx(storage, 0, 20), 300, OSError(5, "Input/output error"))
     with FileSource(seg(storage, 0, 20)) as source, FileSource(idx(storage, 0, 20)) as index:
-        mine, other = (RangeScan(source, 20, HEADER_SIZE, 20, Limits(), IndexReader(index, 20)) for _ in range(2))
+        mine, other = (RangeScan(source, 20, HEADER_SIZE, 20, ReadLimits(), IndexReader(index, 20)) for _ in range(2))
         assert mine.comparison is not None
         assert other.comparison is not None
         other.comparison.unreadable = error
@@ -447,7 +447,7 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
         other.comparison.unreadable = None
         mine.adopt(other)
         assert mine.comparison.unreadable is error
-        plain = RangeScan(source, 20, HEADER_SIZE, 20, Limits())
+        plain = RangeScan(source, 20, HEADER_SIZE, 20, ReadLimits())
         plain.adopt(mine)
         mine.adopt(plain)
 
@@ -455,7 +455,7 @@ def test_what_one_look_at_an_index_could_not_read_is_kept_by_the_other(storage: 
 def test_what_was_hashed_on_the_way_is_not_read_again(storage: Path) -> None:
     path = seg(storage, 0, 0)
     for read, left in ((at(10), 0), (at(4), at(10) - at(4)), (0, at(10))):
-        limits = Limits()
+        limits = ReadLimits()
         with FileSource(path) as file:
             source = HashingSource(file, at(10))
             source.read_into(0, memoryview(bytearray(read)))
@@ -470,7 +470,7 @@ def test_what_was_hashed_on_the_way_is_not_read_again(storage: Path) -> None:
 
 def remembered(path: Path, storage: Path, **options: object) -> ResumeState:
     state = ResumeState(path, VerifyOptions(resume=path, **options))  # type: ignore[arg-type]
-    state.remember(check_segment(job(storage), WHOLE, Limits()))
+    state.remember(check_segment(job(storage), WHOLE, ReadLimits()))
     return state
 
 
@@ -482,7 +482,7 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
     path = tmp_path / "state"
     remembered(path, storage).save(complete=False)
     again = ResumeState(path, VerifyOptions(resume=path))
-    report = check_segment(job(storage), WHOLE, Limits())
+    report = check_segment(job(storage), WHOLE, ReadLimits())
     assert report.findings
     assert report.index_excess is not None
     assert again.recall(job(storage)) == report
@@ -501,7 +501,7 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
 def test_what_is_not_finished_or_gone_is_not_remembered(storage: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
     state = ResumeState(path, WHOLE)
-    report = check_segment(job(storage), WHOLE, Limits())
+    report = check_segment(job(storage), WHOLE, ReadLimits())
     for other in (replace(report, gone=True), replace(report, finished=False)):
         state.remember(other)
         assert state.recall(job(storage)) is None
@@ -514,7 +514,7 @@ def test_the_state_is_written_every_few_seconds(storage: Path, tmp_path: Path, m
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     path = tmp_path / "state"
     state = ResumeState(path, WHOLE)
-    report = check_segment(job(storage), WHOLE, Limits())
+    report = check_segment(job(storage), WHOLE, ReadLimits())
     for moment, written in ((104.9, False), (105.0, True)):
         now[0] = moment
         state.remember(report)
@@ -616,11 +616,11 @@ def test_the_time_of_a_directory_counts_where_it_is_watched(tmp_path: Path, monk
     file = tmp_path / "f"
     file.write_bytes(b"x")
     age(file)
-    assert live.Watch((file,), False, Limits()).quiet_now()
-    assert not live.Watch((file,), False, Limits(), tmp_path).quiet_now()
+    assert live.Watch((file,), False, ReadLimits()).quiet_now()
+    assert not live.Watch((file,), False, ReadLimits(), tmp_path).quiet_now()
     age(tmp_path)
-    assert live.Watch((file,), False, Limits(), tmp_path).quiet_now()
-    assert live.Watch((tmp_path / "none",), False, Limits()).quiet_now()
+    assert live.Watch((file,), False, ReadLimits(), tmp_path).quiet_now()
+    assert live.Watch((tmp_path / "none",), False, ReadLimits()).quiet_now()
 
 
 # --- what surrounds, and what is asked for ---------------------------------------------------------------------------------
@@ -789,13 +789,13 @@ def test_a_dump_of_an_index_that_is_not_there_says_why(storage: Path) -> None:
     os.truncate(idx(storage, 0, 20), 127)
     told = entries(age(storage))
     assert told == [*range(10), "index-missing", "index-header"]
-    with SegmentReader(job(storage, 0), Limits(), data=False) as reader:
+    with ChunkReader(job(storage, 0), ReadLimits(), data=False) as reader:
         assert reader.index_problem() == ()
 
 
 def test_the_entries_that_are_compared_count_as_read(storage: Path) -> None:
     """A quick look reads the whole index, unless only the ends are asked for."""
-    whole, ends = Limits(), Limits()
+    whole, ends = ReadLimits(), ReadLimits()
     check_segment(job(storage), VerifyOptions(quick=True), whole)
     check_segment(job(storage), VerifyOptions(quick=True, ends_only=True), ends)
     assert whole.bytes_read == ends.bytes_read + 10 * 8
@@ -822,7 +822,7 @@ def test_only_the_private_key_signs(storage: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("over", [False, True])
 def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Path, over: bool) -> None:
-    limits = Limits()
+    limits = ReadLimits()
     one = job(storage)
     with ThreadPoolExecutor(1) as pool:
         if over:

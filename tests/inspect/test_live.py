@@ -16,10 +16,10 @@ from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
 from waltzctl.engine.inspect.partition_runs import runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
-from waltzctl.engine.inspect.targets import Surroundings, look_around, plan
+from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
@@ -253,7 +253,7 @@ def test_a_segment_that_was_cut_and_filled_again_in_front_of_a_later_name_is_rea
     """The name is there at both looks, and the segment was short only when it was read."""
     storage = begun(build_directory(tmp_path / "s", {0: 40}, per_segment=20, size=30, local_low_water_mark=10))
     whole = seg(storage, 0, 20).read_bytes(), idx(storage, 0, 20).read_bytes()
-    (scope,), limits = plan([storage], None), Limits()
+    (scope,), limits = plan([storage], None), ReadLimits()
     (run_of_0,) = runs(scope, look_around(scope, None), limits, None)
     truncate(storage, 35)
     age(storage)
@@ -303,7 +303,7 @@ def test_a_mark_that_rose_after_the_names_were_read_asks_the_segments_of_then_fo
     """They reach up to the first transaction of the segment that was begun since; one record less is a loss."""
     storage = build_directory(tmp_path / "s", {0: left}, per_segment=20, size=30, local_low_water_mark=10)
 
-    def later(*arguments: Any, **named: Any) -> Surroundings:
+    def later(*arguments: Any, **named: Any) -> ScopeSurroundings:
         grow(storage, mark)
         return look_around(*arguments, **named)
 

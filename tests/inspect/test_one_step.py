@@ -22,7 +22,7 @@ from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.digests import HashingSource
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, loss_findings, orphan_finding, placement_findings
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import check_rising
@@ -601,7 +601,7 @@ def test_a_digest_is_of_so_many_bytes_however_they_are_read(tmp_path: Path, leng
                 taken = source.read_into(offset, buffer)
                 assert bytes(buffer[:taken]) == data[offset : offset + count]
                 assert taken == len(data[offset : offset + count])
-            found = source.digest(Limits())
+            found = source.digest(ReadLimits())
         assert found is None if length > 10 else (found is not None and (found.size, found.sha256) == expected)
 
 
@@ -665,4 +665,4 @@ def test_files_are_quiet_when_they_were_written_long_ago_or_in_the_future(
     file.write_bytes(b"x")
     written = file.stat().st_mtime_ns / 1e9
     monkeypatch.setattr(live.time, "time", lambda: written + seconds)
-    assert live.Watch((file,), held, Limits()).quiet_now() is quiet
+    assert live.Watch((file,), held, ReadLimits()).quiet_now() is quiet

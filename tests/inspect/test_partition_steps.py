@@ -16,10 +16,10 @@ from tests.inspect.helpers import age, codes, idx, run, seg
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments
 from waltzctl.engine.inspect import verify as verify_module
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, _meets
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
@@ -45,12 +45,12 @@ def storage(tmp_path: Path) -> Path:
 
 def opened(path: Path) -> PartitionRun:
     (scope,) = plan([path], None)
-    (found,) = partition_runs.runs(scope, look_around(scope, None), Limits(), None)
+    (found,) = partition_runs.runs(scope, look_around(scope, None), ReadLimits(), None)
     return found
 
 
 def checked(one: PartitionRun) -> list[SegmentReport]:
-    reports = [check_segment(job, VerifyOptions(), Limits()) for job in one.jobs]
+    reports = [check_segment(job, VerifyOptions(), ReadLimits()) for job in one.jobs]
     for report in reports:
         list(one.add(report))
     return reports
@@ -296,7 +296,7 @@ def test_a_verification_of_a_log_that_changes_tells_nothing_of_how_it_joins(
 
     def check(job: SegmentJob) -> SegmentReport:
         again.append(job.first)
-        return check_segment(job, VerifyOptions(), Limits())
+        return check_segment(job, VerifyOptions(), ReadLimits())
 
     monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
     assert codes(one.finish(check)) == (["segment-gap"] if changes < 3 else [])
@@ -371,7 +371,7 @@ def test_a_dump_reads_from_the_first_to_a_little_behind_the_last(
 ) -> None:
     monkeypatch.setattr(scanner, "BATCH_ROWS", 3)
     job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
-    with SegmentReader(job, Limits(), data=False) as reader:
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
         assert read(reader.forwards(first, last)) == batches
         assert reader.next_id == (10 if ended else None)
         assert reader.stretch.next_id == (10 if ended else None)
@@ -388,7 +388,7 @@ def test_backwards_every_record_comes_once(
             idx(storage, 0, 0).unlink()
             os.utime(storage / "0", ns=(0, 0))
         job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
-        with SegmentReader(job, Limits(), data=False) as reader:
+        with ChunkReader(job, ReadLimits(), data=False) as reader:
             told = read(reader.backwards(first, last))
         ids = [number for low, high in told for number in range(high, low - 1, -1)]
         assert ids == sorted(set(ids), reverse=True)
@@ -418,7 +418,7 @@ def test_where_a_dump_saw_the_end(storage: Path, cut: int, next_id: int | None) 
     """A torn end leaves open what was in it."""
     os.truncate(seg(storage, 0, 0), at(10) - cut)
     job = SegmentJob(storage / "0", 0, 0, cluster_key=KEY, last=False, following=10)
-    with SegmentReader(job, Limits(), data=False) as reader:
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
         list(reader.forwards(None, None))
         assert reader.next_id == next_id
         assert reader.stretch.excess is (next_id == 9)
@@ -428,7 +428,7 @@ def test_a_directory_that_is_gone_is_told_once(storage: Path) -> None:
     shutil.rmtree(storage / "0")
     one = opened(storage)
     assert codes(one.begin()) == codes(run(storage)[0])
-    assert list(one.finish(lambda job: check_segment(job, VerifyOptions(), Limits()))) == []
+    assert list(one.finish(lambda job: check_segment(job, VerifyOptions(), ReadLimits()))) == []
 
 
 @pytest.mark.parametrize(
@@ -441,9 +441,9 @@ def test_a_repair_that_is_running_now_was_not_interrupted(
     monkeypatch.setattr(partition_runs, "_interrupted", lambda place: iter([found]))
     (scope,) = plan([storage], None)
     around = replace(look_around(scope, None), held=held)
-    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == [found] * told
+    assert list(partition_runs.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == [found] * told
     scope.whole = False
-    assert list(partition_runs.storage_findings(scope, around, Limits(exclusive=exclusive))) == []
+    assert list(partition_runs.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == []
 
 
 @pytest.mark.parametrize("size", [0, 127])
@@ -459,7 +459,7 @@ def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) ->
     (storage / "2").mkdir()
     write_segment(storage / "2", make_records(3, partition=2), partition=2)
     (scope,) = plan([storage], None)
-    found = partition_runs.runs(scope, look_around(scope, None), Limits(), None)
+    found = partition_runs.runs(scope, look_around(scope, None), ReadLimits(), None)
     assert [(one.context.number, len(one.jobs)) for one in found] == [(0, 1), (1, 1), (2, 0)]
 
 
@@ -471,7 +471,7 @@ def test_partitions_that_should_be_there_are_gone_through(
     for number in (1, 2):
         shutil.rmtree(storage / str(number))
     (scope,) = plan([storage], asked)
-    found = list(partition_runs.runs(scope, look_around(scope, asked), Limits(), asked))
+    found = list(partition_runs.runs(scope, look_around(scope, asked), ReadLimits(), asked))
     assert [one.context.number for one in found] == numbers
     assert [one.present for one in found] == [number == 0 for number in numbers]
 
@@ -480,4 +480,4 @@ def test_a_segment_that_went_away_before_its_parts_were_read(storage: Path) -> N
     job = SegmentJob(storage / "0", 20, 0, bytes=at(10))
     seg(storage, 0, 20).unlink()
     with ThreadPoolExecutor(1) as pool:
-        assert split_segments.SplitSegment(job, VerifyOptions(), Limits(), pool).result().gone
+        assert split_segments.SplitSegment(job, VerifyOptions(), ReadLimits(), pool).result().gone

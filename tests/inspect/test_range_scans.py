@@ -11,7 +11,7 @@ from tests.builders import make_records, segment_header
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect import partial, record_checks
 from waltzctl.engine.inspect.partial import PartialScan
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan, damage_finding, record_findings, tail_finding
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import bad_data
@@ -67,7 +67,7 @@ def index_of(count: int = 20, **changed: int) -> IndexReader:
 
 def scan_of(data: bytes | bytearray | BytesSource, index: IndexReader | None = None, **known: object) -> RangeScan:
     source = data if isinstance(data, BytesSource) else BytesSource(data)
-    return RangeScan(source, 0, HEADER_SIZE, 0, Limits(), index, **known)  # type: ignore[arg-type]
+    return RangeScan(source, 0, HEADER_SIZE, 0, ReadLimits(), index, **known)  # type: ignore[arg-type]
 
 
 def advanced(data: bytes | bytearray | BytesSource, index: IndexReader | None = None) -> RangeScan:
@@ -241,11 +241,11 @@ def test_a_sound_scan_of_what_follows_is_taken_over() -> None:
     data = file_of()
     front = scan_of(data, index_of())
     front.advance(at(5))
-    rest = RangeScan(front.source, 0, at(5), 5, Limits(), index_of())
+    rest = RangeScan(front.source, 0, at(5), 5, ReadLimits(), index_of())
     rest.advance(at(20))
     front.append(rest)
     assert (front.records, front.position, front.next_id, front.last_id) == (20, at(20), 20, 19)
-    nothing = RangeScan(front.source, 0, at(20), 20, Limits(), index_of())
+    nothing = RangeScan(front.source, 0, at(20), 20, ReadLimits(), index_of())
     front.append(nothing)
     assert (front.records, front.last_id) == (20, 19)
     jumped = scan_of(data)

@@ -14,7 +14,7 @@ from waltzctl.engine.inspect import live
 from waltzctl.engine.inspect import read_limits as bounds
 from waltzctl.engine.inspect.live import LOOKS, LOOKS_WHEN_HELD, QUIET, QUIET_WHEN_HELD, Watch, has_later_segment
 from waltzctl.engine.inspect.partition_runs import runs
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
@@ -57,8 +57,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def limits_on(clock: Clock, **options: object) -> Limits:
-    found = Limits(**options)  # type: ignore[arg-type]
+def limits_on(clock: Clock, **options: object) -> ReadLimits:
+    found = ReadLimits(**options)  # type: ignore[arg-type]
     found._stop = clock  # type: ignore[assignment]
     return found
 
@@ -199,7 +199,7 @@ def test_the_time_is_over_at_its_last_moment(clock: Clock) -> None:
         limits.spend(1)
     assert limits.bytes_read == 1
     assert not limits_on(clock).exceeded
-    stopped = Limits()
+    stopped = ReadLimits()
     stopped.check()
     stopped.stop()
     assert stopped.exceeded
@@ -472,7 +472,7 @@ def test_a_roll_over_makes_what_passes_a_finding(storage: Path, clock: Clock) ->
 def test_an_index_alone_is_looked_at_again_before_it_is_named(storage: Path, change: str, orphan: bool) -> None:
     seg(storage, 0, 0).unlink()
     age(storage)
-    (scope,), limits = plan([storage], None), Limits()
+    (scope,), limits = plan([storage], None), ReadLimits()
     (one,) = runs(scope, look_around(scope, None), limits, None)
     list(one.begin())
     if change == "index went":
@@ -487,7 +487,7 @@ def test_names_that_went_or_are_new_are_not_strays(storage: Path) -> None:
     for path in (old, new, gone):
         path.write_bytes(b"")
     age(storage)
-    (scope,), limits = plan([storage], None), Limits()
+    (scope,), limits = plan([storage], None), ReadLimits()
     (one,) = runs(scope, look_around(scope, None), limits, None)
     list(one.begin())
     gone.unlink()

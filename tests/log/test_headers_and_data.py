@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import KEY, segment_header
 from waltzctl.engine.findings import BadData, Code, SegmentFiles, Where
-from waltzctl.engine.findings.headers import HeaderFault, OtherVersion, ReservedByte, Source, WrongField
+from waltzctl.engine.findings.headers import FieldSource, HeaderFault, OtherVersion, ReservedByte, WrongField
 from waltzctl.engine.log import bad_data as bad_data_room
 from waltzctl.engine.log import header_judgement
 from waltzctl.engine.log.bad_data import bad_data
@@ -56,9 +56,9 @@ def test_a_header_is_met_by_every_field_that_is_known(changes: dict[str, object]
         assert replace(WANTED, **{unknown: None}).met_by(header) is (met or unknown in changes)
 
 
-KEY_OF_DATA = WrongField("cluster_key", OTHER, KEY, Source.CONTROL_FILE)
-PARTITION_OF_DATA = WrongField("partition", 4, 3, Source.DIRECTORY)
-FIRST_OF_DATA = WrongField("first_transaction_id", 101, 100, Source.NAME)
+KEY_OF_DATA = WrongField("cluster_key", OTHER, KEY, FieldSource.CONTROL_FILE)
+PARTITION_OF_DATA = WrongField("partition", 4, 3, FieldSource.DIRECTORY)
+FIRST_OF_DATA = WrongField("first_transaction_id", 101, 100, FieldSource.NAME)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_a_wrong_field_of_either_header_is_told_once(
 
 def test_two_headers_that_are_wrong_in_their_own_ways_are_both_told() -> None:
     verdict = judged(replace(RIGHT, partition=4), replace(RIGHT, partition=5))
-    assert verdict.data == (WrongField("partition", 4, 3, Source.DIRECTORY, 5),)
-    assert verdict.index == (WrongField("partition", 5, 3, Source.DIRECTORY),)
+    assert verdict.data == (WrongField("partition", 4, 3, FieldSource.DIRECTORY, 5),)
+    assert verdict.index == (WrongField("partition", 5, 3, FieldSource.DIRECTORY),)
     assert verdict.data_wrong
 
 
 @pytest.mark.parametrize(
     ("unknown", "changes", "fault"),
     [
-        ("cluster_key", {"cluster_key": OTHER}, WrongField("cluster_key", OTHER, KEY, Source.DATA_FILE)),
-        ("partition", {"partition": 0}, WrongField("partition", 0, 3, Source.DATA_FILE)),
+        ("cluster_key", {"cluster_key": OTHER}, WrongField("cluster_key", OTHER, KEY, FieldSource.DATA_FILE)),
+        ("partition", {"partition": 0}, WrongField("partition", 0, 3, FieldSource.DATA_FILE)),
     ],
 )
 def test_where_nothing_tells_a_field_the_index_has_to_agree_with_the_data_file(
@@ -116,7 +116,7 @@ def test_where_nothing_tells_a_field_the_index_has_to_agree_with_the_data_file(
 def test_a_file_that_was_renamed_begins_with_the_record_that_its_header_names(first: bytes, begins: int) -> None:
     renamed = replace(RIGHT, first_transaction_id=101)
     verdict = judged(renamed, renamed, first=first)
-    source = Source.NAME_ALONE if begins == 101 else Source.NAME
+    source = FieldSource.NAME_ALONE if begins == 101 else FieldSource.NAME
     assert verdict == HeaderVerdict((replace(FIRST_OF_DATA, source=source, twin=101),), (), begins)
 
 

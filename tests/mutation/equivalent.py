@@ -86,14 +86,14 @@ _COMPARE = (
     ),
     Equivalent(
         "engine/compare/replica_reading.py",
-        "Reading.damage",
+        "RangeReading.damage",
         "return scanned.size, 0",
         "return scanned.size, (-1)",
         "whoever is sent to the end of the file reads nothing more, under whatever id",
     ),
     Equivalent(
         "engine/compare/replica_reading.py",
-        "Reading.damage",
+        "RangeReading.damage",
         "return scanned.size, 0",
         "return scanned.size, 1",
         "whoever is sent to the end of the file reads nothing more, under whatever id",
@@ -562,7 +562,7 @@ _LOG = (
 )
 
 _RELEASED = "engine/inspect/released_start.py"
-_PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63)).header(offset)"
+_PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(2**63)).header(offset)"
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _INSPECT = (

@@ -13,22 +13,22 @@ import pytest
 from waltzctl.engine.net import graphite
 from waltzctl.engine.net.graphite import report_for_ever, report_lines, send
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
-from waltzctl.engine.node.node_metrics import PartitionGauges, PartitionMetrics
-from waltzctl.engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics, PartitionGauges
+from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
 NOW = 1_700_000_000
 LOG = logging.getLogger("tests.node.graphite")
 
 
 def reading() -> NodeReading:
-    metrics = PartitionMetrics(3)
+    metrics = NodePartitionMetrics(3)
     metrics.append.mark(7)
     metrics.append_latency.update(0.25, 2)
     gauges = PartitionGauges(
         flags=5, local_low_water_mark=-1, low_water_mark=9, max_transaction_id=12, process_queue_size=0, sequence_number=1,
         session_id=4,
     )  # fmt: skip
-    return NodeReading("0.13 beta", (3,), (PartitionReading(3, metrics, gauges),))
+    return NodeReading("0.13 beta", (3,), (NodePartitionReading(3, metrics, gauges),))
 
 
 def values() -> dict[str, str]:

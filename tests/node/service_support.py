@@ -14,7 +14,7 @@ from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout
@@ -113,7 +113,7 @@ def run_of(peer: Peer, frames: Sequence[bytes | AppendRequest]) -> AppendRun:
     buffer = b"".join(frame if isinstance(frame, bytes) else encode(frame) for frame in frames)
     split = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 28, rows=len(frames) + 1).split(buffer, 0, len(buffer), 0)
     assert len(split.table) == len(frames)
-    size = int(split.table[:, int(Column.LENGTH)].sum())
+    size = int(split.table[:, int(FrameColumn.LENGTH)].sum())
     return AppendRun(peer, buffer, split.table, size, time.monotonic())
 
 

@@ -29,7 +29,7 @@ from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.permissions import out_of_order
-from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 from waltzctl.formats.wire.storage import (
@@ -392,7 +392,7 @@ def test_portions_hold_every_row_once_in_order_and_keep_the_limit(counts: list[l
     rows = [row for portion in portions for part in portion for row in part.table.tolist()]
     assert rows == [row for run in runs for row in run.table.tolist()]
     for portion in portions:
-        size = sum(int(part.table[:, int(Column.LENGTH)].sum()) for part in portion)
+        size = sum(int(part.table[:, int(FrameColumn.LENGTH)].sum()) for part in portion)
         assert size == sum(part.size for part in portion)
         assert size <= limit or sum(len(part.table) for part in portion) == 1
 

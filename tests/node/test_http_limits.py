@@ -19,15 +19,15 @@ from waltzctl.engine.net.http_port import HttpPort, _Http
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
-from waltzctl.engine.node.health import DiskHealth, HealthReport
+from waltzctl.engine.node.health import DiskHealth, NodeHealthReport
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 
 
 class Well:
     """Stands for the health of a node."""
 
-    async def look(self) -> HealthReport:
-        return HealthReport(DiskHealth(1, 0.0, None), (), ())
+    async def look(self) -> NodeHealthReport:
+        return NodeHealthReport(DiskHealth(1, 0.0, None), (), ())
 
 
 class Reading:

@@ -20,9 +20,9 @@ from tests.golden import GOLDEN, needs_golden
 from waltzctl.engine.net.metrics import BUCKETS, RESERVOIR_SIZE, Counter, Histogram, Meter, Sample, Timer, make_sample
 from waltzctl.engine.net.metrics_json import indented, registry, report
 from waltzctl.engine.net.prometheus import exposition, prefers_text
-from waltzctl.engine.node.node_collector import NodeCollector, Surroundings
+from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
-from waltzctl.engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
 properties = settings(deadline=None)
 """A slow machine is no failure."""
@@ -230,7 +230,7 @@ def gauges(number: int) -> PartitionGauges:
 def reading(metrics: NodeMetrics) -> NodeReading:
     found = metrics.partitions()
     return NodeReading(
-        "1.2.3", tuple(found), tuple(PartitionReading(number, one, gauges(number)) for number, one in found.items())
+        "1.2.3", tuple(found), tuple(NodePartitionReading(number, one, gauges(number)) for number, one in found.items())
     )
 
 
@@ -356,7 +356,7 @@ OPEN = "application/openmetrics-text; version=1.0.0"
 
 @pytest.mark.parametrize(("accept", "parse"), [(TEXT, parse_text), (OPEN, parse_openmetrics)])
 def test_the_text_is_read_by_the_official_parser(accept: str, parse: Any) -> None:
-    surroundings = Surroundings(
+    surroundings = NodeSurroundings(
         healthy=False, connections=[("data", 3), ("admin", 0)], free_bytes=12345, failed=frozenset({1})
     )
     body, content_type = exposition(NodeCollector(busy(), surroundings), accept)
@@ -393,8 +393,8 @@ def test_the_text_is_read_by_the_official_parser(accept: str, parse: Any) -> Non
 
 
 def test_two_nodes_in_one_process_do_not_meet() -> None:
-    first, _ = exposition(NodeCollector(busy(), Surroundings()), TEXT)
-    second, _ = exposition(NodeCollector(reading(NodeMetrics()), Surroundings()), TEXT)
+    first, _ = exposition(NodeCollector(busy(), NodeSurroundings()), TEXT)
+    second, _ = exposition(NodeCollector(reading(NodeMetrics()), NodeSurroundings()), TEXT)
     assert b'partition="0"' in first
     assert b'partition="0"' not in second
 

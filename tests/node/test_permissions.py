@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.node import permissions
-from waltzctl.engine.node.permissions import Access, PartitionState, check, check_low_water_mark, raises_session
+from waltzctl.engine.node.permissions import RequiredAccess, ServiceState, check, check_low_water_mark, raises_session
 from waltzctl.formats.wire.failure import FailureCode
 
 STORAGE = "com.wepay.waltz.storage.exception.StorageException: "
@@ -17,7 +17,7 @@ ONLINE = STORAGE + "cannot run offline recovery while partition is online"
 DISABLED = STORAGE + "read and write for partition=3 have been disabled on storage node"
 
 states = st.builds(
-    PartitionState,
+    ServiceState,
     number=st.integers(0, 9),
     assigned=st.booleans(),
     readable=st.booleans(),
@@ -27,55 +27,67 @@ states = st.builds(
 )
 
 
-def state(*, assigned: bool = True, readable: bool = True, writable: bool = True) -> PartitionState:
-    return PartitionState(3, assigned, readable, writable, persisted_session=5, session=7)
+def state(*, assigned: bool = True, readable: bool = True, writable: bool = True) -> ServiceState:
+    return ServiceState(3, assigned, readable, writable, persisted_session=5, session=7)
 
 
 @pytest.mark.parametrize(
     ("given_state", "session", "offline", "access", "message"),
     [
-        (state(), 7, False, Access.WRITE, None),
-        (state(), 7, False, Access.READ, None),
-        (state(), 8, False, Access.WRITE, None),
-        (state(), 7, False, Access.SESSION, None),
-        (state(assigned=False), 7, False, Access.READ, NOT_ASSIGNED),
-        (state(assigned=False, readable=False, writable=False), 7, False, Access.READ, NOT_ASSIGNED),
-        (state(assigned=False), 7, True, Access.READ, NOT_ASSIGNED),
-        (state(), 5, True, Access.WRITE, ONLINE),
-        (state(), 99, True, Access.READ, ONLINE),
-        (state(readable=False, writable=False), 5, True, Access.WRITE, None),
+        (state(), 7, False, RequiredAccess.WRITE, None),
+        (state(), 7, False, RequiredAccess.READ, None),
+        (state(), 8, False, RequiredAccess.WRITE, None),
+        (state(), 7, False, RequiredAccess.SESSION, None),
+        (state(assigned=False), 7, False, RequiredAccess.READ, NOT_ASSIGNED),
+        (state(assigned=False, readable=False, writable=False), 7, False, RequiredAccess.READ, NOT_ASSIGNED),
+        (state(assigned=False), 7, True, RequiredAccess.READ, NOT_ASSIGNED),
+        (state(), 5, True, RequiredAccess.WRITE, ONLINE),
+        (state(), 99, True, RequiredAccess.READ, ONLINE),
+        (state(readable=False, writable=False), 5, True, RequiredAccess.WRITE, None),
         (
             state(readable=False, writable=False),
             7,
             True,
-            Access.WRITE,
+            RequiredAccess.WRITE,
             STORAGE + "partition last session id has changed to 5, but request context contains 7",
         ),
-        (state(readable=False, writable=False), 7, False, Access.WRITE, DISABLED),
-        (state(readable=False, writable=False), 6, False, Access.READ, DISABLED),
-        (state(), 6, False, Access.READ, CONCURRENT + "session id has changed to 7, but request context contains 6"),
-        (state(), 5, False, Access.WRITE, CONCURRENT + "session id has changed to 7, but request context contains 5"),
+        (state(readable=False, writable=False), 7, False, RequiredAccess.WRITE, DISABLED),
+        (state(readable=False, writable=False), 6, False, RequiredAccess.READ, DISABLED),
+        (
+            state(),
+            6,
+            False,
+            RequiredAccess.READ,
+            CONCURRENT + "session id has changed to 7, but request context contains 6",
+        ),
+        (
+            state(),
+            5,
+            False,
+            RequiredAccess.WRITE,
+            CONCURRENT + "session id has changed to 7, but request context contains 5",
+        ),
         # what the release cannot say: one of the two switched off
-        (state(writable=False), 7, False, Access.READ, None),
-        (state(writable=False), 7, False, Access.WRITE, DISABLED),
-        (state(readable=False), 7, False, Access.WRITE, None),
-        (state(readable=False), 7, False, Access.READ, DISABLED),
-        (state(readable=False), 7, False, Access.SESSION, DISABLED),
-        (state(writable=False), 7, False, Access.SESSION, DISABLED),
-        (state(writable=False), 5, True, Access.WRITE, None),
-        (state(readable=False), 5, True, Access.WRITE, ONLINE),
+        (state(writable=False), 7, False, RequiredAccess.READ, None),
+        (state(writable=False), 7, False, RequiredAccess.WRITE, DISABLED),
+        (state(readable=False), 7, False, RequiredAccess.WRITE, None),
+        (state(readable=False), 7, False, RequiredAccess.READ, DISABLED),
+        (state(readable=False), 7, False, RequiredAccess.SESSION, DISABLED),
+        (state(writable=False), 7, False, RequiredAccess.SESSION, DISABLED),
+        (state(writable=False), 5, True, RequiredAccess.WRITE, None),
+        (state(readable=False), 5, True, RequiredAccess.WRITE, ONLINE),
     ],
 )
 def test_checks_come_in_the_release_s_order_with_its_texts(
-    given_state: PartitionState, session: int, offline: bool, access: Access, message: str | None
+    given_state: ServiceState, session: int, offline: bool, access: RequiredAccess, message: str | None
 ) -> None:
     denial = check(given_state, session_id=session, offline=offline, access=access)
     assert (denial and denial.message) == message
 
 
-@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(Access))
+@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(RequiredAccess))
 def test_only_an_online_request_that_passed_may_raise_the_session(
-    given_state: PartitionState, session: int, offline: bool, access: Access
+    given_state: ServiceState, session: int, offline: bool, access: RequiredAccess
 ) -> None:
     denial = check(given_state, session_id=session, offline=offline, access=access)
     raises = raises_session(given_state, session_id=session, offline=offline)
@@ -87,7 +99,7 @@ def test_only_an_online_request_that_passed_may_raise_the_session(
         assert not given_state.writable  # nobody else writes meanwhile
 
 
-def released_check(given_state: PartitionState, session: int, offline: bool) -> str | None:
+def released_check(given_state: ServiceState, session: int, offline: bool) -> str | None:
     """The release's own order for its one flag, in terms of a node whose session was raised before."""
     available = given_state.readable
     if not given_state.assigned:
@@ -101,11 +113,11 @@ def released_check(given_state: PartitionState, session: int, offline: bool) -> 
     return FailureCode.SESSION_CHANGED if session < given_state.session else None
 
 
-@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(Access))
+@given(states, st.integers(-1, 6), st.booleans(), st.sampled_from(RequiredAccess))
 def test_where_both_are_switched_together_the_outcome_is_the_release_s(
-    given_state: PartitionState, session: int, offline: bool, access: Access
+    given_state: ServiceState, session: int, offline: bool, access: RequiredAccess
 ) -> None:
-    both = PartitionState(
+    both = ServiceState(
         given_state.number,
         given_state.assigned,
         given_state.readable,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pages.stores import disk_full_after
 from waltzctl.engine.errors import DiskFullError
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
 
 KIB = 1024
@@ -19,9 +19,9 @@ KIB = 1024
 def test_pages_of_a_batch_lie_behind_one_another(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, 1 << 20)
     spans = store.write([b"a" * 20, b"", b"b" * 120, b"c"])
-    assert spans == (Span(1, 0, 20), Span(0, 0, 0), Span(1, 20, 120), Span(1, 140, 1))
+    assert spans == (BlobSpan(1, 0, 20), BlobSpan(0, 0, 0), BlobSpan(1, 20, 120), BlobSpan(1, 140, 1))
     assert [store.read(span) for span in spans] == [b"a" * 20, b"", b"b" * 120, b"c"]
-    assert store.write([b"", b""]) == (Span(0, 0, 0),) * 2  # they occupy nothing
+    assert store.write([b"", b""]) == (BlobSpan(0, 0, 0),) * 2  # they occupy nothing
     assert store.counters.written == 141
     store.close()
 
@@ -29,7 +29,7 @@ def test_pages_of_a_batch_lie_behind_one_another(tmp_path: Path) -> None:
 def test_a_batch_over_the_limit_goes_page_by_page_and_a_page_over_it_has_a_file(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, 100)
     spans = store.write([b"a" * 60, b"b" * 60, b"c" * 250, b"d" * 40])
-    assert spans == (Span(1, 0, 60), Span(2, 0, 60), Span(3, 0, 250), Span(1, 60, 40))
+    assert spans == (BlobSpan(1, 0, 60), BlobSpan(2, 0, 60), BlobSpan(3, 0, 250), BlobSpan(1, 60, 40))
     assert [store.read(span)[:1] for span in spans] == [b"a", b"b", b"c", b"d"]
     assert store.write([b"e" * 50])[0].file_id == 4  # 3 is full
     store.close()
@@ -72,7 +72,7 @@ def test_valid_rates_and_cutting(tmp_path: Path) -> None:
     assert ((tmp_path / "blobfile_1").stat().st_size, stat.valid_rate) == (6 * KIB, 0.5)
     assert [store.read(spans[n])[:1] for n in (0, 2, 5)] == [b"\0", b"\2", b"\5"]
     assert store.cut_tails() == 0
-    assert store.write([b"new" * KIB])[0] == Span(1, 6 * KIB, 3 * KIB)
+    assert store.write([b"new" * KIB])[0] == BlobSpan(1, 6 * KIB, 3 * KIB)
     store.close()
 
 
@@ -88,7 +88,7 @@ def test_a_read_only_file_is_removed_when_it_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_reads_as_nothing(tmp_path: Path) -> None:
-    assert BlobStore(tmp_path, 100).read(Span(5, 0, 10)) == b""
+    assert BlobStore(tmp_path, 100).read(BlobSpan(5, 0, 10)) == b""
 
 
 def test_the_disk_is_full_where_a_test_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from waltzctl.engine.errors import PageConflictError
-from waltzctl.engine.pages.blob_stats import Span
-from waltzctl.engine.pages.judgement import Judge
+from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.judgement import BatchJudge
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
 from waltzctl.engine.pages.restore import directory_of
 from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageEntry, PageId, Version
@@ -23,7 +23,7 @@ class Pages:
 
     def write(self, *edits: Edit) -> int:
         """Raises PageConflictError."""
-        made = Judge(self.directory).judge(edits)
+        made = BatchJudge(self.directory).judge(edits)
         sequence = self.directory.sequence + 1
         for edit in made:
             one = Edit(edit.type, edit.page, Version(sequence), edit.entry, edit.origin)
@@ -277,7 +277,7 @@ def test_a_moved_entry_keeps_its_references_and_its_fields() -> None:
     moved = PageEntry(7, 70, 10, 3, 4, fields)
     edit = Edit(EditType.UPSERT, PageId(0, 1), Version(1, 1), moved)
     pages.directory.apply(edit)
-    assert pages.directory.take_freed() == [Span(1, 10, 10)]
+    assert pages.directory.take_freed() == [BlobSpan(1, 10, 10)]
     for page in (1, 2):
         found = pages.directory.locate(PageId(0, page))
         assert found is not None

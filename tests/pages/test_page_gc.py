@@ -14,7 +14,7 @@ from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
 from waltzctl.engine.pages.batch import WriteBatch
-from waltzctl.engine.pages.blob_stats import Span
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
 from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
@@ -194,7 +194,7 @@ def test_room_is_not_given_away_while_somebody_reads_there(store: PageStorage) -
         put(store, 1, b"new!")
         assert collect_garbage(store).freed == 0
         put(store, 2, b"more")
-        assert store.blobs.read(Span(1, 0, 4)) == b"old!"
+        assert store.blobs.read(BlobSpan(1, 0, 4)) == b"old!"
     assert collect_garbage(store).freed >= 4
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from waltzctl.engine.pages.blob_stats import BlobStat, BlobStats, Span
+from waltzctl.engine.pages.blob_stats import BlobSpan, BlobStat, BlobStats
 from waltzctl.engine.pages.space_map import SpaceMap
 
 
@@ -177,7 +177,7 @@ def test_giving_back_twice_is_an_error() -> None:
 
 def test_an_unknown_file_id_is_an_error() -> None:
     with pytest.raises(KeyError):
-        BlobStats(100).give_back(Span(4, 0, 10))
+        BlobStats(100).give_back(BlobSpan(4, 0, 10))
 
 
 def test_restore_totals_and_a_smaller_limit() -> None:
@@ -186,7 +186,7 @@ def test_restore_totals_and_a_smaller_limit() -> None:
     stat = stats.add(3, [150], [50])
     assert not stat.mark_used(160, 10)
     assert (stat.total, stat.valid, stat.space.largest_free) == (200, 50, 150)
-    assert stats.take(60, made) == Span(4, 0, 60)  # over the limit: a file of its own
+    assert stats.take(60, made) == BlobSpan(4, 0, 60)  # over the limit: a file of its own
     assert stats.take(50, made).file_id == 3
     stats.add(9)
     assert stats.take(70, made).file_id == 10
@@ -201,15 +201,15 @@ def test_a_file_that_cannot_be_made_leaves_no_trace() -> None:
     with pytest.raises(OSError, match="no space"):
         stats.take(10, failing)
     assert stats.all() == ()
-    assert stats.take(10, Made()) == Span(2, 0, 10)
+    assert stats.take(10, Made()) == BlobSpan(2, 0, 10)
 
 
 def test_writers_side_by_side_never_get_the_same_bytes() -> None:
     stats, made = BlobStats(4000), Made()
-    taken: list[Span] = []
+    taken: list[BlobSpan] = []
     start = threading.Barrier(4)
 
-    def work(take: Callable[[], Span]) -> None:
+    def work(take: Callable[[], BlobSpan]) -> None:
         start.wait()
         taken.extend(take() for _ in range(200))
 
@@ -227,4 +227,4 @@ def test_an_empty_file_that_takes_pages_is_not_dropped() -> None:
     stats, made = BlobStats(100), Made()
     stats.give_back(stats.take(10, made))
     assert stats.drop_empty() == ()
-    assert stats.take(10, made) == Span(1, 0, 10)
+    assert stats.take(10, made) == BlobSpan(1, 0, 10)

@@ -15,7 +15,7 @@ from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import survey as surveys
-from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.recover_partition import _behind
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
@@ -37,7 +37,7 @@ def at(number: int) -> int:
 
 
 def content_of(data: bytes) -> Content:
-    return Content("a.seg", (Literal(data),))
+    return Content("a.seg", (LiteralBytes(data),))
 
 
 def file_of(ids: Sequence[int] = range(12), *, named: int = 0, broken: Sequence[int] = (), cut: int = 0) -> bytes:

@@ -22,7 +22,7 @@ from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.provenance import MOMENT_MS, Surroundings, judge
+from waltzctl.engine.repair.provenance import MOMENT_MS, SegmentSurroundings, judge
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey
@@ -222,14 +222,14 @@ def test_a_survey_tells_the_first_and_the_last_that_are_lost(one: Scene, lost: t
 # --- whose records they are --------------------------------------------------------------------------------------------
 
 
-def judged(root: Path, first: int = 50) -> provenance.Verdict:
+def judged(root: Path, first: int = 50) -> provenance.ProvenanceVerdict:
     control = read_control(root / "waltz-storage.ctl")
     assert control is not None
     view = view_partition(root / "0", 0)
     segment = next(one for one in view.segments if one.first_transaction_id == first)
     assert segment.data is not None
     content = Content.of_file(segment.data.path, segment.data.size)
-    return judge(segment, content, Surroundings(control, 0, view.segments))
+    return judge(segment, content, SegmentSurroundings(control, 0, view.segments))
 
 
 def with_header(path: Path, **changes: object) -> None:

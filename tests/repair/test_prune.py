@@ -12,7 +12,7 @@ from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
-from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, State
+from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
@@ -83,8 +83,8 @@ def test_what_is_old_enough_goes_and_nothing_else_changes(storage: Path, clock: 
     ]
     assert prune(prepared) == size
     assert snapshot(storage) == before
-    assert (entry(storage, old).state, copies(storage, old)) == (State.PRUNED, [])
-    assert entry(storage, young).state is State.APPLIED
+    assert (entry(storage, old).state, copies(storage, old)) == (RepairState.PRUNED, [])
+    assert entry(storage, young).state is RepairState.APPLIED
     with pytest.raises(RefusedError, match="pruned, so it cannot be taken back"):
         undo(storage, old)
     assert snapshot(storage) == before
@@ -120,7 +120,7 @@ def test_a_repair_stays_while_an_older_one_of_the_same_files_does(storage: Path,
     assert names(plan_prune(storage, older_than=30 * DAY)) == [first, second, other]
     before = snapshot(storage)
     prune(plan_prune(storage, older_than=30 * DAY, keep=2))
-    assert [entry(storage, one).state for one in (first, second)] == [State.PRUNED, State.APPLIED]
+    assert [entry(storage, one).state for one in (first, second)] == [RepairState.PRUNED, RepairState.APPLIED]
     undo(storage, second)
     assert snapshot(storage) != before
 
@@ -154,7 +154,7 @@ def test_an_interrupted_repair_stops_everything(storage: Path, clock: Clock) -> 
     with pytest.raises(RefusedError, match="was interrupted"):
         prune(prepared)
     assert {**digest(storage), ".waltzctl/lock": ""} == {**before, ".waltzctl/lock": ""}
-    assert entry(storage, old).state is State.APPLIED
+    assert entry(storage, old).state is RepairState.APPLIED
 
 
 def test_an_undo_that_was_interrupted_stops_everything(storage: Path, clock: Clock) -> None:
@@ -173,7 +173,7 @@ def test_a_quarantine_that_changed_since_is_left_alone(storage: Path, clock: Clo
     undo(storage, second)
     with pytest.raises(StalePlanError, match=second):
         prune(prepared)
-    assert entry(storage, first).state is State.APPLIED
+    assert entry(storage, first).state is RepairState.APPLIED
 
 
 def test_a_held_directory_is_not_touched(storage: Path, clock: Clock) -> None:
@@ -185,7 +185,7 @@ def test_a_held_directory_is_not_touched(storage: Path, clock: Clock) -> None:
         pytest.raises(DirectoryLockedError),
     ):
         prune(prepared)
-    assert entry(storage, old).state is State.APPLIED
+    assert entry(storage, old).state is RepairState.APPLIED
 
 
 def test_the_journal_has_a_line(storage: Path, clock: Clock) -> None:
@@ -204,7 +204,7 @@ def test_a_pruning_that_was_cut_short_is_finished_by_the_next(storage: Path, clo
 
     with pytest.raises(Crash), crashing_when(lambda change: change.target is not None):
         prune(plan_prune(storage, older_than=DAY))
-    assert (entry(storage, old).state, bool(copies(storage, old))) == (State.PRUNED, True)
+    assert (entry(storage, old).state, bool(copies(storage, old))) == (RepairState.PRUNED, True)
     left = kept_bytes(entry(storage, old))
     assert 0 < left <= size
     assert prune(plan_prune(storage, older_than=365 * DAY, keep=5)) == left
@@ -240,9 +240,9 @@ def test_killed_at_any_moment_an_entry_is_whole_or_pruned(tmp_path: Path, layout
             roll_back_interrupted(storage)  # as the next writer does, whichever it is
         states = [entry(storage, one).state for one in made]
         for name, state in zip(made, states, strict=True):
-            assert state in (State.APPLIED, State.PRUNED)
-            assert bool(copies(storage, name)) == (state is State.APPLIED)
-        if states[1] is State.APPLIED:
+            assert state in (RepairState.APPLIED, RepairState.PRUNED)
+            assert bool(copies(storage, name)) == (state is RepairState.APPLIED)
+        if states[1] is RepairState.APPLIED:
             undo(storage, made[1])
             parted = {name: value for name, value in snapshot(storage).items() if name.startswith("1")}
             assert parted == {name: value for name, value in original.items() if name.startswith("1")}

@@ -12,14 +12,14 @@ import pytest
 
 from tests.builders import build_directory, make_records, write_segment
 from waltzctl.engine.log.view import read_control
-from waltzctl.engine.repair.content import Content, Literal
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.replicas import (
     Agreement,
     Neighbours,
     Proven,
     Refusal,
-    Replica,
-    Witness,
+    ReplicaSegments,
+    WitnessRecord,
     find_proven,
     open_replicas,
     same_record,
@@ -42,14 +42,14 @@ def build(path: Path) -> Path:
     return path
 
 
-def opened(path: Path) -> Replica:
+def opened(path: Path) -> ReplicaSegments:
     control = read_control(path / "waltz-storage.ctl")
     assert control is not None
-    return Replica(path, control.header.cluster_key)
+    return ReplicaSegments(path, control.header.cluster_key)
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Replica:
+def replica(tmp_path: Path) -> ReplicaSegments:
     return opened(build(tmp_path / "r"))
 
 
@@ -59,7 +59,7 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def seg(replica: Replica, first: int) -> Path:
+def seg(replica: ReplicaSegments, first: int) -> Path:
     return replica.path / "0" / segment_name(first)
 
 
@@ -78,7 +78,9 @@ def claims_other(record: Record) -> bytes:
 @pytest.mark.parametrize(
     ("number", "held"), [(3, False), (4, True), (9, True), (10, True), (15, True), (23, True), (24, False)]
 )
-def test_a_record_is_found_by_the_index_or_without_it(replica: Replica, number: int, indexed: bool, held: bool) -> None:
+def test_a_record_is_found_by_the_index_or_without_it(
+    replica: ReplicaSegments, number: int, indexed: bool, held: bool
+) -> None:
     if not indexed:
         for first in FIRSTS:
             seg(replica, first).with_suffix(".idx").unlink()
@@ -86,7 +88,7 @@ def test_a_record_is_found_by_the_index_or_without_it(replica: Replica, number: 
     assert replica.record(1, number) is None
 
 
-def test_an_index_that_leads_elsewhere_costs_nothing(replica: Replica) -> None:
+def test_an_index_that_leads_elsewhere_costs_nothing(replica: ReplicaSegments) -> None:
     index = seg(replica, 10).with_suffix(".idx")
     data = index.read_bytes()
     for entry in (
@@ -122,7 +124,7 @@ def test_an_index_that_leads_elsewhere_costs_nothing(replica: Replica) -> None:
     ],
 )
 def test_a_row_of_records_is_one_run_for_each_segment(
-    replica: Replica, first: int, stop: int, runs: list[tuple[int, int, int]] | None
+    replica: ReplicaSegments, first: int, stop: int, runs: list[tuple[int, int, int]] | None
 ) -> None:
     found = replica.runs(0, first, stop)
     if runs is None:
@@ -138,7 +140,7 @@ def test_a_row_of_records_is_one_run_for_each_segment(
 
 
 @pytest.mark.parametrize("damaged", [11, 12, 13])
-def test_a_row_with_a_damaged_record_in_it_is_none(replica: Replica, damaged: int) -> None:
+def test_a_row_with_a_damaged_record_in_it_is_none(replica: ReplicaSegments, damaged: int) -> None:
     flip(seg(replica, 10), HEADER_SIZE + SIZE * (damaged - 10) + 40)
     for first, stop in ((10, 11), (11, 13), (12, 13), (13, 14), (13, 16), (12, 15)):
         assert (replica.runs(0, first, stop) is None) == (first <= damaged < stop)
@@ -158,7 +160,7 @@ def test_a_record_whose_data_is_wrong_is_held_but_makes_no_row(tmp_path: Path) -
 @pytest.mark.parametrize(
     "change", [{"version": 1}, {"partition": 1}, {"first_transaction_id": 11}, {"cluster_key": None}]
 )
-def test_a_segment_with_another_header_is_not_used(replica: Replica, change: dict[str, object]) -> None:
+def test_a_segment_with_another_header_is_not_used(replica: ReplicaSegments, change: dict[str, object]) -> None:
     path = seg(replica, 10)
     data = path.read_bytes()
     header = SegmentHeader.decode(data)
@@ -170,7 +172,7 @@ def test_a_segment_with_another_header_is_not_used(replica: Replica, change: dic
     assert replica.record(0, 16) == RECORDS[16].encode()
 
 
-def test_a_segment_shorter_than_its_header_is_not_used(replica: Replica) -> None:
+def test_a_segment_shorter_than_its_header_is_not_used(replica: ReplicaSegments) -> None:
     os.truncate(seg(replica, 10), HEADER_SIZE - 1)
     assert [one.first for one in replica.segments(0)] == [4, 16]
 
@@ -180,7 +182,7 @@ def test_a_segment_shorter_than_its_header_is_not_used(replica: Replica) -> None
 
 def content(first: int, records: list[bytes]) -> Content:
     header = SegmentHeader(0, 0, UUID(int=0), 0, first).encode()
-    return Content("here", (Literal(header + b"".join(records)),))
+    return Content("here", (LiteralBytes(header + b"".join(records)),))
 
 
 def raws(first: int, stop: int, **changed: Callable[[Record], bytes]) -> list[bytes]:
@@ -218,7 +220,7 @@ def broken(record: Record) -> bytes:
     ],
 )
 def test_how_records_compare_with_those_of_a_replica(
-    replica: Replica, first: int, records: list[bytes], agreement: Agreement
+    replica: ReplicaSegments, first: int, records: list[bytes], agreement: Agreement
 ) -> None:
     assert replica.compare(0, content(first, records), first) is agreement
     assert replica.compare(1, content(first, records), first) is Agreement.SILENT
@@ -246,7 +248,7 @@ def test_the_same_record(there: bytes | None, *, same: bool) -> None:
 
 
 def beside(before: Record | None, after: Record | None) -> Neighbours:
-    made = [None if one is None else Witness(one.transaction_id, one.encode()) for one in (before, after)]
+    made = [None if one is None else WitnessRecord(one.transaction_id, one.encode()) for one in (before, after)]
     return Neighbours(*made)
 
 
@@ -268,7 +270,9 @@ def other(number: int) -> Record:
         (beside(RECORDS[9], other(24)), True),
     ],
 )
-def test_neighbours_prove_records_of_a_replica(replica: Replica, neighbours: Neighbours, *, proven: bool) -> None:
+def test_neighbours_prove_records_of_a_replica(
+    replica: ReplicaSegments, neighbours: Neighbours, *, proven: bool
+) -> None:
     found = find_proven([replica], 0, 10, 12, neighbours)
     assert isinstance(found, Proven) == proven
     if isinstance(found, Proven):
@@ -279,7 +283,7 @@ def test_neighbours_prove_records_of_a_replica(replica: Replica, neighbours: Nei
         )
 
 
-def test_a_neighbour_next_to_the_loss_must_be_there(replica: Replica) -> None:
+def test_a_neighbour_next_to_the_loss_must_be_there(replica: ReplicaSegments) -> None:
     assert isinstance(find_proven([replica], 0, 4, 5, beside(other(3), None)), Refusal)
     assert isinstance(find_proven([replica], 0, 4, 5, beside(other(2), None)), Proven)
     assert isinstance(find_proven([replica], 0, 23, 24, beside(None, other(24))), Refusal)
@@ -311,7 +315,7 @@ def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_cou
     assert "another record 11 behind" in refused.why
 
 
-def test_a_replica_that_cannot_be_read_proves_nothing(replica: Replica) -> None:
+def test_a_replica_that_cannot_be_read_proves_nothing(replica: ReplicaSegments) -> None:
     control = read_control(replica.path / "waltz-storage.ctl")
     assert control is not None
     replica.segments(0)

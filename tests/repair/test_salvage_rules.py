@@ -20,9 +20,9 @@ from waltzctl.engine.repair.salvage import _Probes
 from waltzctl.engine.repair.salvage_attribution import (
     FAR,
     Attributed,
+    AttributionReason,
     Chain,
     Question,
-    Witness,
     attribute,
     find_chains,
     join_keys,
@@ -30,8 +30,8 @@ from waltzctl.engine.repair.salvage_attribution import (
 )
 from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_fragments
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
-from waltzctl.engine.repair.salvage_runs import Run, find_headers, find_runs
-from waltzctl.engine.repair.salvage_selection import Piece, select
+from waltzctl.engine.repair.salvage_runs import SalvageRun, find_headers, find_runs
+from waltzctl.engine.repair.salvage_selection import RecordPiece, select
 from waltzctl.engine.scan.byte_source import BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
@@ -40,9 +40,9 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_
 KEY, OTHER = UUID(int=0x1234 << 64), UUID(int=0xFFFF << 32)
 
 
-def run(first: int, count: int, start: int, *, source: int = 0, size: int = 50, says: int | None = None) -> Run:
+def run(first: int, count: int, start: int, *, source: int = 0, size: int = 50, says: int | None = None) -> SalvageRun:
     """A run of `count` records of `size` bytes each."""
-    return Run(source, start, start + count * size, first, np.full(count, size, np.uint32), says)
+    return SalvageRun(source, start, start + count * size, first, np.full(count, size, np.uint32), says)
 
 
 def header(
@@ -67,7 +67,7 @@ class Told:
 
 def chains_of(
     headers: Sequence[FoundHeader],
-    runs: Sequence[Run],
+    runs: Sequence[SalvageRun],
     *,
     size: int = 10**7,
     trusted: bool = True,
@@ -381,7 +381,7 @@ def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:
 
 
 def copies(
-    *parts: tuple[int, list[bytes]], support: Sequence[int] = (), witness: Sequence[Witness] = ()
+    *parts: tuple[int, list[bytes]], support: Sequence[int] = (), witness: Sequence[AttributionReason] = ()
 ) -> tuple[list[Attributed], list[BytesSource]]:
     """Runs of records with these data, from these ids on, each in a source of its own behind four bytes."""
     runs, sources = [], []
@@ -390,9 +390,9 @@ def copies(
         body, offsets = encode_records(records)
         ends = [*offsets[1:], len(body)]
         sizes = np.array([b - a for a, b in zip(offsets, ends, strict=True)], np.uint32)
-        made = Run(number, 4, 4 + len(body), first, sizes, 3)
+        made = SalvageRun(number, 4, 4 + len(body), first, sizes, 3)
         held = support[number] if support else 10
-        runs.append(Attributed(made, KEY, 3, witness[number] if witness else Witness.HEADER, held))
+        runs.append(Attributed(made, KEY, 3, witness[number] if witness else AttributionReason.HEADER, held))
         sources.append(BytesSource(b"----" + body))
     return runs, sources
 
@@ -443,17 +443,45 @@ def test_only_differing_records_are_named(chunk: int, block: int, monkeypatch: p
 @pytest.mark.parametrize(
     ("support", "witness", "damaged", "kept", "reason"),
     [
-        ((10, 11), (Witness.HEADER, Witness.CALLER), (), 1, "more records stand together with it"),
-        ((10, 10), (Witness.CALLER, Witness.CONTINUATION), (), 1, "its partition is better attested"),
-        ((10, 10), (Witness.REQUEST_ID, Witness.HEADER), (), 1, "its partition is better attested"),
-        ((10, 10), (Witness.CONTINUATION, Witness.REQUEST_ID), (), 1, "its partition is better attested"),
-        ((10, 10), (Witness.HEADER, Witness.HEADER), (), 0, SOURCE),
-        ((99, 10), (Witness.HEADER, Witness.CALLER), (0,), 1, "its data agrees with the data checksum"),
-        ((10, 99), (Witness.HEADER, Witness.CALLER), (0, 1), 1, "more records stand together with it"),
+        ((10, 11), (AttributionReason.HEADER, AttributionReason.CALLER), (), 1, "more records stand together with it"),
+        (
+            (10, 10),
+            (AttributionReason.CALLER, AttributionReason.CONTINUATION),
+            (),
+            1,
+            "its partition is better attested",
+        ),
+        ((10, 10), (AttributionReason.REQUEST_ID, AttributionReason.HEADER), (), 1, "its partition is better attested"),
+        (
+            (10, 10),
+            (AttributionReason.CONTINUATION, AttributionReason.REQUEST_ID),
+            (),
+            1,
+            "its partition is better attested",
+        ),
+        ((10, 10), (AttributionReason.HEADER, AttributionReason.HEADER), (), 0, SOURCE),
+        (
+            (99, 10),
+            (AttributionReason.HEADER, AttributionReason.CALLER),
+            (0,),
+            1,
+            "its data agrees with the data checksum",
+        ),
+        (
+            (10, 99),
+            (AttributionReason.HEADER, AttributionReason.CALLER),
+            (0, 1),
+            1,
+            "more records stand together with it",
+        ),
     ],
 )
 def test_which_of_two_differing_records_is_kept(
-    support: tuple[int, int], witness: tuple[Witness, Witness], damaged: tuple[int, ...], kept: int, reason: str
+    support: tuple[int, int],
+    witness: tuple[AttributionReason, AttributionReason],
+    damaged: tuple[int, ...],
+    kept: int,
+    reason: str,
 ) -> None:
     runs, sources = copies((0, [b"a", b"b", b"c"]), (0, [b"a", b"x", b"c"]), support=support, witness=witness)
     runs = [
@@ -469,9 +497,9 @@ def test_which_of_two_differing_records_is_kept(
 def test_of_two_in_one_source_the_later_one_and_where_they_stand() -> None:
     one, other = (Record.make(0, RequestId(1, 2, 3, 4), 0, data).encode() for data in (b"one", b"other"))
     image = b"--" + one + b"-" + other
-    first = Run(0, 2, 2 + len(one), 0, np.array([len(one)], np.uint32), 3)
-    second = Run(0, 3 + len(one), len(image), 0, np.array([len(other)], np.uint32), 3)
-    runs = [Attributed(made, KEY, 3, Witness.HEADER, 1) for made in (first, second)]
+    first = SalvageRun(0, 2, 2 + len(one), 0, np.array([len(one)], np.uint32), 3)
+    second = SalvageRun(0, 3 + len(one), len(image), 0, np.array([len(other)], np.uint32), 3)
+    runs = [Attributed(made, KEY, 3, AttributionReason.HEADER, 1) for made in (first, second)]
     found = select(3, runs, [BytesSource(image)], [Path("x")])
     (conflict,) = found.conflicts
     assert conflict.reason == "it stands later in its source"
@@ -546,7 +574,7 @@ def test_a_length_that_is_not_the_records_own_joins_nothing(length: int) -> None
         assert join(BytesSource(image), 7, end, start) is None
 
 
-def pieces_around(missing: int = 1) -> tuple[list[Piece], list[BytesSource], bytes, list[Record]]:
+def pieces_around(missing: int = 1) -> tuple[list[RecordPiece], list[BytesSource], bytes, list[Record]]:
     """Three pieces of one image; between two of them a record is split, behind the second nothing is missing."""
     records = make_records(6, first=5, size=700)
     front = encode_records(records[:2])[0]
@@ -556,9 +584,14 @@ def pieces_around(missing: int = 1) -> tuple[list[Piece], list[BytesSource], byt
     image = front + record[:at] + b"\xcc" * BLOCK + rest
     sizes = [np.array([one.size for one in part], np.uint32) for part in (records[:2], records[3:])]
     start = len(front) + at + BLOCK + len(record) - at
-    first = Run(0, 0, len(front), 5, sizes[0], 3)
-    second = Run(0, start, start + sum(one.size for one in records[3:]), 7 + missing, sizes[1], 3)
-    return [Piece(first, 5, 6), Piece(second, 7 + missing, 9 + missing)], [BytesSource(image)], record, records
+    first = SalvageRun(0, 0, len(front), 5, sizes[0], 3)
+    second = SalvageRun(0, start, start + sum(one.size for one in records[3:]), 7 + missing, sizes[1], 3)
+    return (
+        [RecordPiece(first, 5, 6), RecordPiece(second, 7 + missing, 9 + missing)],
+        [BytesSource(image)],
+        record,
+        records,
+    )
 
 
 def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +602,7 @@ def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatc
     assert list(join_fragments(pieces, [BytesSource(bytes(broken))])) == []
     for missing in (0, 2):
         assert list(join_fragments(pieces_around(missing)[0], sources)) == []
-    elsewhere = [pieces[0], Piece(dataclasses.replace(pieces[1].run, source=1), 8, 10)]
+    elsewhere = [pieces[0], RecordPiece(dataclasses.replace(pieces[1].run, source=1), 8, 10)]
     assert list(join_fragments(elsewhere, [*sources, *sources])) == []
     monkeypatch.setattr(salvage_fragments, "MOST", len(record))
     twice = [*pieces, *pieces]
@@ -615,7 +648,7 @@ def test_a_run_goes_on_from_batch_to_batch(count: int) -> None:
 
 
 def test_offsets_beyond_four_gibibytes() -> None:
-    made = Run(0, 2**33, 2**33 + 3 * (2**31), 0, np.full(3, 2**31, np.uint32), None)
+    made = SalvageRun(0, 2**33, 2**33 + 3 * (2**31), 0, np.full(3, 2**31, np.uint32), None)
     assert made.offsets().tolist() == [2**33, 2**33 + 2**31, 2**33 + 2**32, 2**33 + 3 * 2**31]
 
 
@@ -749,7 +782,7 @@ def test_headers_between_anything_are_found_once_each(parts: list[tuple[str, int
 
 
 def test_every_pair_of_kinds_has_a_rank() -> None:
-    ranks = [salvage_attribution.RANK[one] for one in Witness]
+    ranks = [salvage_attribution.RANK[one] for one in AttributionReason]
     assert all(a > b for a, b in itertools.pairwise(ranks))
     assert SegmentHeader.decode(raw_header()).partition == 3
 

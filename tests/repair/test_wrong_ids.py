@@ -20,7 +20,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.engine.storage.segment_recovery import Place, examine_segment
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, examine_segment
 from waltzctl.formats.segment import Record, index_name, segment_name
 
 ENDS = (*SEGMENTS[1:], LAST + 1)
@@ -263,7 +263,7 @@ def test_every_room_judges_alike(tmp_path: Path, shape: str) -> None:
     storage, replica = write(tmp_path / "d", altered(changes)), write(tmp_path / "replica", clean())
     view = view_storage(storage)
     assert view.control is not None
-    place = Place(storage, 0, view.control.header.cluster_key, 1 << 20)
+    place = SegmentPlace(storage, 0, view.control.header.cluster_key, 1 << 20)
     segment = view.partitions[0].data_segments[0]
     told = {
         "verify": placed(look(storage)[0]),

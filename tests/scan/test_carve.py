@@ -101,13 +101,13 @@ def test_a_damaged_segment_loses_one_record() -> None:
 def test_zeros_and_small_numbers_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a disk is full of does not cost a checksum at each byte."""
     spent = [0]
-    original = probe.Budget.spend
+    original = probe.SearchBudget.spend
 
-    def spend(self: probe.Budget, amount: int) -> None:
+    def spend(self: probe.SearchBudget, amount: int) -> None:
         spent[0] += amount
         original(self, amount)
 
-    monkeypatch.setattr(probe.Budget, "spend", spend)
+    monkeypatch.setattr(probe.SearchBudget, "spend", spend)
     assert carve_all(bytes(1 << 20)) == []
     assert spent[0] < 1 << 20
     source = random.Random(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.scan.wire_oracle import MAGIC, changed, expected_split, mixed_streams
 from tests.scan.wire_support import WAYS, use
-from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.formats.wire.frame import FrameError, FrameReader, keep_alive
 from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
@@ -53,7 +53,7 @@ def test_bytes_behind_the_end_are_not_looked_at(way: str, data: st.DataObject) -
     for rest in (b"", b"\xff" * 40, raw[end:]):
         among = splitter.split(b"\xff" * 5 + raw[:end] + rest, 5, end + 5, 0)
         table = among.table.copy()
-        table[:, Column.BODY] -= 5
+        table[:, FrameColumn.BODY] -= 5
         assert (table.tolist(), among.consumed - 5, among.status, among.needed) == (
             alone.table.tolist(),
             alone.consumed,
@@ -108,7 +108,7 @@ def test_splits_do_not_share_a_table(way: str) -> None:
     splitter = FrameSplitter(magic=MAGIC, max_body=100)
     first = splitter.split(frame, 0, len(frame), 0)
     splitter.split(encode(MaxTransactionIdRequest(10, 2, 4)), 0, len(frame), 0)
-    assert first.table[0, Column.SESSION] == 9
+    assert first.table[0, FrameColumn.SESSION] == 9
 
 
 def test_a_range_outside_the_buffer_is_refused(way: str) -> None:

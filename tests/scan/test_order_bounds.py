@@ -11,7 +11,7 @@ from waltzctl.engine.scan import order
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE, Judgement, OrderJudge
-from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
@@ -43,7 +43,7 @@ def judge(
 ) -> tuple[int, int | None, str]:
     """Where the judged part ends (as a place), the id behind it and the proof."""
     end = len(data) if stop is None else stop
-    probe = Probe(BytesSource(data), end, 1 << 20, Budget(2**62))
+    probe = Probe(BytesSource(data), end, 1 << 20, SearchBudget(2**62))
     source = None
     if indexed is not None:
         source = BytesSource(segment_header(0, 0).encode() + encode_entries(list(indexed)))
@@ -210,7 +210,7 @@ def test_the_next_segment_tells_whether_larger_ids_are_wrong_up_to_the_end(
 @pytest.mark.parametrize("left", [0, 39, 40, 41])
 def test_a_record_that_is_gone_by_now_ends_the_scan_within_the_file(left: int) -> None:
     data = file_of([0, 1, 2])[: at(2)] + b"\xee" * left
-    probe = Probe(BytesSource(data), len(data), 1 << 20, Budget(2**62))
+    probe = Probe(BytesSource(data), len(data), 1 << 20, SearchBudget(2**62))
     search = Resynchroniser(probe, INTERPRETED, IndexHint(None, 0, HEADER_SIZE))
     found = OrderJudge(search, len(data), None).judge(at(2), 2)
     assert found == Judgement(at(2) + min(left, 40), None, "end")

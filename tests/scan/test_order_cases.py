@@ -12,7 +12,7 @@ from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.kernel import INTERPRETED
 from waltzctl.engine.scan.order import Judgement, OrderJudge
-from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
@@ -97,7 +97,7 @@ def test_what_stands_where_another_id_is_expected(
     """`end`: the place at which the sequence goes on with `following`."""
     records = [record(place, word) for place, word in enumerate(words.split())]
     data = HEADER + b"".join(records)
-    probe = Probe(BytesSource(data), len(data), 1 << 20, Budget(2**62))
+    probe = Probe(BytesSource(data), len(data), 1 << 20, SearchBudget(2**62))
     search = Resynchroniser(probe, INTERPRETED, IndexHint(index_of(index, len(records)), 0, HEADER_SIZE), ceiling)
     assert OrderJudge(search, len(data), ceiling).judge(at(3), 3) == Judgement(at(end), following, proof)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waltzctl.engine.scan import probe as probes
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import OVERHEAD, made_up_record
-from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Candidates, Found, Header, Probe
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Candidates, Found, Header, Probe, SearchBudget
 
 GRANULE, CACHE = 64, 256
 MAX_ID = 2**63 - 1
@@ -43,11 +43,11 @@ class Counted(BytesSource):
 
 
 def probe_of(data: bytes, *, stop: int | None = None, longest: int = 1 << 20, limit: int = 2**62) -> Probe:
-    return Probe(BytesSource(data), len(data) if stop is None else stop, longest, Budget(limit))
+    return Probe(BytesSource(data), len(data) if stop is None else stop, longest, SearchBudget(limit))
 
 
 def test_a_budget_is_used_up_behind_its_last_byte() -> None:
-    budget = Budget(10)
+    budget = SearchBudget(10)
     budget.spend(4)
     budget.spend(6)
     assert budget.spent == 10
@@ -55,7 +55,7 @@ def test_a_budget_is_used_up_behind_its_last_byte() -> None:
         budget.spend(1)
     assert budget.spent == 11
     with pytest.raises(BudgetExhaustedError):
-        Budget(0).spend(1)
+        SearchBudget(0).spend(1)
 
 
 @properties
@@ -69,7 +69,7 @@ def test_bytes_are_read_up_to_the_stop(wanted: list[tuple[int, int]], stop: int)
 
 def test_what_is_at_hand_is_not_read_again() -> None:
     source = Counted(bytes(1000))
-    probe = Probe(source, 1000, 100, Budget(2**62))
+    probe = Probe(source, 1000, 100, SearchBudget(2**62))
     for offset, length in ((100, 10), (100, CACHE), (100 + CACHE - 1, 1), (100 + CACHE, 0), (200, 50)):
         probe.read(offset, length)
     assert source.reads == [(100, CACHE)]

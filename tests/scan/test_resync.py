@@ -17,7 +17,7 @@ from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
-from waltzctl.engine.scan.probe import Budget, Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records
@@ -114,7 +114,7 @@ def test_length_that_lies_right_to_a_fake(fake: str) -> None:
     content = FAKES[fake]()
     made = outer(content)
     start, end = made.span(5)
-    inside = Probe(BytesSource(content), len(content), 1 << 20, Budget(2**40))
+    inside = Probe(BytesSource(content), len(content), 1 << 20, SearchBudget(2**40))
     heads = [place for place in range(len(content)) if inside.check(place) is not None]
     assert heads
     for head in heads[:4]:
@@ -147,7 +147,7 @@ def test_fakes_in_a_torn_tail(fake: str) -> None:
     content = FAKES[fake]()
     made = outer(content, place=11)
     start, end = made.span(11)
-    inside = Probe(BytesSource(content), len(content), 1 << 20, Budget(2**40))
+    inside = Probe(BytesSource(content), len(content), 1 << 20, SearchBudget(2**40))
     ends = {start + 36 + found.end for place in range(len(content)) if (found := inside.check(place)) is not None}
     for size in sorted(set(range(start + 1, end)) - ends):
         ids, damages = scan(made.data[:size])
@@ -282,13 +282,13 @@ def test_zeros_up_to_the_end() -> None:
 def spent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What searching cost, in bytes of checksum; the sum is in the first place."""
     total = [0]
-    original = Budget.spend
+    original = SearchBudget.spend
 
-    def spend(self: Budget, amount: int) -> None:
+    def spend(self: SearchBudget, amount: int) -> None:
         total[0] += amount
         original(self, amount)
 
-    monkeypatch.setattr(Budget, "spend", spend)
+    monkeypatch.setattr(SearchBudget, "spend", spend)
     return total
 
 
@@ -374,7 +374,7 @@ def test_mebibytes_of_plausible_ids_take_bounded_time() -> None:
 def test_checksums_of_spans_from_checkpoints() -> None:
     source = random.Random(8)
     data = source.randbytes(10 * probes.GRANULE + 777)
-    probe = Probe(BytesSource(data), len(data), 1 << 30, Budget(2**40))
+    probe = Probe(BytesSource(data), len(data), 1 << 30, SearchBudget(2**40))
     for _ in range(300):
         start = source.randrange(len(data))
         end = source.randrange(start, len(data) + 1)
@@ -385,7 +385,7 @@ def test_checksums_of_spans_from_checkpoints() -> None:
 
 def test_long_spans_cost_no_more_than_two_granules(spent: list[int]) -> None:
     data = random.Random(8).randbytes(200 * probes.GRANULE)
-    probe = Probe(BytesSource(data), len(data), 1 << 30, Budget(2**40))
+    probe = Probe(BytesSource(data), len(data), 1 << 30, SearchBudget(2**40))
     probe.crc(0, len(data))
     spent[0] = 0
     for start in range(100):
@@ -398,7 +398,7 @@ def test_closing() -> None:
     good = made_up_record(9, 500)
 
     def closes(data: bytes, end: int) -> bool:
-        return Probe(BytesSource(data), len(data), 1 << 20, Budget(2**40)).closes(0, 9, end)
+        return Probe(BytesSource(data), len(data), 1 << 20, SearchBudget(2**40)).closes(0, 9, end)
 
     for start, end in ((0, 8), (8, 24), (24, 28), (28, 32), (32, 36), (36, 536), (536, 540), (200, 300)):
         data = bytearray(good + bytes(50))
@@ -415,7 +415,7 @@ def test_closing() -> None:
 
 def test_follow_stops_where_it_is_told() -> None:
     made = segment_of(make_records(50, size=10))
-    probe = Probe(BytesSource(made.data), len(made.data), 1 << 20, Budget(2**40))
+    probe = Probe(BytesSource(made.data), len(made.data), 1 << 20, SearchBudget(2**40))
     search = resync.Resynchroniser(probe, INTERPRETED, resync.IndexHint(None, 0, 128))
     head = probe.check(128)
     assert head is not None

@@ -14,7 +14,7 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan import resync
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
-from waltzctl.engine.scan.probe import Budget, BudgetExhaustedError, Found, Probe
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Found, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resumption, Resynchroniser, out_of_reach
 from waltzctl.formats.segment import encode_entries
 
@@ -41,7 +41,7 @@ def searcher(
     longest: int = 1 << 20,
     budget: int = 2**62,
 ) -> Resynchroniser:
-    probe = Probe(BytesSource(data), len(data) if stop is None else stop, longest, Budget(budget))
+    probe = Probe(BytesSource(data), len(data) if stop is None else stop, longest, SearchBudget(budget))
     return Resynchroniser(probe, INTERPRETED, index or IndexHint(None, 0, 128), ceiling)
 
 

@@ -19,12 +19,12 @@ from tests.scan.wire_oracle import (
     wire_records,
 )
 from tests.scan.wire_support import WAYS, use
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.transcode import (
     AppendEncoder,
     EncodedAppends,
+    FrameVerdict,
     TranscodeError,
-    Verdict,
     headers_to_wire,
     list_form,
     room_for,
@@ -68,7 +68,7 @@ def test_right_appends_become_the_records_that_formats_makes(way: str, data: st.
     raw, first, records = data.draw(append_streams())
     table = table_of(raw)
     found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
-    assert told(found) == (len(table), Verdict.DONE, -1, [disk_form(record) for record in records])
+    assert told(found) == (len(table), FrameVerdict.DONE, -1, [disk_form(record) for record in records])
     assert found.block.first_transaction_id == first
     assert found.block.next_transaction_id == first + len(records)
 
@@ -79,7 +79,7 @@ def test_changed_appends_are_judged_as_the_oracle_judges_them(way: str, data: st
     raw, first, _ = data.draw(append_streams())
     raw = data.draw(changed(raw))
     table = table_of(raw)
-    table = table[table[:, Column.TYPE] == AppendRequest.TYPE]
+    table = table[table[:, FrameColumn.TYPE] == AppendRequest.TYPE]
     first += data.draw(st.sampled_from([0, 0, 0, 1, -1]))
     bound = data.draw(st.sampled_from([70000, 4096, 100, 0]))
     wanted = expected_encode(raw, table.tolist(), first, bound)
@@ -96,15 +96,15 @@ def test_malformed_means_what_the_codec_calls_corrupted(way: str, data: st.DataO
     limits = Limits(max_records=2**31, max_data=2**31)
     encoder = AppendEncoder(max_data_length=70000)
     for row in table_of(raw):
-        if row[Column.TYPE] != AppendRequest.TYPE:
+        if row[FrameColumn.TYPE] != AppendRequest.TYPE:
             continue
-        body = raw[row[Column.BODY] : row[Column.BODY] + row[Column.LENGTH]]
+        body = raw[row[FrameColumn.BODY] : row[FrameColumn.BODY] + row[FrameColumn.LENGTH]]
         try:
             decode(body, limits=limits)
             refused = False
         except MessageError:
             refused = True
-        assert (encoder.encode(raw, row[None, :], 0).verdict is Verdict.MALFORMED) == refused
+        assert (encoder.encode(raw, row[None, :], 0).verdict is FrameVerdict.MALFORMED) == refused
 
 
 @given(st.data())
@@ -115,7 +115,7 @@ def test_a_hostile_table_reaches_nothing_outside_the_buffer(way: str, data: st.D
     table = table_of(raw).copy()
     for _ in range(data.draw(st.integers(1, 3))):
         if table.size:
-            column = data.draw(st.sampled_from([Column.BODY, Column.LENGTH, Column.RECORDS]))
+            column = data.draw(st.sampled_from([FrameColumn.BODY, FrameColumn.LENGTH, FrameColumn.RECORDS]))
             table[data.draw(st.integers(0, len(table) - 1)), column] = data.draw(_WORD)
     wanted = expected_encode(raw, table.tolist(), first, 70000)
     found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
@@ -127,10 +127,10 @@ def test_room_is_made_for_what_lengths_allow_and_not_for_what_counts_say(way: st
     raw = encode(AppendRequest(7, 0, 3, ()))
     raw = (raw[: 7 + 21] + b"\x7f\xff\xff\xff" + raw[-1:]) * 1000
     table = FrameSplitter(magic=MAGIC, max_body=100).split(raw, 0, len(raw), 0).table
-    assert (table[:, Column.RECORDS] == 2**31 - 1).all()
+    assert (table[:, FrameColumn.RECORDS] == 2**31 - 1).all()
     for part in (table, table[:3]):
         found = AppendEncoder(max_data_length=10).encode(raw, part, 0)
-        assert (found.frames, found.verdict) == (0, Verdict.MALFORMED)
+        assert (found.frames, found.verdict) == (0, FrameVerdict.MALFORMED)
         assert found.block.data.nbytes == 0
         assert found.block.offsets.nbytes == 8
 
@@ -149,7 +149,7 @@ def test_a_table_of_every_other_row_will_do(way: str) -> None:
     made = [WireRecord.make(number, RequestId(1, 2, 3, 4), 5, b"abc") for number in (0, 9, 1, 9)]
     raw = b"".join(encode(AppendRequest(7, 0, 3, (one,))) for one in made)
     found = AppendEncoder(max_data_length=10).encode(raw, table_of(raw)[::2], 0)
-    assert told(found) == (2, Verdict.DONE, -1, [disk_form(made[0]), disk_form(made[2])])
+    assert told(found) == (2, FrameVerdict.DONE, -1, [disk_form(made[0]), disk_form(made[2])])
 
 
 @given(st.data())
@@ -163,7 +163,7 @@ def test_records_on_disk_become_those_of_a_list(way: str, data: st.DataObject) -
     assert headers_to_wire(disk, first, len(records)) == headers
     most = data.draw(st.integers(0, len(records)))
     found = list_form(disk, first, most)
-    assert (found.records, bytes(found.data), found.verdict) == (most, pack_records(records[:most]), Verdict.DONE)
+    assert (found.records, bytes(found.data), found.verdict) == (most, pack_records(records[:most]), FrameVerdict.DONE)
     assert found.disk_bytes == sum(len(disk_form(record)) for record in records[:most])
 
 
@@ -181,7 +181,7 @@ def test_no_record_with_a_changed_bit_is_ever_listed(way: str, data: st.DataObje
     for headers in (False, True):
         found = list_form(disk, 3, len(records), headers=headers)
         assert found.records == bad
-        assert found.verdict is not Verdict.DONE
+        assert found.verdict is not FrameVerdict.DONE
         assert found.disk_bytes == sum(map(len, parts[:bad]))
         if not headers:
             assert bytes(found.data) == pack_records(records[:bad])
@@ -199,16 +199,16 @@ def test_what_is_wrong_with_a_record_is_told(way: str) -> None:
     wrong_data[32] ^= 1  # the data's own checksum, with a record checksum that agrees
     wrong_data[-4:] = _crc(bytes(wrong_data[:-4]))
     for raw, first, verdict in (
-        (disk, 4, Verdict.ORDER),
-        (disk[:-1], 5, Verdict.MALFORMED),
-        (disk[:28] + b"\xff" * 4 + disk[32:], 5, Verdict.MALFORMED),
-        (disk[:-1] + b"\0", 5, Verdict.RECORD_CHECKSUM),
-        (bytes(wrong_data), 5, Verdict.DATA_CHECKSUM),
-        (b"", 5, Verdict.MALFORMED),
+        (disk, 4, FrameVerdict.ORDER),
+        (disk[:-1], 5, FrameVerdict.MALFORMED),
+        (disk[:28] + b"\xff" * 4 + disk[32:], 5, FrameVerdict.MALFORMED),
+        (disk[:-1] + b"\0", 5, FrameVerdict.RECORD_CHECKSUM),
+        (bytes(wrong_data), 5, FrameVerdict.DATA_CHECKSUM),
+        (b"", 5, FrameVerdict.MALFORMED),
     ):
         assert list_form(raw, first, 1).verdict is verdict
-    assert list_form(disk, 5, 1, max_data_length=3).verdict is Verdict.TOO_LONG
-    assert list_form(disk, 5, 1, max_data_length=4).verdict is Verdict.DONE
+    assert list_form(disk, 5, 1, max_data_length=3).verdict is FrameVerdict.TOO_LONG
+    assert list_form(disk, 5, 1, max_data_length=4).verdict is FrameVerdict.DONE
     with pytest.raises(TranscodeError, match="transaction 6: malformed"):
         to_wire(disk + b"\0", 5, 1)
     with pytest.raises(ValueError, match="-1 records"):
@@ -248,7 +248,7 @@ def test_one_encoder_serves_many_threads_at_once(way: str) -> None:
 def test_room_is_made_for_no_more_than_the_lengths_allow(rows: list[tuple[int, int]], size: int) -> None:
     table = np.zeros((len(rows), COLUMNS), np.int64)
     for row, (length, records) in zip(table, rows, strict=True):
-        row[Column.LENGTH], row[Column.RECORDS] = length, records
+        row[FrameColumn.LENGTH], row[FrameColumn.RECORDS] = length, records
     lefts = [min(max(length - APPEND_LEAST, 0), size) for length, _ in rows]
     records = sum(max(min(most, left // 36), 0) for left, (_, most) in zip(lefts, rows, strict=True))
     assert room_for(table, size) == (records, sum(lefts) + records * 4)
@@ -261,6 +261,6 @@ def test_a_record_whose_head_is_not_all_there_is_not_looked_at(way: str) -> None
     for cut in range(1, 89):
         short = bytearray(raw[: len(raw) - cut])
         table = table_of(bytes(raw)).copy()
-        table[0, Column.LENGTH] -= cut
+        table[0, FrameColumn.LENGTH] -= cut
         found = AppendEncoder(max_data_length=100).encode(bytes(short), table, 0)
-        assert told(found) == (0, Verdict.MALFORMED, -1, []), cut
+        assert told(found) == (0, FrameVerdict.MALFORMED, -1, []), cut

@@ -15,9 +15,9 @@ import pytest
 from tests.golden import GOLDEN, needs_golden
 from tests.scan.wire_support import WAYS, loops_of, use
 from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
-from waltzctl.engine.scan.transcode import AppendEncoder, Verdict
+from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -116,7 +116,7 @@ def test_loops_that_answer_wrongly_are_passed_over(fresh: Path, monkeypatch: pyt
         patch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)
         code = wire_compiled._compile("table")
     code_cache.put(wire_compiled._name("table"), code)
-    with pytest.raises(object_code.UnavailableError, match="wrong answers"):
+    with pytest.raises(object_code.CodeUnavailableError, match="wrong answers"):
         wire_compiled.load("table")
     monkeypatch.setenv(WAY_VARIABLE, "table")
     assert wire_code.prepare() == "interpreted"
@@ -167,14 +167,14 @@ def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [whole[row[0] - 7 : row[0] + row[1]] for row in found.table.tolist()] == [one for one in raw if len(one) > 7]
     appends = 0
     for row in found.table:
-        message = decode(whole[row[Column.BODY] : row[Column.BODY] + row[Column.LENGTH]])
+        message = decode(whole[row[FrameColumn.BODY] : row[FrameColumn.BODY] + row[FrameColumn.LENGTH]])
         assert (message.session_id, message.sequence, message.partition) == tuple(row[3:6])
         if isinstance(message, AppendRequest):
             appends += 1
-            assert (row[Column.RECORDS], row[Column.OFFLINE]) == (len(message.records), message.offline)
+            assert (row[FrameColumn.RECORDS], row[FrameColumn.OFFLINE]) == (len(message.records), message.offline)
             first = message.records[0].transaction_id if message.records else 0
             done = AppendEncoder(max_data_length=1 << 20).encode(whole, row[None, :], first)
-            if all(record.data_ok for record in message.records) and done.verdict is not Verdict.ORDER:
+            if all(record.data_ok for record in message.records) and done.verdict is not FrameVerdict.ORDER:
                 made = [Record.make(r.transaction_id, r.request_id, r.header, r.data) for r in message.records]
                 assert bytes(done.block.data) == b"".join(record.encode() for record in made)
     assert appends

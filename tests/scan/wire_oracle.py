@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from waltzctl.engine.scan.frames import SplitStatus
-from waltzctl.engine.scan.transcode import Verdict
+from waltzctl.engine.scan.transcode import FrameVerdict
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
@@ -58,7 +58,7 @@ def expected_split(
 @dataclass(frozen=True)
 class Encoded:
     frames: int
-    verdict: Verdict
+    verdict: FrameVerdict
     found: int
     records: list[bytes]
 
@@ -87,22 +87,22 @@ def expected_encode(data: bytes, table: Sequence[Sequence[int]], following: int,
     for frames, row in enumerate(table):
         body, length, count = row[0], row[1], row[6]
         if body < 0 or length < 0 or body + length > len(data):
-            return Encoded(frames, Verdict.MALFORMED, -1, done)
+            return Encoded(frames, FrameVerdict.MALFORMED, -1, done)
         records = records_of(data[body : body + length], count)
         if records is None:
-            return Encoded(frames, Verdict.MALFORMED, -1, done)
+            return Encoded(frames, FrameVerdict.MALFORMED, -1, done)
         for place, (found, _, payload, _) in enumerate(records):
             if found != following + len(done) + place:
-                return Encoded(frames, Verdict.ORDER, found, done)
+                return Encoded(frames, FrameVerdict.ORDER, found, done)
             if len(payload) > max_data_length:
-                return Encoded(frames, Verdict.TOO_LONG, found, done)
+                return Encoded(frames, FrameVerdict.TOO_LONG, found, done)
         for found, _, payload, checksum in records:
             if crc32(payload) != checksum:
-                return Encoded(frames, Verdict.DATA_CHECKSUM, found, done)
+                return Encoded(frames, FrameVerdict.DATA_CHECKSUM, found, done)
         for found, head, payload, _ in records:
             request_id = RequestId(*(number(head, place, 4) for place in (8, 12, 16, 20)))
             done.append(Record.make(found, request_id, number(head, 24, 4), payload).encode())
-    return Encoded(len(table), Verdict.DONE, -1, done)
+    return Encoded(len(table), FrameVerdict.DONE, -1, done)
 
 
 def disk_form(record: WireRecord) -> bytes:

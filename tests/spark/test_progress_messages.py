@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.test_spark_executor import Heard
-from waltzctl.engine.spark.progress_messages import Receiver, Sender
+from waltzctl.engine.spark.progress_messages import ProgressSender, Receiver
 from waltzctl.engine.spark.spark_executor import SparkExecutor
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def wait_for(receiver: Receiver, amount: int) -> None:
 
 def test_messages_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
     with Receiver("local[2]") as receiver:
-        Sender(receiver.address, 0).advance(100)
-        Sender(receiver.address, 1).advance(7)
+        ProgressSender(receiver.address, 0).advance(100)
+        ProgressSender(receiver.address, 1).advance(7)
         wait_for(receiver, 107)
-        Sender(receiver.address, 0).advance(60)  # the packet is done once more, by another worker
-        Sender(receiver.address, 2).advance(1)
+        ProgressSender(receiver.address, 0).advance(60)  # the packet is done once more, by another worker
+        ProgressSender(receiver.address, 2).advance(1)
         wait_for(receiver, 108)
         assert receiver.done() == 108
 
@@ -38,17 +38,17 @@ def test_messages_of_another_job_and_nonsense_do_not_count() -> None:
     with Receiver("local[2]") as receiver:
         address = receiver.address
         assert address is not None
-        Sender(replace(address, token=bytes(16)), 0).advance(100)
+        ProgressSender(replace(address, token=bytes(16)), 0).advance(100)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
             for data in (b"", b"x" * 27, b"x" * 29, b"x" * 5000):
                 line.sendto(data, (address.host, address.port))
-        Sender(address, 0).advance(5)
+        ProgressSender(address, 0).advance(5)
         wait_for(receiver, 5)
         assert receiver.done() == 5
 
 
 def test_whoever_cannot_be_told_is_no_hindrance() -> None:
-    Sender(None, 0).advance(100)
+    ProgressSender(None, 0).advance(100)
     with Receiver("spark://no.such.host.invalid:7077") as receiver:
         assert receiver.address is None
         assert receiver.done() == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.stats import counting
-from waltzctl.engine.stats.aggregate import Aggregate, Bounds, Collector, merge, nothing
+from waltzctl.engine.stats.aggregate import Aggregate, Collector, TableBounds, merge, nothing
 from waltzctl.engine.stats.axes import Clock, Interval, Scale
 from waltzctl.engine.stats.counting import Counting
 from waltzctl.engine.stats.report import clients_of, gaps_of, repeated_in
@@ -92,19 +92,24 @@ def segments(draw: st.DrawFn) -> Segment:
 SCALES = st.builds(Scale, st.sampled_from([None, None, 1, 1000, HOUR]))
 
 
-def counted(segment: Segment, batches: list[RecordBatch], scale: Scale, bounds: Bounds = Bounds()) -> Aggregate:  # noqa: B008
+def counted(
+    segment: Segment,
+    batches: list[RecordBatch],
+    scale: Scale,
+    bounds: TableBounds = TableBounds(),  # noqa: B008
+) -> Aggregate:
     one = Counting(segment.place, scale, Clock(segment.interval), segment.size, bounds)
     for batch in batches:
         one.add(batch)
     return one.aggregate()
 
 
-def whole(chosen: list[Segment], scale: Scale, bounds: Bounds = Bounds()) -> Aggregate:  # noqa: B008  # frozen
+def whole(chosen: list[Segment], scale: Scale, bounds: TableBounds = TableBounds()) -> Aggregate:  # noqa: B008  # frozen
     return merge([nothing(scale, bounds), *(counted(one, one.batches(), scale, bounds) for one in chosen)])
 
 
 @st.composite
-def cut(draw: st.DrawFn, chosen: list[Segment], scale: Scale, bounds: Bounds = Bounds()) -> list[Aggregate]:  # noqa: B008
+def cut(draw: st.DrawFn, chosen: list[Segment], scale: Scale, bounds: TableBounds = TableBounds()) -> list[Aggregate]:  # noqa: B008
     """Every segment in parts, the batches of each part cut somewhere as well."""
     parts = []
     for segment in chosen:
@@ -120,7 +125,12 @@ def cut(draw: st.DrawFn, chosen: list[Segment], scale: Scale, bounds: Bounds = B
     return draw(st.permutations(parts))
 
 
-def merged_somehow(data: st.DataObject, parts: list[Aggregate], scale: Scale, bounds: Bounds = Bounds()) -> Aggregate:  # noqa: B008
+def merged_somehow(
+    data: st.DataObject,
+    parts: list[Aggregate],
+    scale: Scale,
+    bounds: TableBounds = TableBounds(),  # noqa: B008
+) -> Aggregate:
     """Pairs, triples and more, in any tree."""
     left = [nothing(scale, bounds), *parts]
     while len(left) > 1:
@@ -222,7 +232,7 @@ def test_ids_runs_generations_and_gaps_are_exact(chosen: list[Segment], data: st
 def test_beyond_the_bound_what_is_missed_is_bounded_and_said(
     chosen: list[Segment], limit: int, data: st.DataObject
 ) -> None:
-    scale, bounds = Scale(), Bounds(clients=limit, headers=limit)
+    scale, bounds = Scale(), TableBounds(clients=limit, headers=limit)
     total = merged_somehow(data, data.draw(cut(chosen, scale, bounds)), scale, bounds)
     for ranked, of in ((total.clients, lambda row: row.client), (total.headers, lambda row: row.header)):
         true: dict[int, list[int]] = defaultdict(lambda: [0, 0])
@@ -248,7 +258,7 @@ def test_the_largest_clients_survive_any_number_of_small_ones() -> None:
     rows = tuple(Row(7, 1, 0, 0) if number % 3 == 0 else Row(100 + number, 1, 0, 0) for number in range(3000))
     segment = Segment(0, ((0, rows),), None)
     (batch,) = segment.batches()
-    scale, bounds = Scale(), Bounds(clients=50, headers=50)
+    scale, bounds = Scale(), TableBounds(clients=50, headers=50)
     parts = [counted(segment, [part_of(batch, at, at + 100)], scale, bounds) for at in range(0, 3000, 100)]
     total = merge(parts)
     (first, *_), ranking = clients_of(total, {0: 0}, 10)

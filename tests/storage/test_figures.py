@@ -19,7 +19,7 @@ from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
 from waltzctl.engine.storage.segment_files import whole_extent
-from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.segment_recovery import SegmentPlace
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
@@ -96,7 +96,7 @@ def test_an_empty_partition_in_which_no_session_began(
     tmp_path: Path, mark: int | None, session: int, sound: bool
 ) -> None:
     (tmp_path / "0").mkdir()
-    place = Place(tmp_path, 0, KEY, 1 << 20)
+    place = SegmentPlace(tmp_path, 0, KEY, 1 << 20)
     found = examine_partition(tmp_path / "0", place, local_low_water_mark=mark, session_id=session)
     assert found.quarantined != sound
 

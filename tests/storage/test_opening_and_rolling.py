@@ -40,7 +40,7 @@ from waltzctl.engine.storage.fences import SessionFences, fence_path
 from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.partition_recovery import renew_last_index
 from waltzctl.engine.storage.segment_files import ActiveSegment, create_segment
-from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment
 from waltzctl.formats.control import FLAG_AVAILABLE, Layout, decode_control
 from waltzctl.formats.fence import fence_file_size
 from waltzctl.formats.request_id import RequestId
@@ -245,7 +245,7 @@ def test_a_pair_that_is_damaged_takes_no_assignment_and_no_switch(tmp_path: Path
 
 def state_of(path: Path, first: int) -> SegmentState:
     (view,) = [one for one in view_partition(path / "0", 0).segments if one.first_transaction_id == first]
-    return examine_segment(view, Place(path, 0, KEY, 1 << 20), next_first=None, durable_to=-1, mark=-1)
+    return examine_segment(view, SegmentPlace(path, 0, KEY, 1 << 20), next_first=None, durable_to=-1, mark=-1)
 
 
 def rewritten(path: Path, **changes: object) -> None:
@@ -290,7 +290,7 @@ def test_a_file_that_shrank_below_its_header_meanwhile_is_gone(tmp_path: Path) -
     (view,) = view_partition(tmp_path / "0", 0).segments
     os.truncate(data_path(tmp_path), HEADER_SIZE - 1)
     with pytest.raises(FileNotFoundError):
-        examine_segment(view, Place(tmp_path, 0, KEY, 1 << 20), next_first=None, durable_to=-1, mark=-1)
+        examine_segment(view, SegmentPlace(tmp_path, 0, KEY, 1 << 20), next_first=None, durable_to=-1, mark=-1)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import damage, data_path, index_path, write_at
 from waltzctl.engine.log.view import view_partition
-from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examine_segment
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     encode_entries,
@@ -52,7 +52,7 @@ def encoded() -> bytes:
 
 def examined(path: Path, first: int = 0, *, sealed: int | None = None, durable_to: int = -1) -> SegmentState:
     (view,) = [one for one in view_partition(path / "0", 0).segments if one.first_transaction_id == first]
-    place = Place(path, 0, KEY, 1 << 20)
+    place = SegmentPlace(path, 0, KEY, 1 << 20)
     return examine_segment(view, place, next_first=sealed, durable_to=durable_to, mark=-1)
 
 

@@ -12,7 +12,7 @@ from tests.builders import make_records, write_segment
 from tests.storage.support import damage, offset_of, write_at
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code
-from waltzctl.engine.storage.segment_files import Run, SegmentExtent, whole_extent
+from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent, whole_extent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, corrupt_record, lost_record
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, index_name
@@ -158,7 +158,7 @@ class TestRuns:
     @pytest.fixture
     def parts(self, extent: SegmentExtent, records: list[Record]) -> SegmentExtent:
         runs = tuple(
-            Run(FIRST + low, FIRST + high, offset_of(records, FIRST + low), offset_of(records, FIRST + high))
+            BelievedRun(FIRST + low, FIRST + high, offset_of(records, FIRST + low), offset_of(records, FIRST + high))
             for low, high in ((0, 3), (5, 10))
         )
         return SegmentExtent(0, FIRST, extent.data_path, extent.index_path, runs)

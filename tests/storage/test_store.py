@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import build_directory
 from tests.storage.support import LAYOUTS, data_path
-from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, PartitionLeft, QuarantineEntry, State
+from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, PartitionLeft, QuarantineEntry, RepairState
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.store import STATE_FILES, concerned, file_sizes, marks_of, partition_states, view_or_empty
 from waltzctl.formats.control import Layout
@@ -20,7 +20,7 @@ CONTROL = "waltz-storage.ctl"
 
 def entry(storage: Path, **fields: object) -> QuarantineEntry:
     path = storage / ".waltzctl" / "quarantine" / "1"
-    base = QuarantineEntry("1", 1, "recover", (), "2026-11-22T08:51:18.000Z", "0", State.PREPARED, path)
+    base = QuarantineEntry("1", 1, "recover", (), "2026-11-22T08:51:18.000Z", "0", RepairState.PREPARED, path)
     return replace(base, **fields)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import typer
 
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     FormatOption,
     OnePartitionOption,
@@ -80,7 +80,7 @@ MANUAL = Manual(
     ),
     objects=("append-result",),
     sections=(
-        Section(
+        ManualSection(
             "INPUT",
             (
                 (
@@ -95,7 +95,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "INTERRUPTION",
             (
                 (

@@ -12,7 +12,7 @@ import typer
 from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     FormatOption,
     QuietOption,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
-    from waltzctl.engine.client.load_frames import Place
+    from waltzctl.engine.client.load_frames import LoadPartition
 
 Result = TypeVar("Result")
 
@@ -72,7 +72,7 @@ MANUAL = Manual(
     ),
     objects=("bench-result",),
     sections=(
-        Section(
+        ManualSection(
             "WHAT IS MEASURED",
             (
                 (
@@ -87,7 +87,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "SESSIONS",
             (
                 (
@@ -186,7 +186,7 @@ def _duration_or_none(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
-def _appended(places: Sequence[Place], result: LoadResult) -> int:
+def _appended(places: Sequence[LoadPartition], result: LoadResult) -> int:
     return sum(
         last - place.last_transaction_id for place, last in zip(places, result.last_transaction_ids, strict=True)
     )
@@ -220,7 +220,7 @@ async def _load(
     options: LoadOptions,
     *,
     truncate: bool,
-) -> tuple[tuple[Place, ...], LoadResult]:
+) -> tuple[tuple[LoadPartition, ...], LoadResult]:
     from waltzctl.engine.client.load import begin, run_load, take_away
 
     async with await reach.storage(node) as client:

@@ -10,7 +10,7 @@ import typer
 from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     FormatOption,
     PartitionsOption,
@@ -71,7 +71,7 @@ MANUAL = Manual(
     ),
     objects=("finding", "partition-comparison", "compare-summary"),
     sections=(
-        Section(
+        ManualSection(
             "VERDICTS",
             (
                 "equal: every replica holds the same. Exit status 0, or 3 when something beside the records is damaged.",
@@ -86,7 +86,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "WHAT IS ASSUMED",
             (
                 (
@@ -98,7 +98,7 @@ MANUAL = Manual(
                 "It is meant for nodes that do not run. A directory in use is read as it is, and named.",
             ),
         ),
-        Section(
+        ManualSection(
             "PLANS",
             (
                 (

@@ -8,7 +8,7 @@ import typer
 
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     DryRunOption,
     FormatOption,
@@ -44,7 +44,7 @@ MANUAL = Manual(
     statuses=STATUSES,
     objects=("plan", "result"),
     sections=(
-        Section(
+        ManualSection(
             "WHAT STANDS WHERE",
             (
                 (

@@ -10,7 +10,7 @@ import typer
 from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import location_of
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
 from waltzctl.values import counted, parse_ranges
@@ -63,7 +63,7 @@ MANUAL = Manual(
     ),
     objects=("cluster",),
     sections=(
-        Section(
+        ManualSection(
             "LAYOUTS",
             (
                 (

@@ -16,7 +16,7 @@ from waltzctl.connection_options import (
 )
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     DataForm,
     DumpFormat,
@@ -66,7 +66,7 @@ MANUAL = Manual(
     statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("record", "finding", "control", "partition-info", "segment", "index-entry"),
     sections=(
-        Section(
+        ManualSection(
             "FORMATS",
             (
                 (
@@ -77,7 +77,7 @@ MANUAL = Manual(
                 "raw: the data of the records and nothing else, one after the other.",
             ),
         ),
-        Section(
+        ManualSection(
             "DATA",
             (
                 (
@@ -86,7 +86,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "TABLES",
             (
                 (
@@ -210,9 +210,9 @@ def run(
         if value is not None:
             raise typer.BadParameter("is for tables: add --export FORMAT -o DIR", param_hint=f"'--{option}'")
 
-    from waltzctl.storage_dump import Request, dump
+    from waltzctl.storage_dump import DumpRequest, dump
 
-    request = Request(
+    request = DumpRequest(
         path=place_of(path),
         what=what,
         partitions=partitions,

@@ -13,7 +13,7 @@ import typer
 from waltzctl import __version__
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
 from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
@@ -64,7 +64,7 @@ MANUAL = Manual(
     ),
     objects=("ready", "setting", "log"),
     sections=(
-        Section(
+        ManualSection(
             "CONFIGURATION",
             (
                 (
@@ -80,7 +80,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "FAILURES",
             (
                 (
@@ -94,7 +94,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "SIGNALS",
             (
                 (
@@ -105,7 +105,7 @@ MANUAL = Manual(
                 "SIGHUP: the configuration is read anew, as for serve.",
             ),
         ),
-        Section(
+        ManualSection(
             "READY FILE AND SERVICE MANAGERS",
             (
                 (
@@ -114,7 +114,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "WATCHING",
             (
                 (
@@ -158,7 +158,7 @@ def run(
             log_level="debug" if verbose else "warning" if quiet else None, metadata=everywhere or None
         )
 
-    from waltzctl.foreground import Shown, serve_in_foreground, shown_once
+    from waltzctl.foreground import ProcessDisplay, serve_in_foreground, shown_once
 
     configuration = read()
     if settings.show_config:
@@ -170,7 +170,7 @@ def run(
             _kind(),
             configuration,
             read,
-            lambda _stack: (Shown(shown_once(console, _screen)), sys.stderr),
+            lambda _stack: (ProcessDisplay(shown_once(console, _screen)), sys.stderr),
             ready_file=None if ready_file is None else Path(ready_file),
             with_uvloop=not no_uvloop,
         )

@@ -9,7 +9,7 @@ import typer
 from waltzctl.connection_options import SECURITY, Connecting, refuse_without_node, with_connection
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     DryRunOption,
     Format,
@@ -75,7 +75,7 @@ MANUAL = Manual(
     statuses=STATUSES,
     objects=("plan", "result", "recovery-forecast", "partition-comparison", "finding"),
     sections=(
-        Section(
+        ManualSection(
             "REPLICAS",
             (
                 (
@@ -85,7 +85,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "ACCEPTED LOSSES",
             (
                 (
@@ -102,7 +102,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "A CLUSTER",
             (
                 (

@@ -10,7 +10,7 @@ from waltzctl.commands.create_cluster import cluster_key_of
 from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
 from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted
@@ -65,7 +65,7 @@ MANUAL = Manual(
     objects=("salvage-report", "salvaged-control"),
     sections=(
         ENGINE,
-        Section(
+        ManualSection(
             "TRUST",
             (
                 (
@@ -79,7 +79,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "CONTROL FILES",
             (
                 (

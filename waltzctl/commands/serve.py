@@ -13,7 +13,7 @@ import typer
 from waltzctl import __version__
 from waltzctl.console import Console, on_terminal, wants_colour
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
 from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.settings import Settings
     from waltzctl.engine.node.node import Node
     from waltzctl.engine.node.node_settings import ServeOptions
-    from waltzctl.foreground import Kind, Shown
+    from waltzctl.foreground import Kind, ProcessDisplay
 
 _HOW_TO_BEGIN = (
     "make one with waltzctl create-cluster; with ZooKeeper configured, an empty directory becomes a new node"
@@ -76,7 +76,7 @@ MANUAL = Manual(
     ),
     objects=("ready", "live", "setting", "log"),
     sections=(
-        Section(
+        ManualSection(
             "CONFIGURATION",
             (
                 (
@@ -93,7 +93,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "SIGNALS",
             (
                 (
@@ -108,7 +108,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "SECURITY",
             (
                 (
@@ -127,7 +127,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "READY FILE AND SERVICE MANAGERS",
             (
                 (
@@ -230,9 +230,9 @@ def _kind() -> Kind[ServeOptions, Node]:
     )
 
 
-def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[Shown[Node], LineStream]:
+def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[ProcessDisplay[Node], LineStream]:
     """How the node shows itself, and the stream of its log, which must not tear a live table apart."""
-    from waltzctl.foreground import Shown, shown_once
+    from waltzctl.foreground import ProcessDisplay, shown_once
 
     table = live and console.format is Format.TABLE and on_terminal(console.stream) and not console.quiet
     if table:
@@ -243,10 +243,10 @@ def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple
         def emit(shown: Object) -> None:
             console.emit(shown, flush=True)
 
-        return Shown(
+        return ProcessDisplay(
             shown_once(console, _screen), lambda node: show_live(node, emit, LIVE_SECONDS_ELSEWHERE)
         ), sys.stderr
-    return Shown(shown_once(console, _screen)), sys.stderr
+    return ProcessDisplay(shown_once(console, _screen)), sys.stderr
 
 
 def _screen(ready: Object, node: Node) -> list[str]:
@@ -255,14 +255,14 @@ def _screen(ready: Object, node: Node) -> list[str]:
     return screen(ready, node.ready_info, node.options, version=__version__)
 
 
-def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown[Node], LineStream]:
+def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[ProcessDisplay[Node], LineStream]:
     """A table that is drawn again and again; log lines appear above it."""
     import rich.console
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    from waltzctl.foreground import Shown
+    from waltzctl.foreground import ProcessDisplay
     from waltzctl.live_view import show_live
     from waltzctl.render.serving import AboveLive, live_table
 
@@ -278,5 +278,7 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[Shown[No
     def update(shown: Object) -> None:
         view.update(Group(Text("\n".join(heading)), live_table(shown)), refresh=True)
 
-    shown = Shown(ready, lambda node: show_live(node, update, LIVE_SECONDS), abandon=lambda: drawn.show_cursor(True))
+    shown = ProcessDisplay(
+        ready, lambda node: show_live(node, update, LIVE_SECONDS), abandon=lambda: drawn.show_cursor(True)
+    )
     return shown, AboveLive(drawn) if on_terminal(sys.stderr) else sys.stderr

@@ -10,7 +10,7 @@ import typer
 from waltzctl.console import Console, on_terminal, wants_colour
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     Format,
     FormatOption,
@@ -68,7 +68,7 @@ MANUAL = Manual(
         "finding",
     ),
     sections=(
-        Section(
+        ManualSection(
             "TIME",
             (
                 (
@@ -91,7 +91,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "EXACTNESS",
             (
                 (

@@ -17,7 +17,7 @@ from waltzctl.connection_options import (
 from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, place_of
 from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted, human_bytes
@@ -54,7 +54,7 @@ MANUAL = Manual(
     statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("status",),
     sections=(
-        Section(
+        ManualSection(
             "MARKS",
             (
                 (

@@ -12,7 +12,7 @@ import typer
 from waltzctl.console import Console
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
 from waltzctl.outcome import say
 from waltzctl.values import counted, format_ranges, parse_duration
@@ -68,7 +68,7 @@ MANUAL = Manual(
     ),
     objects=("undo-entry", "plan", "result"),
     sections=(
-        Section(
+        ManualSection(
             "FILES",
             (
                 ".waltzctl/quarantine/ID/manifest.json: each file's size, time and SHA-256 before and after the repair.",
@@ -176,10 +176,10 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 
 
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    from waltzctl.engine.durable.manifest import INTERRUPTED, State
+    from waltzctl.engine.durable.manifest import INTERRUPTED, RepairState
 
     advice = f"waltzctl undo {storage} --list shows what was kept"
-    open_states = (State.APPLIED, *INTERRUPTED)
+    open_states = (RepairState.APPLIED, *INTERRUPTED)
     if entry_id is None:
         left = [entry for entry in entries if entry.state in open_states]
         if not left:
@@ -195,12 +195,12 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 
 def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
-    from waltzctl.engine.durable.manifest import State
+    from waltzctl.engine.durable.manifest import RepairState
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.repair.undoing import check_undo
     from waltzctl.engine.storage.store import list_entries
 
-    if entry.state is not State.APPLIED:
+    if entry.state is not RepairState.APPLIED:
         return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
     for path in check_undo(entry, list_entries(entry.storage), allow_data_loss=allow_data_loss):
         say(f"waltzctl: set aside first, in the quarantine: what was written since of {path}")

@@ -20,7 +20,7 @@ from waltzctl.connection_options import (
 from waltzctl.console import Console
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     FormatOption,
     PartitionsOption,
@@ -94,7 +94,7 @@ MANUAL = Manual(
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("finding", "verify-summary", "manifest"),
     sections=(
-        Section(
+        ManualSection(
             "COST",
             (
                 (
@@ -109,7 +109,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "MANIFEST",
             (
                 (
@@ -135,7 +135,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "FOR A RELEASE",
             (
                 (
@@ -145,7 +145,7 @@ MANUAL = Manual(
                 ),
             ),
         ),
-        Section(
+        ManualSection(
             "FINDINGS",
             ("Every code is explained in waltzctl-findings(7).",),
         ),

@@ -14,7 +14,7 @@ from waltzctl.objects.command_kinds import BYTE_RATE, POSITIVE, RATE, SECONDS
 if TYPE_CHECKING:
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.load import LoadOptions, LoadResult
-    from waltzctl.engine.client.load_frames import Place
+    from waltzctl.engine.client.load_frames import LoadPartition
 
 LATENCY = Columns(
     (
@@ -83,7 +83,7 @@ BENCH_RESULT = ObjectType(
 
 def bench_result_object(
     node: Address,
-    places: Sequence[Place],
+    places: Sequence[LoadPartition],
     options: LoadOptions,
     result: LoadResult,
     *,

@@ -24,7 +24,7 @@ from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64,
 from waltzctl.objects.command_kinds import MILLISECONDS, PORT, RATE
 
 if TYPE_CHECKING:
-    from waltzctl.engine.node.readings import NodeReading, PartitionReading
+    from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
 _MILLISECONDS = 1000
 
@@ -115,7 +115,7 @@ def live_object(
     )
 
 
-def _live_partition(one: PartitionReading, before: int | None, seconds: float) -> Object:
+def _live_partition(one: NodePartitionReading, before: int | None, seconds: float) -> Object:
     appended = one.metrics.append.count
     rate = (appended - before) / seconds if before is not None and seconds > 0 else 0.0
     known = one.metrics.append_latency.count > 0

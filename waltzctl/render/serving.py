@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from waltzctl.engine.node.node import ReadyInfo
+    from waltzctl.engine.node.node import NodeReadyInfo
     from waltzctl.engine.node.node_settings import NodeOptions
     from waltzctl.engine.server.server_settings import ServerOptions
 
 
-def screen(ready: Object, info: ReadyInfo, options: NodeOptions, *, version: str) -> list[str]:
+def screen(ready: Object, info: NodeReadyInfo, options: NodeOptions, *, version: str) -> list[str]:
     """What a person reads when the node is ready."""
     host = ready["host"]
     place = f"[{host}]" if ":" in host else host

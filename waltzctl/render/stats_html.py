@@ -24,7 +24,7 @@ from waltzctl.render.stats_plots import STYLE, Mark, Plot, bar, details, figure,
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
-    from waltzctl.engine.stats.report import Gap, PartitionStats, StatsReport
+    from waltzctl.engine.stats.report import MissingIds, PartitionStats, StatsReport
 
 PLOTTED = 48
 """Partitions that have plots: those with most records.  The tables have all."""
@@ -229,7 +229,7 @@ class _View:
     def by_id(self) -> Iterator[str]:
         """Bytes along the ids of each partition, gaps marked."""
         report = self._report
-        gaps: dict[int, list[Gap]] = {}
+        gaps: dict[int, list[MissingIds]] = {}
         for gap in report.gaps:
             gaps.setdefault(gap.place, []).append(gap)
         buckets: dict[int, list[tuple[int, int, int]]] = {}
@@ -246,7 +246,7 @@ class _View:
             yield self._id_figure(place, buckets[place], gaps.get(place, []))
         yield "</div>\n"
 
-    def _id_figure(self, place: int, buckets: list[tuple[int, int, int]], gaps: Iterable[Gap]) -> str:
+    def _id_figure(self, place: int, buckets: list[tuple[int, int, int]], gaps: Iterable[MissingIds]) -> str:
         one = self._places[place]
         assert one.first_transaction_id is not None
         assert one.last_transaction_id is not None
@@ -424,7 +424,7 @@ def _long(words: object, kind: str = "long") -> str:
     return f'<span class="{kind}">{text(words)}</span>'
 
 
-def _gap_text(gap: Gap) -> str:
+def _gap_text(gap: MissingIds) -> str:
     ids = f"transaction {gap.first}" if gap.first == gap.last else f"transactions {gap.first} to {gap.last}"
     return f"{ids} missing{'' if gap.cause is None else f': {gap.cause}'}"
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from waltzctl.commands.backup import create, diff, forget, init, list_backups, prune, repair, restore, show, verify
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 
 ACTIONS: tuple[ModuleType, ...] = (
     init, create, list_backups, show, verify, restore, diff, forget, prune, repair,
@@ -52,7 +52,7 @@ MANUAL = Manual(
         "vault-repaired",
     ),
     sections=(
-        Section(
+        ManualSection(
             "VAULTS",
             (
                 (

@@ -41,7 +41,7 @@ def run(
     """Compare and show."""
     directory = vault_of(vault)
 
-    from waltzctl.engine.backup.backup_difference import Difference, differences
+    from waltzctl.engine.backup.backup_difference import SectionDifference, differences
     from waltzctl.engine.vault.vault_reader import VaultReader
     from waltzctl.objects.backup import DIFFERENCE
 
@@ -50,7 +50,7 @@ def run(
         found = list(differences(reader, reader.find(first), reader.find(second)))
         for one in found:
             console.emit(DIFFERENCE.shown(one))
-        changed = sum(one.difference is not Difference.SAME for one in found)
+        changed = sum(one.difference is not SectionDifference.SAME for one in found)
         added, removed = (
             human_bytes(sum(getattr(one, name) for one in found)) for name in ("bytes_added", "bytes_removed")
         )

@@ -9,7 +9,7 @@ import typer
 from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption
 from waltzctl.repair_procedure import Switches
 from waltzctl.values import counted, human_bytes
@@ -33,7 +33,7 @@ MANUAL = Manual(
     statuses=WRITING,
     objects=("plan", "result"),
     sections=(
-        Section(
+        ManualSection(
             "SAFETY",
             (
                 (

@@ -24,7 +24,7 @@ from waltzctl.commands.cluster import (
 )
 from waltzctl.commands.cluster.target import VERIFYING
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (
@@ -60,7 +60,7 @@ MANUAL = Manual(
     statuses=VERIFYING,
     objects=("cluster-state", "cluster-top", "cluster-created", "finding", "verify-summary", "plan", "result"),
     sections=(
-        Section(
+        ManualSection(
             "METADATA",
             (
                 (

@@ -7,7 +7,7 @@ import typer
 from waltzctl.cluster_report import report
 from waltzctl.commands.cluster.target import VERIFYING
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of
 
@@ -32,7 +32,7 @@ MANUAL = Manual(
     ),
     statuses=VERIFYING,
     objects=("finding", "verify-summary"),
-    sections=(Section("FINDINGS", ("Every code is explained in waltzctl-findings(7).",)),),
+    sections=(ManualSection("FINDINGS", ("Every code is explained in waltzctl-findings(7).",)),),
 )
 
 

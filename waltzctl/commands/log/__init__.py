@@ -9,7 +9,7 @@ import typer
 from waltzctl.commands.log import append, bench, get, high_water_mark, tail, trace, validate
 from waltzctl.commands.log.target import STATUSES
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (append, tail, get, high_water_mark, trace, validate, bench)
@@ -36,7 +36,7 @@ MANUAL = Manual(
     statuses=STATUSES,
     objects=("log-record", "append-result", "high-water-mark", "log-trace", "log-validation", "log-load"),
     sections=(
-        Section(
+        ManualSection(
             "METADATA",
             (
                 (

@@ -14,7 +14,7 @@ from waltzctl.commands.log.target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import FormatOption, OnePartitionOption, QuietOption, VerboseOption
 from waltzctl.outcome import say
@@ -54,7 +54,7 @@ MANUAL = Manual(
     statuses=STATUSES,
     objects=("append-result",),
     sections=(
-        Section(
+        ManualSection(
             "INPUT",
             (
                 (

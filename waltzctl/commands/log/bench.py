@@ -64,14 +64,14 @@ def run(
     seconds = parsed("--duration", duration, parse_duration) or 0.0
 
     from waltzctl.engine.client.log_client import LogClient
-    from waltzctl.engine.client.log_load import LoadOptions, LoadResult, load
+    from waltzctl.engine.client.log_load import LogLoadOptions, LogLoadResult, load
     from waltzctl.objects.log import LOG_LOAD
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
 
-        async def work(client: LogClient) -> LoadResult:
+        async def work(client: LogClient) -> LogLoadResult:
             numbers = tuple(chosen(wanted, client.num_partitions))
-            return await load(client, LoadOptions(numbers, size, in_flight, seconds, lock_pool))
+            return await load(client, LogLoadOptions(numbers, size, in_flight, seconds, lock_pool))
 
         result = use_log(target, console, work, options_of(target, in_flight))
         rate = result.transactions / result.seconds

@@ -14,7 +14,7 @@ from waltzctl.commands.log.target import STATUSES, chosen, options_of
 from waltzctl.console import Console, on_terminal
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import (
     DataForm,
@@ -54,7 +54,7 @@ MANUAL = Manual(
     statuses=STATUSES,
     objects=("log-record",),
     sections=(
-        Section(
+        ManualSection(
             "DATA",
             (
                 "Data is asked for several transactions at a time; with --data none it is not asked for, which is much faster.",

@@ -22,7 +22,7 @@ from waltzctl.commands.node import (
 )
 from waltzctl.commands.node.target import STATUSES, NodeTarget
 from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 
 ACTIONS: tuple[ModuleType, ...] = (
     listing, session, max_transaction_id, records, metrics, validate, add_partition, remove_partition, availability,
@@ -66,7 +66,7 @@ MANUAL = Manual(
         "result",
     ),
     sections=(
-        Section(
+        ManualSection(
             "RELEASED NODES",
             (
                 (

@@ -12,7 +12,7 @@ from waltzctl.commands.node.target import NodeTarget
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     DryRunOption,
     FormatOption,
@@ -55,7 +55,7 @@ MANUAL = Manual(
     objects=("plan", "result"),
     sections=(
         NODE_SAFETY,
-        Section(
+        ManualSection(
             "COMPARISON",
             (
                 (

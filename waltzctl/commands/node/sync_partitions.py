@@ -10,7 +10,7 @@ from waltzctl.change_procedure import NODE_SAFETY
 from waltzctl.commands.node.target import NodeTarget, change_partitions
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption, parsed, path_of
 from waltzctl.repair_procedure import Switches
 from waltzctl.values import parse_duration
@@ -40,7 +40,7 @@ MANUAL = Manual(
     objects=("plan", "result"),
     sections=(
         NODE_SAFETY,
-        Section(
+        ManualSection(
             "ASSIGNMENT",
             (
                 (

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from waltzctl.commands.pages import dump, gc, salvage, status, verify
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual, Section
+from waltzctl.manual import Example, Manual, ManualSection
 
 ACTIONS: tuple[ModuleType, ...] = (verify, status, dump, gc, salvage)
 """One file each, in the order in which ``--help`` lists them."""
@@ -51,7 +51,7 @@ MANUAL = Manual(
         "page-salvage-report",
     ),
     sections=(
-        Section(
+        ManualSection(
             "THE LOG",
             (
                 (
