@@ -22,12 +22,10 @@ from waltzctl.engine.net.prometheus import exposition
 from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
 from waltzctl.engine.node.node_settings import SERVE
-from waltzctl.engine.node.readings import NodePartitionReading as NodePartition
-from waltzctl.engine.node.readings import NodeReading
+from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 from waltzctl.engine.server.server_collector import ServerCollector
 from waltzctl.engine.server.server_health import ServerHealthReport
-from waltzctl.engine.server.server_metrics import NodePartitionReading as ServerPartition
-from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerReading
+from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading, ServerReading
 from waltzctl.engine.server.server_settings import LOG_SERVER
 
 CONTRIB = ROOT / "contrib"
@@ -47,9 +45,11 @@ Labels = tuple[tuple[str, str], ...]
 def shown() -> Mapping[str, set[Labels]]:
     """Every sample that a node and a server show at `/metrics`: its name, and with which labels."""
     metrics = NodeMetrics()
-    node = NodeReading("1", (0,), (NodePartition(0, metrics.partition(0), PartitionGauges(1, 0, 0, 0, 0, 0, 0)),))
+    node = NodeReading(
+        "1", (0,), (NodePartitionReading(0, metrics.partition(0), PartitionGauges(1, 0, 0, 0, 0, 0, 0)),)
+    )
     surroundings = NodeSurroundings(healthy=True, connections=[("data", 1), ("admin", 0)], free_bytes=1)
-    partition = ServerPartition(0, ServerPartitionMetrics(), 1, 1, 0, 0, 0, "", None, ())
+    partition = ServerPartitionReading(0, ServerPartitionMetrics(), 1, 1, 0, 0, 0, "", None, ())
     server = ServerReading("1", "waltz", 1, "s1:55180", (partition,), Meter(), Meter(), (0, 0), 0)
     report = ServerHealthReport(metadata=True, listening=True, partitions=server.partitions, draining=False)
     found: dict[str, set[Labels]] = {}
