@@ -85,7 +85,7 @@ def compared(
         stretch = [begun(number, number)]
         return Given(replica, low, high, [FINDINGS[number]], stretch, number + 1, number in open_ends, pieces)
 
-    monkeypatch.setattr(side_by_side, "Reading", reading)
+    monkeypatch.setattr(side_by_side, "RangeReading", reading)
     replicas = tuple(None if one is None else replica(number) for number, one in enumerate(given))
     return compare_range(RangeTask(3, low, high, replicas))
 
