@@ -305,7 +305,7 @@ def plan_rebuild_index(
             kind = places.special(path)
             if kind is not None:
                 draft.leave(special_finding(path, kind, where), "nothing is written there")
-    weights = [0 if task.segment.data is None else task.segment.data.size for task in tasks]
+    weights = [task.segment.data.size for task in tasks if task.segment.data is not None]
     for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:
             draft.leave(found.undecided, found.why)
@@ -320,10 +320,10 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     name = segment.first_transaction_id
     try:
         header = read_segment_header(segment.data)
-        if header is None or segment.data is None:
-            size = 0 if segment.data is None else segment.data.size
+        assert segment.data is not None  # of such segments the tasks are
+        if header is None:
             last = all(one.first_transaction_id <= name for one in task.segments if one.data is not None)
-            loss = loss_finding(ShortHeader(name, size, segment.entries, last), files.where)
+            loss = loss_finding(ShortHeader(name, segment.data.size, segment.entries, last), files.where)
             return _SegmentPlan(partition, None, "nothing tells what its index should be", loss)
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, name, header.first_transaction_id)

@@ -102,7 +102,7 @@ class _Mender:
                 f"the header says {stated} partitions, the file holds the sound infos of exactly {held}",
                 offset=offset, length=size,
             )  # fmt: skip
-            self._write(offset, held.to_bytes(size, "big", signed=True))
+            self._write(offset, held.to_bytes(size, "big"))
             return True
         if 0 < stated <= held and layout.file_size(stated) < control.size:
             excess = control.partitions[stated:]
@@ -145,7 +145,7 @@ class _Mender:
         if any(struct.valid for info in self.control.partitions for struct in info.structs):
             reason = f"the version is {version}, but everything else is as in version {CONTROL_VERSION}"
             self.draft.step("write-version", self.path, None, reason, offset=offset, length=size)
-            self._write(offset, CONTROL_VERSION.to_bytes(size, "big", signed=True))
+            self._write(offset, CONTROL_VERSION.to_bytes(size, "big"))
         else:
             said = f"nothing in the file reads as version {CONTROL_VERSION}"
             self.draft.leave(control_version(self.path, self.control, self.draft.storage), said)
@@ -168,7 +168,7 @@ class _Mender:
             self.draft.step(
                 "write-partition-id", self.path, partition, reason, offset=layout.info_offset(partition), length=size
             )
-            self._write(layout.info_offset(partition), partition.to_bytes(size, "big", signed=True))
+            self._write(layout.info_offset(partition), partition.to_bytes(size, "big"))
 
     def _copy_struct(self, info: PartitionInfo, keep: int, action: str, why: str, *, loses_data: bool = False) -> None:
         layout, kept = self.control.layout, info.structs[keep - 1]

@@ -58,8 +58,9 @@ class LossPlanner:
         allowed is that of the ids in front: the records stay.
         """
         found, content = part.survey, part.original
-        if found is None or content is None:
+        if found is None:
             return
+        assert content is not None  # which was surveyed
         found = self._without_data(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None and tail is not None:
@@ -96,8 +97,9 @@ class LossPlanner:
         It begins with the very record that stands here under the same id: the two overlap, and their ids are right.  None
         where it does not.
         """
+        assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
-        rest = None if following is None or part.original is None else by_ids(part.original, found, None)
+        rest = by_ids(part.original, found, None)
         if following is None or rest is None or rest.next_id <= following.first:
             return None
         here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)

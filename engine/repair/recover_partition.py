@@ -109,14 +109,12 @@ def _nothing_left(context: RepairContext) -> None:
 
 def _current(control: ControlFile, partition: int) -> PartitionStruct | None:
     """The struct in force; None where there is none."""
-    return control.partitions[partition].current_struct if 0 <= partition < len(control.partitions) else None
+    return control.partitions[partition].current_struct
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
     """The local low-water mark; None when neither struct is in force."""
-    if not 0 <= partition < len(control.partitions):
-        return -1
-    current = control.partitions[partition].current_struct
+    current = _current(control, partition)
     return None if current is None else current.local_low_water_mark
 
 

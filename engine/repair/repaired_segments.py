@@ -119,11 +119,10 @@ class RepairContext:
 
     def lower_mark(self, after: int) -> None:
         """The local low-water mark falls to `after`, if it is above."""
-        if 0 <= self.partition < len(self.control.partitions):
-            info = self.control.partitions[self.partition]
-            if info.current_struct is not None and after < info.current_struct.local_low_water_mark:
-                lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
-                self.lowered_to = after
+        info = self.control.partitions[self.partition]
+        if info.current_struct is not None and after < info.current_struct.local_low_water_mark:
+            lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
+            self.lowered_to = after
 
     def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
         """Add a finding that a person must decide about."""

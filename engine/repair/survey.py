@@ -215,8 +215,8 @@ def _look_behind(content: Content, found: Survey, tail: Loss, ceiling: int | Non
     """Look into a torn end before anybody cuts it, for records with the ids that would follow.
 
     The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
-    flipped bit in the length gives the same picture.  When records go on from some place to the very end of the file,
-    the length was wrong; when there are some, but they do not, it stays open.
+    flipped bit in the length gives the same picture.  Where records go on from some place to the very end of the file, the
+    scanner knows that the length was wrong; where there are some that do not, it stays open.
     """
     highest = tail.first + tail.end - tail.offset
     for batch in carve_records(
@@ -225,14 +225,7 @@ def _look_behind(content: Content, found: Survey, tail: Loss, ceiling: int | Non
         start, first = int(batch.offset[0]), int(batch.transaction_id[0])
         if out_of_reach(first, tail.first, start - tail.offset, ceiling):
             continue
-        rest = _scan(content, first, None, start, ceiling)
-        if rest.tail is not None:
-            return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=True)))
-        loss = replace(tail, cause=Code.RECORD_LENGTH, end=start, stop=first, doubtful=True)
-        losses = (*found.losses[:-1], loss, *rest.losses)
-        return replace(
-            found, next_id=rest.next_id, end=rest.end, records=found.records + rest.records, last=rest.last, losses=losses
-        )  # fmt: skip
+        return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=True)))
     return found
 
 

@@ -1,0 +1,206 @@
+"""What a truncation plans, as a whole, and what it refuses, with a step to each side of ends, marks, segments and damage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.repair.twelve import SIZE, Damage, Twelve, told, ways
+from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.formats.control import Layout
+
+
+def plan(place: Path, damage: Damage, way: str) -> list[str]:
+    """What is planned or refused; `way`: the last transaction to keep, with ``!`` losses are allowed."""
+    damaged = Twelve(place, layout=Layout.DOCUMENTED if "doc" in way else Layout.RELEASED)
+    damage(damaged)
+    after = int(way.removesuffix("!").removeprefix("doc "))
+    try:
+        return told(plan_truncate(damaged.root, partition=0, after=after, allow_data_loss=way.endswith("!")))
+    except WaltzError as error:
+        return [
+            f"{type(error).__name__} {str(error).split(':', 1)[1].strip()}".replace(str(place), "").replace(";", ",")
+        ]
+
+
+CASES: dict[str, tuple[Damage, str]] = {
+    "nothing": (
+        lambda d: None,
+        """
+        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
+          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 0..11 [128+240] loses; cut-index 0.idx
+          [128+32]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
+          = remove 4.idx; = cut 0.seg to 128; = cut 0.idx to 128; = write control [132+36]
+        0!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
+          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 1..11 [188+180] loses; cut-index 0.idx
+          [136+24]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
+          = remove 4.idx; = cut 0.seg to 188; = cut 0.idx to 136; = write control [132+36]
+        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+          [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
+          8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
+        4!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 5..11
+          [188+180] loses; cut-index 4.idx [136+24]; lower-local-low-water-mark control [132+36] loses; = remove
+          8.seg; = remove 8.idx; = cut 4.seg to 188; = cut 4.idx to 136; = write control [132+36]
+        5!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 6..11
+          [248+120] loses; cut-index 4.idx [144+16]; lower-local-low-water-mark control [132+36] loses; = remove
+          8.seg; = remove 8.idx; = cut 4.seg to 248; = cut 4.idx to 144; = write control [132+36]
+        6!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..11 [308+60]
+          loses; cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
+          8.idx; = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
+        7!: cut-segment 8.seg 8..11 [128+240] loses; cut-index 8.idx [128+32]; lower-local-low-water-mark control
+          [132+36] loses; = cut 8.seg to 128; = cut 8.idx to 128; = write control [132+36]
+        8: BelowLowWaterMarkError partition 0: transactions 9 to 9 are at or below the local low-water mark 9: they
+          are acknowledged, add --allow-data-loss to remove them all the same
+        8!: cut-segment 8.seg 9..11 [188+180] loses; cut-index 8.idx [136+24]; lower-local-low-water-mark control
+          [132+36] loses; = cut 8.seg to 188; = cut 8.idx to 136; = write control [132+36]
+        doc 8!: cut-segment 8.seg 9..11 [188+180] loses; cut-index 8.idx [136+24]; lower-local-low-water-mark control
+          [132+56] loses; = cut 8.seg to 188; = cut 8.idx to 136; = write control [132+56]
+        9: cut-segment 8.seg 10..11 [248+120] loses; cut-index 8.idx [144+16]; = cut 8.seg to 248; = cut 8.idx to 144
+        10: cut-segment 8.seg 11..11 [308+60] loses; cut-index 8.idx [152+8]; = cut 8.seg to 308; = cut 8.idx to 152
+        11:
+        12: RefusedError partition 0 ends at transaction 11, before 12
+        """,
+    ),
+    "two damaged records": (
+        lambda d: d.spoil(5, 6),
+        """
+        5!: RefusedError transaction 5 is in a damaged place, so that nothing tells where the one behind it begins,
+          truncate after another one, or recover first
+        """,
+    ),
+    "a torn end": (
+        lambda d: d.cut(8, 128 + 4 * SIZE - 5),
+        """
+        7!: cut-segment 8.seg 8..10 [128+235] loses; cut-index 8.idx [128+32]; lower-local-low-water-mark control
+          [132+36] loses; = cut 8.seg to 128; = cut 8.idx to 128; = write control [132+36]
+        9: cut-segment 8.seg 10..10 [248+115] loses; cut-index 8.idx [144+16]; = cut 8.seg to 248; = cut 8.idx to 144
+        10:
+        11: RefusedError partition 0 ends at transaction 10, before 11
+        """,
+    ),
+    "an empty segment at the end": (
+        lambda d: (d.cut(8, 128), d.list(8, 0)),
+        """
+        -1!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+128]; remove-segment 4.seg 4..4 [0+368]
+          loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 0..7 [128+240] loses; cut-index 0.idx [128+32];
+          lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
+          4.idx; = cut 0.seg to 128; = cut 0.idx to 128; = write control [132+36]
+        6!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+128]; cut-segment 4.seg 7..7 [308+60] loses;
+          cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx;
+          = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
+        7!:
+        9: RefusedError partition 0 ends at transaction 7, before 9
+        """,
+    ),
+    "part of a header at the end": (
+        lambda d: d.cut(8, 127),
+        """
+        6!: remove-segment 8.seg 8..8 [0+127]; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..7 [308+60] loses;
+          cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx;
+          = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
+        7!:
+        """,
+    ),
+    "an index alone at the end": (
+        lambda d: d.drop(8, index=False),
+        """
+        6!: remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..7 [308+60] loses; cut-index 4.idx [152+8];
+          lower-local-low-water-mark control [132+36] loses; = remove 8.idx; = cut 4.seg to 308; = cut 4.idx to 152; =
+          write control [132+36]
+        7!:
+        """,
+    ),
+    "no index": (
+        lambda d: [d.drop(first, data=False) for first in (0, 4, 8)],
+        """
+        3!: remove-segment 8.seg 8..8 [0+368] loses; cut-segment 4.seg 4..11 [128+240] loses;
+          lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = cut 4.seg to 128; = write control
+          [132+36]
+        6!: remove-segment 8.seg 8..8 [0+368] loses; cut-segment 4.seg 7..11 [308+60] loses;
+          lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = cut 4.seg to 308; = write control
+          [132+36]
+        9: cut-segment 8.seg 10..11 [248+120] loses; = cut 8.seg to 248
+        """,
+    ),
+    "a gap": (
+        lambda d: d.drop(4),
+        """
+        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; lower-local-low-water-mark
+          control [132+36] loses; = remove 8.seg; = remove 8.idx; = write control [132+36]
+        4!: RefusedError transaction 4 is in a damaged place, so that nothing tells where the one behind it begins,
+          truncate after another one, or recover first
+        """,
+    ),
+    "no beginning": (
+        lambda d: d.drop(0),
+        """
+        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
+          [0+368] loses; remove-index 4.idx 4..4 [0+160]; create-segment 0.seg [0+128]; create-index 0.idx [0+128];
+          lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
+          4.idx; = make 0.seg of 128; = make 0.idx of 128; = write control [132+36]
+        """,
+    ),
+    "an index alone at the beginning": (
+        lambda d: d.drop(0, index=False),
+        """
+        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
+          [0+368] loses; remove-index 4.idx 4..4 [0+160]; create-segment 0.seg [0+128]; rebuild-index 0.idx [0+128];
+          lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
+          4.idx; = make 0.seg of 128; = make 0.idx of 128; = write control [132+36]
+        """,
+    ),
+    "nothing but headers": (
+        lambda d: [d.cut(first, 128) for first in (0, 4, 8)],
+        """
+        -1!:
+        3!: RefusedError partition 0 ends at transaction -1, before 3
+        """,
+    ),
+    "nothing at all": (
+        lambda d: [d.drop(first) for first in (0, 4, 8)],
+        """
+        -1!:
+        3!: RefusedError partition 0 ends at transaction -1, before 3
+        """,
+    ),
+    "a foreign segment": (
+        lambda d: (d.flip(d.seg(4), 13), d.drop(4, data=False)),
+        """
+        -1!, 3!, 6!: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed,
+          recover restores its header if that is only damaged, otherwise move the file away by hand
+        """,
+    ),
+    "a foreign segment at the end": (
+        lambda d: (d.flip(d.seg(8), 13), d.drop(8, data=False)),
+        """
+        7!, 9, 11: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed, recover
+          restores its header if that is only damaged, otherwise move the file away by hand
+        """,
+    ),
+    "unknown marks": (
+        lambda d: d.forget_marks(),
+        """
+        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+          [128+240] loses; cut-index 4.idx [128+32]; = remove 8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx
+          to 128
+        9: BelowLowWaterMarkError partition 0: neither struct of its pair is in force, so that the low-water mark is
+          unknown, repair the control file first, or add --allow-data-loss
+        """,
+    ),
+    "a pipe": (
+        lambda d: (d.drop(4), os.mkfifo(d.seg(4))),
+        """
+        3!, 11: RefusedError not a regular file, move it away by hand, run verify
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_truncation_plans(tmp_path: Path, name: str) -> None:
+    damage, expected = CASES[name]
+    wanted = ways(expected)
+    assert {way: plan(tmp_path / way, damage, way) for way in wanted} == wanted

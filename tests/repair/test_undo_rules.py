@@ -1,0 +1,406 @@
+"""What an undo says where something came since a repair: one answer without leave, and one with it, word for word."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.builders import make_records
+from tests.repair.trees import Crash, crashing_when, snapshot
+from tests.repair.twelve import Damage, Twelve
+from waltzctl.engine.durable.edits import MoveDirectory, Replace
+from waltzctl.engine.durable.manifest import QuarantineEntry
+from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.since import ADVICE, falling_marks, obstacles
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undoing import check_undo, check_ways_back, undo
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.store import apply_edits, list_entries
+
+
+def cut(after: int) -> Callable[[Twelve], Repair]:
+    return lambda d: plan_truncate(d.root, partition=0, after=after, allow_data_loss=True)
+
+
+def lossy(d: Twelve) -> Repair:
+    return plan_recover(d.root, allow_data_loss=True)
+
+
+def begin(d: Twelve, first: int, *, records: int = 2) -> None:
+    """Begin a segment of new records."""
+    d.write(first, make_records(records, first=first, size=20, seed=9))
+
+
+def grow(path: Path, more: bytes = b"x") -> None:
+    path.write_bytes(path.read_bytes() + more)
+
+
+REPAIRS: dict[str, tuple[Damage, Callable[[Twelve], Repair]]] = {
+    "cut behind 9": (lambda d: None, cut(9)),
+    "cut behind 7": (lambda d: None, cut(7)),
+    "cut behind 5": (lambda d: None, cut(5)),
+    "a torn end cut": (lambda d: d.cut(8, 363), lambda d: plan_recover(d.root)),
+    "5 given up": (lambda d: d.spoil(5), lossy),
+    "the last segment given up": (lambda d: d.drop(8), lossy),
+}
+SINCE: dict[str, Damage] = {
+    "nothing": lambda d: None,
+    "a segment at 6": lambda d: begin(d, 6),
+    "a segment at 8": lambda d: begin(d, 8),
+    "a segment at 10": lambda d: begin(d, 10),
+    "a segment at 11": lambda d: begin(d, 11),
+    "a segment at 12": lambda d: begin(d, 12),
+    "an empty segment at 10": lambda d: begin(d, 10, records=0),
+    "records in 4": lambda d: grow(d.seg(4)),
+    "records in 8": lambda d: grow(d.seg(8)),
+    "entries in 4": lambda d: grow(d.idx(4), bytes(8)),
+    "a flipped bit in 4": lambda d: d.flip(d.seg(4), 140),
+    "a byte and a flipped bit in 8": lambda d: (d.flip(d.seg(8), 140), grow(d.seg(8))),
+    "0 shorter": lambda d: d.cut(0, 200),
+    "8 shorter": lambda d: d.cut(8, 200),
+    "0 gone": lambda d: d.seg(0).unlink(),
+    "other marks": lambda d: d.mark(5),
+    "no control file to read": lambda d: d.control.write_bytes(b""),
+}
+
+
+def repaired(place: Path, name: str) -> Twelve:
+    """The partition behind a repair."""
+    damage, planner = REPAIRS[name]
+    found = Twelve(place)
+    damage(found)
+    apply(planner(found), arguments=["repair"])
+    return found
+
+
+def answers(place: Path, repair: str, since: str) -> list[str]:
+    """Without leave to set aside, and with it; nothing is changed by asking."""
+    d = repaired(place, repair)
+    SINCE[since](d)
+    before, found = snapshot(d.root), []
+    for allowed in (False, True):
+        entries = list_entries(d.root)
+        try:
+            aside = check_undo(entries[-1], entries, allow_data_loss=allowed)
+            found.append(" ".join(["back", *(one.name.lstrip("0") for one in aside)]))
+        except StalePlanError as error:
+            said = str(error).replace(f"{d.root}/", "").replace(entries[-1].id, "ID").replace(ADVICE, "ADVICE")
+            found.append(said.replace("0" * 17, "").replace(";", ","))
+    assert snapshot(d.root) == before
+    assert isinstance(falling_marks(list_entries(d.root)[-1]), tuple)
+    return found
+
+
+ANSWERS: dict[tuple[str, str], str] = {
+    ("cut behind 9", "nothing"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "a segment at 6"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "a segment at 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; the same
+        """,
+    ("cut behind 9", "a segment at 10"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 11 and 10.seg begins
+        with 10: they would overlap, since the repair came 0/10.seg, nothing was modified, ADVICE
+        ; back 10.seg 10.idx
+        """,
+    ("cut behind 9", "a segment at 11"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 11 and 11.seg begins
+        with 11: they would overlap, since the repair came 0/11.seg, nothing was modified, ADVICE
+        ; back 11.seg 11.idx
+        """,
+    ("cut behind 9", "a segment at 12"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "an empty segment at 10"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 11 and 10.seg begins
+        with 10: they would overlap, since the repair came 0/10.seg, nothing was modified, ADVICE
+        ; back 10.seg 10.idx
+        """,
+    ("cut behind 9", "records in 4"): """
+        the repair ID cannot be taken back: partition 0: 0/04.seg would end with transaction 7, torn, and 08.seg
+        begins with 8: they would not join, since the repair came 0/04.seg, nothing was modified, ADVICE
+        ; back 4.seg
+        """,
+    ("cut behind 9", "records in 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID, ADVICE
+        ; back 8.seg
+        """,
+    ("cut behind 9", "entries in 4"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "a flipped bit in 4"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "a byte and a flipped bit in 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; 0/08.seg: was changed since the repair ID, not only made longer, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("cut behind 9", "0 shorter"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "8 shorter"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; 0/08.seg: has lost bytes since the repair ID, nothing was modified, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("cut behind 9", "0 gone"): """
+        back
+        ; the same
+        """,
+    ("cut behind 9", "other marks"): """
+        the repair ID cannot be taken back: partition 0: the control file says session 3 with marks 5 and 5 now, and
+        said session 3 with marks 9 and 9 after the repair: a session began where the repair left the log's end, at
+        transaction 9, and would find it at 11, nothing was modified, ADVICE
+        ; back waltz-storage.ctl
+        """,
+    ("cut behind 9", "no control file to read"): """
+        the repair ID cannot be taken back: partition 0: the control file says that nothing is in force now, and
+        said session 3 with marks 9 and 9 after the repair: a session began where the repair left the log's end, at
+        transaction 9, and would find it at 11, nothing was modified, ADVICE
+        ; the same
+        """,
+    ("cut behind 7", "a segment at 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID, ADVICE
+        ; back 8.seg 8.idx
+        """,
+    ("cut behind 7", "8 shorter"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID, ADVICE
+        ; back 8.seg
+        """,
+    ("cut behind 7", "other marks"): """
+        waltz-storage.ctl: the file is not as the repair ID left it, what was written since would be lost, the kept
+        bytes are in .waltzctl/quarantine/ID
+        ; waltz-storage.ctl: the repair ID changed it, and it was changed since, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("cut behind 5", "a segment at 6"): """
+        the repair ID cannot be taken back: partition 0: 0/04.seg would end with transaction 7 and 06.seg begins
+        with 6: they would overlap, since the repair came 0/06.seg, nothing was modified, ADVICE
+        ; back 6.seg 6.idx
+        """,
+    ("cut behind 5", "entries in 4"): """
+        0/04.idx: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID, ADVICE
+        ; back 4.idx
+        """,
+    ("cut behind 5", "a flipped bit in 4"): """
+        0/04.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; the same
+        """,
+    ("cut behind 5", "0 shorter"): """
+        the repair ID cannot be taken back: partition 0: 0/00.seg would end with transaction 0, torn, and 04.seg
+        begins with 4: they would not join, since the repair came 0/00.seg, nothing was modified, ADVICE
+        ; 0/00.seg: has lost bytes since the repair ID, nothing was modified, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("a torn end cut", "nothing"): """
+        back
+        ; the same
+        """,
+    ("a torn end cut", "a segment at 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; 0/08.seg: has lost bytes since the repair ID, nothing was modified, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("a torn end cut", "a segment at 10"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 10, torn, and 10.seg
+        begins with 10: they would overlap, since the repair came 0/10.seg, nothing was modified, ADVICE
+        ; back 10.seg 10.idx
+        """,
+    ("a torn end cut", "a segment at 11"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 10, torn, and 11.seg
+        begins with 11: they would not join, since the repair came 0/11.seg, nothing was modified, ADVICE
+        ; back 11.seg 11.idx
+        """,
+    ("a torn end cut", "a segment at 12"): """
+        the repair ID cannot be taken back: partition 0: 0/08.seg would end with transaction 10, torn, and 12.seg
+        begins with 12: they would not join, since the repair came 0/12.seg, nothing was modified, ADVICE
+        ; back 12.seg 12.idx
+        """,
+    ("a torn end cut", "records in 8"): """
+        0/08.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID, ADVICE
+        ; back 8.seg
+        """,
+    ("5 given up", "nothing"): """
+        back
+        ; the same
+        """,
+    ("5 given up", "a segment at 6"): """
+        0/06.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are
+        in .waltzctl/quarantine/ID
+        ; the same
+        """,
+    ("5 given up", "0 shorter"): """
+        the repair ID cannot be taken back: partition 0: 0/00.seg would end with transaction 0, torn, and 04.seg
+        begins with 4: they would not join, since the repair came 0/00.seg, nothing was modified, ADVICE
+        ; 0/00.seg: has lost bytes since the repair ID, nothing was modified, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+    ("the last segment given up", "nothing"): """
+        back
+        ; the same
+        """,
+    ("the last segment given up", "a segment at 8"): """
+        back
+        ; the same
+        """,
+    ("the last segment given up", "other marks"): """
+        waltz-storage.ctl: the file is not as the repair ID left it, what was written since would be lost, the kept
+        bytes are in .waltzctl/quarantine/ID
+        ; waltz-storage.ctl: the repair ID changed it, and it was changed since, the kept bytes are in
+        .waltzctl/quarantine/ID
+        """,
+}
+
+
+@pytest.mark.parametrize(("repair", "since"), ANSWERS, ids="; ".join)
+def test_whether_a_repair_can_be_taken_back(tmp_path: Path, repair: str, since: str) -> None:
+    wanted = [" ".join(one.split()) for one in ANSWERS[repair, since].split(";")]
+    if wanted[1] == "the same":
+        wanted[1] = wanted[0]
+    assert answers(tmp_path / "d", repair, since) == wanted
+
+
+def test_more_than_eight_files_that_came_since_are_told_as_a_few(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    for first in range(10, 18):
+        begin(d, first, records=1)
+    (found,) = obstacles(list_entries(d.root)[-1])
+    assert [one.name for one in found.paths] == [d.seg(first).name for first in range(10, 18)]
+    assert refusal(d).count(".seg") == 2 + 8
+    assert ", ..." not in refusal(d)
+    begin(d, 18, records=1)
+    assert refusal(d).count(".seg") == 2 + 8
+    assert ", ...;" in refusal(d)
+
+
+def refusal(d: Twelve, entry: QuarantineEntry | None = None) -> str:
+    entries = list_entries(d.root)
+    with pytest.raises(StalePlanError) as error:
+        check_ways_back(entry or entries[-1], entries)
+    return str(error.value).replace(f"{d.root}/", "")
+
+
+def test_what_an_undo_did(tmp_path: Path) -> None:
+    """The entry, its files and directories, what was set aside before, and that nothing was left interrupted."""
+    d = repaired(tmp_path / "d", "cut behind 9")
+    done = undo(d.root)
+    (entry,) = list_entries(d.root)
+    assert (done.entries, done.entry, done.taken_back, done.set_aside) == ((entry,), entry, (), None)
+    assert [one.name for one in done.files] == [d.seg(8).name, d.idx(8).name]
+    for wanted, error, said in (
+        (None, RefusedError, "every repair was taken back already, there is nothing to undo"),
+        (entry.id, RefusedError, entry.state.why_final),
+        ("20200101T000000.000Z-0", InvalidRequestError, "there is no repair '20200101T000000.000Z-0'"),
+    ):
+        with pytest.raises(error) as refused:
+            undo(d.root, wanted)
+        assert said in str(refused.value)
+    with pytest.raises(RefusedError, match="no repair was made here"):
+        undo(Twelve(tmp_path / "other").root)
+
+
+def test_the_latest_repair_of_a_file_is_taken_back_first(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    apply(cut(8)(d), arguments=[])
+    first, second = list_entries(d.root)
+    assert refusal(d, first).startswith(f"0/{d.seg(8).name}: a later repair changed it too; undo {second.id} first")
+    assert undo(d.root).entry.id == second.id
+    assert undo(d.root, first.id).entry.id == first.id
+    assert d.seg(8).stat().st_size == 368
+
+
+def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    shutil.rmtree(d.directory)
+    apply(plan_recover(d.root, replicas=[Twelve(tmp_path / "r").root]), arguments=[])
+    (d.directory / "note").write_bytes(b"x")
+    (entry,) = list_entries(d.root)
+    assert refusal(d) == f"0/note: came into a directory that the repair {entry.id} made"
+    (d.directory / "note").unlink()
+    undo(d.root)
+    assert not d.directory.exists()
+
+
+@pytest.mark.parametrize("later", ["moved again", "gone", "another in its place", "a later repair"])
+def test_a_directory_that_was_moved_comes_back_from_where_it_was_left(tmp_path: Path, later: str) -> None:
+    d = Twelve(tmp_path / "d")
+    aside = put_aside_path(d.root, 0)
+    name = aside.relative_to(d.root).as_posix()
+    first = apply_edits(d.root, [MoveDirectory(d.directory, aside)], command="x", arguments=[], plan_hash="")
+    assert check_undo(first, list_entries(d.root)) == ()
+    moved = f"0: was moved again since the repair {first.id} moved it to {name}; bring partition 0 to where that left it first"
+    if later == "moved again":
+        aside.rename(tmp_path / "elsewhere")
+        assert refusal(d, first) == moved
+        (tmp_path / "elsewhere").rename(aside)
+    elif later == "gone":
+        shutil.rmtree(aside)
+        assert refusal(d, first) == moved
+        shutil.copytree(Twelve(tmp_path / "again").directory, aside)
+    elif later == "another in its place":
+        d.directory.mkdir()
+        assert refusal(d, first) == moved
+        d.directory.rmdir()
+    else:
+        second = apply_edits(d.root, [MoveDirectory(aside, d.directory)], command="y", arguments=[], plan_hash="")
+        assert refusal(d, first) == f"{name}: a later repair changed it too; undo {second.id} first"
+        third = apply_edits(
+            d.root, [Replace(d.directory / "n", lambda: [b"x"], 1)], command="z", arguments=[], plan_hash=""
+        )
+        assert refusal(d, second) == f"0/n: a later repair changed it too; undo {third.id} first"
+        undo(d.root, third.id)
+        undo(d.root, second.id)
+    assert undo(d.root, first.id).files == (d.directory,)
+    assert (d.directory.is_dir(), aside.exists()) == (True, False)
+
+
+def test_an_interrupted_repair_is_taken_back_first(tmp_path: Path) -> None:
+    """It alone where it was meant, or no other; in front of another one otherwise, of which a failure tells as well."""
+    d = repaired(tmp_path / "d", "cut behind 9")
+    before = snapshot(d.root)
+    repair = cut(8)(d)
+    with pytest.raises(Crash), crashing_when(lambda one: one.path == d.seg(8) and one.kind != "sync"):
+        apply(repair, arguments=[])
+    assert snapshot(d.root) != before
+    first, second = list_entries(d.root)
+    kept = tmp_path / "kept"
+    shutil.copytree(d.root, kept)
+    done = undo(d.root)
+    assert ([one.id for one in done.entries], done.taken_back, snapshot(d.root)) == ([second.id], (), before)
+    shutil.rmtree(d.root)
+    shutil.copytree(kept, d.root)
+    done = undo(d.root, first.id)
+    assert ([one.id for one in done.entries], [one.id for one in done.taken_back]) == ([first.id], [second.id])
+    assert d.seg(8).stat().st_size == 368
+    shutil.rmtree(d.root)
+    shutil.copytree(kept, d.root)
+    with pytest.raises(WaltzError, match="there is no repair") as refused:
+        undo(d.root, "nothing")
+    assert refused.value.taken_back == (second.id,)
