@@ -1,7 +1,7 @@
 """What each kind of damage looks like from every side, word for word: verify, quick, status and the dumps.
 
-`whole_answers.txt` has a section for each case of `test_codes`, and one that shows what a sound directory says; of the others it
-has the lines that differ from that.  Where an answer is meant to change, ``python -m tests.inspect.test_whole_answers`` writes the
+`whole_answers.txt` has a section for each case of `test_codes`, with the lines that a sound directory does not have
+(which has a section of its own).  Where an answer is meant to change, ``python -m tests.inspect.test_whole_answers`` writes the
 file anew, and the difference is read line by line.
 """
 
