@@ -8,14 +8,17 @@ file anew, and the difference is read line by line.
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from tests.inspect.helpers import age, run
+from tests.builders import build_directory, make_records, with_marks, write_segment
+from tests.inspect import test_vouching
+from tests.inspect.helpers import age, run, seg
 from tests.inspect.test_codes import CASES, Case, build
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.dump import (
@@ -27,7 +30,8 @@ from waltzctl.engine.inspect.dump import (
     dump_segments,
 )
 from waltzctl.engine.inspect.status import storage_status
-from waltzctl.formats.control import Layout
+from waltzctl.engine.inspect.verification import ManifestRequest
+from waltzctl.formats.control import CONTROL_FILE_NAME, FLAG_AVAILABLE, Layout, decode_control
 
 WRITTEN = Path(__file__).with_name("whole_answers.txt")
 NEW_EVERY_TIME = {"interrupted repair"}
@@ -109,9 +113,12 @@ def answers(storage: Path) -> Answers:
     """The lines of each view, with names in short."""
     found: Answers = {}
     for view, line in views(age(storage)):
-        short = re.sub(r"\b0{9,}([0-9]+)", r"\1", line.replace(f"{storage}/", "").replace(str(storage), "DIR"))
-        found.setdefault(view, []).append(short)
+        found.setdefault(view, []).append(shortened(line, storage))
     return found
+
+
+def shortened(line: str, storage: Path) -> str:
+    return re.sub(r"\b0{9,}([0-9]+)", r"\1", line.replace(f"{storage}/", "").replace(str(storage), "DIR"))
 
 
 def told_of(case: Case, storage: Path, sound: Answers) -> Answers:
@@ -175,6 +182,64 @@ def test_damage_says_this_from_every_side(
     assert block(case.name, told) == written.get(case.name, [])
 
 
+# --- with a manifest ---------------------------------------------------------------------------------------------------------
+
+
+def grown(storage: Path) -> None:
+    """One record more in both partitions, and a segment more in one."""
+    write_segment(storage / "0", make_records(1, first=30))
+    write_segment(storage / "2", make_records(13, partition=2)[10:], partition=2)
+    mark_risen(storage)
+
+
+def mark_risen(storage: Path) -> None:
+    change_struct(storage, 2, low_water_mark=6, local_low_water_mark=6)
+
+
+def mark_fell(storage: Path) -> None:
+    change_struct(storage, 2, low_water_mark=4)
+
+
+def flags_changed(storage: Path) -> None:
+    change_struct(storage, 1, flags=FLAG_AVAILABLE | 4)
+
+
+def change_struct(storage: Path, partition: int, **changes: int) -> None:
+    path = storage / CONTROL_FILE_NAME
+    control = decode_control(path.read_bytes())
+    infos = [with_marks(one, **changes) if one.partition == partition else one for one in control.partitions]
+    path.write_bytes(replace(control, partitions=tuple(infos)).encode())
+
+
+def began(storage: Path) -> None:
+    """A partition in which nothing was, an unknown one, and names that only look like a partition's."""
+    for name in ("1", "4", "x", "01", "\N{SUPERSCRIPT TWO}"):
+        (storage / name).mkdir()
+        write_segment(storage / name, make_records(1), first=0)
+    shutil.copy(seg(storage, 0, 0), seg(storage, 0, 5))
+
+
+HARMS = [*test_vouching.HARMS, grown, mark_risen, mark_fell, flags_changed, began]
+
+
+def compared(storage: Path, manifest: Path, harm: Callable[[Path], object]) -> list[str]:
+    """What verify says of a directory that is no longer as its manifest says; without what it would say of it anyway."""
+    build_directory(storage, {0: 30, 2: 12}, per_segment=10, local_low_water_mark=5, num_partitions=4)
+    assert run(age(storage), manifest=ManifestRequest(manifest))[1].manifest == "written"
+    harm(storage)
+    findings, summary = run(age(storage), manifest=ManifestRequest(manifest))
+    lines = [shortened(said(one), storage) for one in findings if one.code.startswith("manifest-")]
+    return [f"== {harm.__name__}, and a manifest", f"{summary.manifest}:", *(f"  {line}" for line in lines)]
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+def test_a_directory_that_is_not_as_its_manifest_says_says_this(
+    tmp_path: Path, written: dict[str, list[str]], harm: Callable[[Path], object]
+) -> None:
+    told = compared(tmp_path / "s", tmp_path / "manifest", harm)
+    assert told == written[told[0].removeprefix("== ")]
+
+
 def main() -> None:
     """Write the file anew."""
     with tempfile.TemporaryDirectory() as place:
@@ -182,6 +247,9 @@ def main() -> None:
         blocks = [block(sound_name(layout), told) for layout, told in sound.items()]
         for number, case in enumerate(one for one in CASES if one.name not in NEW_EVERY_TIME):
             blocks.append(block(case.name, told_of(case, Path(place) / str(number) / "s", sound[case.layout])))
+        for harm in HARMS:
+            (there := Path(place) / harm.__name__).mkdir()
+            blocks.append(compared(there / "s", there / "manifest", harm))
     WRITTEN.write_text("\n\n".join("\n".join(lines) for lines in blocks) + "\n")
 
 
