@@ -178,9 +178,10 @@ def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Read
 
 def _join(job: SegmentJob, answers: Sequence[Checked], limits: ReadLimits) -> SegmentReport | None:
     """The report about a segment from the answers to its tasks; None when it has to be checked as a whole."""
-    if answers[0].report is not None:
-        limits.bytes_read += answers[0].bytes
-        return answers[0].report
+    first, *_ = answers
+    if first.report is not None:
+        limits.bytes_read += first.bytes
+        return first.report
     sound = [answer.sound for answer in answers if answer.sound is not None]
     joined = all(
         (before.position, before.next_id) == (after.part.start, after.part.first) for before, after in pairwise(sound)

@@ -124,7 +124,7 @@ def _segments(
         if job.first in holding:
             yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)
         elif neighbour is not None and not reverse:
-            yield from segment.joined_to(neighbour)
+            yield from segment.joined(neighbour, segment)
         neighbour = segment
 
 
@@ -145,7 +145,7 @@ class _Segment:
             reader, findings = self._open(stack)
             yield from findings
             if before is not None:
-                yield from self._join(before, self)
+                yield from self.joined(before, self)
             if reader is None:
                 return
             try:
@@ -167,21 +167,15 @@ class _Segment:
                     for item in reader.backwards(self._wanted.first, self._wanted.last):
                         self.stretch = reader.stretch
                         if behind is not None and not joined:
-                            yield from self._join(self, behind)
+                            yield from self.joined(self, behind)
                             joined = True
                         yield from self._render(reader, item, reverse=True)
                     self.stretch = reader.stretch
                     if behind is not None and not joined:
-                        yield from self._join(self, behind)
+                        yield from self.joined(self, behind)
                 except DiskReadError as error:
                     yield from unreadable(self._job, error).findings
             yield from reversed(findings)
-
-    def joined_to(self, before: _Segment) -> Iterator[Finding]:
-        """How it joins the segment in front of it, where nothing of its own is wanted."""
-        if before.reaches(self._job.first):
-            self._look()
-            yield from self._join(before, self)
 
     def reaches(self, stop: int) -> bool:
         """Whether ids between its end and `stop` are wanted; not where its end is not known."""
@@ -211,8 +205,11 @@ class _Segment:
             return None, list(unreadable(self._job, error).findings)
         return reader, findings
 
-    def _join(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
-        """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
+    def joined(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
+        """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile.
+
+        The one behind is opened for it where ids between them are wanted.
+        """
         if behind.stretch is None and before.reaches(behind._job.first):
             behind._look()
         if before.stretch is None or behind.stretch is None:

@@ -316,17 +316,19 @@ class PartitionRun:
         """Ids in front of the first segment, if any of `span` are missing there.  Raises CutShort."""
         for _ in range(_ATTEMPTS):
             view = self._partition.view
-            first = next(iter(self.jobs), None)
-            if first is None or view is None or not self._partition.whole or not _meets(span, (0, max(1, first.first))):
+            if not self.jobs or view is None or not self._partition.whole:
+                return
+            first, *behind = self.jobs
+            if not _meets(span, (0, max(1, first.first))):
                 return
             report = self._by_ends(first)
             found = _gap_in_front([report])
             if found is None or not _meets(span, (found.first, found.stop)):
                 return
-            if len(self.jobs) > 1:  # a segment behind it may begin earlier than its name says
-                found = _gap_in_front([report, *(self._by_ends(job) for job in self.jobs[1:])])
-                if found is None or not _meets(span, (found.first, found.stop)):
-                    return
+            # a segment behind it may begin earlier than its name says
+            found = _gap_in_front([report, *map(self._by_ends, behind)])
+            if found is None or not _meets(span, (found.first, found.stop)):
+                return
             if self._unchanged(view, [report]):
                 yield loss_finding(found, self._context.where)
                 return

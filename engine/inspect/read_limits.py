@@ -21,14 +21,12 @@ class ReadLimits:
         max_duration: float | None = None,
         limit_rate: int | None = None,
         progress: Progress = SILENT,
-        total: int = 0,
         exclusive: bool = False,
     ) -> None:
-        """`max_duration` in seconds from now, `limit_rate` in bytes per second; `total` bytes are expected in all.
+        """`max_duration` in seconds from now, `limit_rate` in bytes per second.
 
         `exclusive`: nobody can be writing what is inspected.
         """
-        self.total = total
         self.exclusive = exclusive
         self.started = time.monotonic()
         self.bytes_read = 0

@@ -130,7 +130,7 @@ class ResumeState:
         """Write the file; after a `complete` run the next one begins anew.  Raises DiskWriteError."""
         value = {"schema": _SCHEMA, "mode": self._mode, "complete": complete}
         value["segments"] = {} if complete else self._segments
-        disk.write_whole(self.path, json.dumps(value, indent=1).encode())
+        disk.write_whole(self.path, json.dumps(value).encode())
         self._written = time.monotonic()
 
 

@@ -136,7 +136,6 @@ class _Verification:
             max_duration=options.max_duration,
             limit_rate=options.limit_rate if executor is None else None,
             progress=progress if executor is None else SILENT,
-            total=self._total,
             exclusive=options.exclusive,
         )
         threads = options.threads or os.cpu_count() or 1

@@ -114,12 +114,12 @@ class Vouching:
 
     def __init__(self, request: ManifestRequest, scopes: list[Scope]) -> None:
         """Raises InvalidRequestError, RefusedError for a directory in use that is to be written down, DiskReadError."""
-        if len(scopes) != 1 or not scopes[0].whole or scopes[0].storage is None or scopes[0].control_path is None:
+        whole = [scope.storage for scope in scopes if scope.whole and scope.storage is not None]
+        if len(scopes) != 1 or not whole:
             raise InvalidRequestError(
                 "a manifest is that of one whole storage directory", advice="name one, and nothing else"
             )
-        self._scope = scopes[0]
-        self._storage = scopes[0].storage
+        (self._storage,) = whole
         self._request = request
         self._reports: dict[str, SegmentReport] = {}
         refuse_inside(request.path, [self._storage])

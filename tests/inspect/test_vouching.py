@@ -170,24 +170,28 @@ def other_cluster(storage: Path) -> None:
     flip(storage / CONTROL_FILE_NAME, 20)
 
 
+EXPECTED = [
+    (lose, "manifest-missing-file", "0/0000000000000000010.seg"),
+    (lose_index, "manifest-missing-file", "2/0000000000000000010.idx"),
+    (lose_control, "manifest-missing-file", CONTROL_FILE_NAME),
+    (lose_partition, "manifest-missing-file", "2/0000000000000000000.seg"),
+    (other_records, "manifest-differs", "0/0000000000000000010.seg"),
+    (one_bit_of_data, "manifest-differs", "0/0000000000000000000.seg"),
+    (one_bit_of_an_index, "manifest-differs", "0/0000000000000000010.idx"),
+    (reserved_byte, "manifest-differs", "2/0000000000000000000.seg"),
+    (shorter, "manifest-differs", "2/0000000000000000010.seg"),
+    (longer_in_the_middle, "manifest-differs", "0/0000000000000000010.seg"),
+    (extra, "manifest-extra-file", "0/notes.txt"),
+    (extra_in_front, "manifest-extra-file", "2/0000000000000000005.idx"),
+    (lower_mark, "manifest-differs", CONTROL_FILE_NAME),
+    (other_cluster, "manifest-differs", CONTROL_FILE_NAME),
+]
+HARMS = [harm for harm, _, _ in EXPECTED]
+
+
 @pytest.mark.parametrize(
     ("harm", "code", "name"),
-    [
-        (lose, "manifest-missing-file", "0/0000000000000000010.seg"),
-        (lose_index, "manifest-missing-file", "2/0000000000000000010.idx"),
-        (lose_control, "manifest-missing-file", CONTROL_FILE_NAME),
-        (lose_partition, "manifest-missing-file", "2/0000000000000000000.seg"),
-        (other_records, "manifest-differs", "0/0000000000000000010.seg"),
-        (one_bit_of_data, "manifest-differs", "0/0000000000000000000.seg"),
-        (one_bit_of_an_index, "manifest-differs", "0/0000000000000000010.idx"),
-        (reserved_byte, "manifest-differs", "2/0000000000000000000.seg"),
-        (shorter, "manifest-differs", "2/0000000000000000010.seg"),
-        (longer_in_the_middle, "manifest-differs", "0/0000000000000000010.seg"),
-        (extra, "manifest-extra-file", "0/notes.txt"),
-        (extra_in_front, "manifest-extra-file", "2/0000000000000000005.idx"),
-        (lower_mark, "manifest-differs", CONTROL_FILE_NAME),
-        (other_cluster, "manifest-differs", CONTROL_FILE_NAME),
-    ],
+    EXPECTED,
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_whatever_is_not_as_it_was_is_damage(

@@ -565,6 +565,12 @@ _RELEASED = "engine/inspect/released_start.py"
 _PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(2**63)).header(offset)"
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
+_WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
+_THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
+_CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))"
+_IN_ORDER = (
+    'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
+)
 _INSPECT = (
     *(
         Equivalent(
@@ -576,6 +582,60 @@ _INSPECT = (
         )
         for line in (_MADE, _MADE.replace("data_path", "index_path"))
         for name in ("repr", "compare")
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/verify.py",
+            "_Verification._own_findings",
+            _WORK_AHEAD,
+            _WORK_AHEAD.replace(old, new),
+            "how many segments are begun before the first is reported",
+        )
+        for old, new in (("> _AHEAD", ">= _AHEAD"), ("_AHEAD * self._threads", "(_AHEAD * self._threads) + 1"))
+    ),
+    Equivalent(
+        "engine/inspect/verify.py",
+        "_Verification.__init__",
+        _THREADS,
+        _THREADS.replace("else 1", "else 0"),
+        "without a pool nobody asks how many",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/partition_runs.py",
+            "PartitionRun.__init__",
+            "0,",
+            other,
+            "the id is that of a template, which every job replaces",
+        )
+        for other in ("1,", "(-1),")
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "SegmentReader._subdivide",
+        "if stop - start.offset > 4 * CHUNK:",
+        "if stop - start.offset >= 4 * CHUNK:",
+        "pieces of one size or of another hold the same records",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/segment_checks.py",
+            "in_order",
+            _IN_ORDER,
+            _IN_ORDER.replace("offset or 0", f"offset or {other}"),
+            reason,
+        )
+        for other, reason in (("False", "False counts as 0"), ("(-1)", "no finding but one of the whole file is at 0"))
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/partial.py",
+            "PartialScan._claimed_end",
+            _CLAIMED,
+            _CLAIMED.replace("2**63", other),
+            "a look at one header asks for no budget",
+        )
+        for other in ("1**63", "3**63", "2**62", "2**64")
     ),
     Equivalent(
         "engine/inspect/partial.py",

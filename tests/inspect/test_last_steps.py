@@ -1,0 +1,578 @@
+"""Small steps of an inspection, each on as little as shows it: what is asked, what is looked at again, what is told and where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
+from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from tests.inspect.test_codes import accept, break_struct
+from tests.inspect.test_distributed_checks import Workers
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import control_checks, distributed_checks, vouching
+from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.directory_manifest import (
+    DamagedManifestError,
+    Manifest,
+    ManifestFile,
+    ManifestPartition,
+    NoManifestError,
+    Signature,
+    decode_manifest,
+)
+from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, Terms
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_records import dump_records
+from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
+from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log.parts import Part
+from waltzctl.engine.log.view import PartitionView, read_control
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.formats.control import ControlFile, ControlHeader, Layout
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
+
+SIZE = 20
+RECORD = SIZE + 40
+CONTROL = "waltz-storage.ctl"
+WHOLE = VerifyOptions()
+
+
+def at(place: int) -> int:
+    return HEADER_SIZE + RECORD * place
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Segments 0, 10 and 20 of ten records each; the mark is 14."""
+    return age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=14))
+
+
+def job(storage: Path, first: int = 20, **more: object) -> SegmentJob:
+    return SegmentJob(storage / "0", first, 0, cluster_key=KEY, **{"last": first == 20, **more})  # type: ignore[arg-type]
+
+
+def opened(path: Path) -> PartitionRun:
+    (scope,) = plan([path], None)
+    (found,) = runs(scope, look_around(scope, None), Limits(), None)
+    return found
+
+
+def told(storage: Path, **options: object) -> list[str]:
+    """Of a dump of records: findings, and spans of ids."""
+    lines: list[str] = []
+    for one in dump_records(storage, data=False, **options):  # type: ignore[arg-type]
+        if isinstance(one, Finding):
+            lines.append(one.code.value)
+        elif lines and lines[-1].isdigit() and abs(int(lines[-1]) - one.transaction_id) == 1:
+            lines[-1] = str(one.transaction_id)
+        else:
+            lines.append(str(one.transaction_id))
+    return lines
+
+
+# --- the control file --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("held", "looks"), [(False, 1), (True, 2)])
+def test_a_control_file_that_somebody_holds_is_looked_at_twice(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, looks: int
+) -> None:
+    """Its time tells nothing: it is written through a memory map."""
+    sound = read_control(storage / CONTROL)
+    break_struct(storage, 0, 1)
+    age(storage)
+    seen = [read_control(storage / CONTROL), sound]
+
+    def look(path: Path) -> ControlFile | None:
+        return seen.pop(0)
+
+    monkeypatch.setattr(control_checks, "read_control", look)
+    monkeypatch.setattr(control_checks, "_PAUSE", 0)
+    if held:
+        with DirectoryLock.acquire(storage, storage / CONTROL):
+            os.utime(storage / CONTROL, (0, 0))
+            found = inspect_control(storage / CONTROL, storage).findings
+    else:
+        found = inspect_control(storage / CONTROL, storage).findings
+    assert codes(found) == ([] if held else ["control-struct-checksum"])
+    assert len(seen) == 2 - looks
+
+
+# --- a dump of some ids ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ({"first": 9}, ["9", "segment-gap", "29"]),
+        ({"first": 10}, ["segment-gap", "29"]),
+        ({"first": 19}, ["segment-gap", "29"]),
+        ({"first": 20}, ["29"]),
+        ({"last": 9}, ["9"]),
+        ({"last": 10}, ["9", "segment-gap"]),
+        ({"first": 12, "last": 15}, ["segment-gap"]),
+        ({"first": 20, "reverse": True}, ["20"]),
+        ({"first": 19, "reverse": True}, ["20", "segment-gap"]),
+        ({"last": 9, "reverse": True}, ["0"]),
+        ({"last": 10, "reverse": True}, ["segment-gap", "0"]),
+    ],
+)
+def test_a_gap_is_told_where_one_of_its_ids_is_wanted(
+    storage: Path, options: dict[str, object], lines: list[str]
+) -> None:
+    """Transactions 10 to 19 are gone."""
+    seg(storage, 0, 10).unlink()
+    idx(storage, 0, 10).unlink()
+    assert told(age(storage), **options) == lines
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "reverse"), [(25, None, True), (25, 26, True), (3, 4, False), (None, 4, True), (13, 14, True)]
+)
+def test_segments_of_which_nothing_is_wanted_join_all_the_same(
+    storage: Path, first: int | None, last: int | None, reverse: bool
+) -> None:
+    end = (first or 0) if reverse else (29 if last is None else last)
+    assert told(storage, first=first, last=last, reverse=reverse) == [str(end)]
+
+
+@pytest.mark.parametrize(
+    ("span", "held"),
+    [
+        ((None, 9), [0]),
+        ((None, 10), [0, 10]),
+        ((9, 9), [0]),
+        ((10, 10), [10]),
+        ((10, 19), [10]),
+        ((19, 20), [10, 20]),
+        ((20, None), [20]),
+        ((None, -1), [0]),  # nothing in front of it tells that it begins there
+    ],
+)
+def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
+    assert [one.first for one in opened(storage).holding(span)] == held
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "here"), [(31, None, True), (32, None, False), (None, 29, False), (0, 30, True)]
+)
+def test_an_accepted_loss_is_told_where_one_of_its_ids_is_wanted(
+    storage: Path, first: int | None, last: int | None, here: bool
+) -> None:
+    """Transactions 30 and 31 were given up."""
+    accept(storage, 30, 31)
+    assert ("loss-accepted" in told(age(storage), first=first, last=last)) == here
+
+
+def test_what_stands_in_segments_as_well_is_not_hidden_in_a_stray_for_a_dump_either(storage: Path) -> None:
+    for suffix in (".seg", ".idx"):
+        shutil.copy(seg(storage, 0, 10).with_suffix(suffix), storage / "0" / f"copy{suffix}")
+    findings = [one for one in dump_records(age(storage)) if isinstance(one, Finding)]
+    assert findings == run(storage)[0]
+    assert [(one.code.value, one.severity.value) for one in findings] == [("segment-stray", "repairable")]
+
+
+# --- a partition -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("session", "severity"), [(None, "note"), (-1, "note"), (0, "damage"), (3, "damage")])
+def test_an_empty_partition_is_damage_where_a_session_began_in_it(
+    tmp_path: Path, session: int | None, severity: str
+) -> None:
+    context = PartitionContext(tmp_path, 0, tmp_path / "0", None, True, session)
+    (found,) = placement_findings(context, PartitionView(0, tmp_path / "0", ()), 1)
+    assert (found.code.value, found.severity.value) == ("partition-empty", severity)
+
+
+def test_segments_that_join_are_not_looked_at_again(storage: Path) -> None:
+    """Whatever changed meanwhile: there is nothing to take back."""
+    one = opened(storage)
+    for each in one.jobs:
+        list(one.add(check_segment(each, WHOLE, Limits())))
+    os.truncate(seg(storage, 0, 10), at(5))
+
+    def again(job: SegmentJob) -> SegmentReport:
+        raise AssertionError(job)
+
+    assert list(one.finish(again)) == []
+
+
+# --- a segment ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("index", "held", "counts"), [(True, True, False), (False, True, True), (False, False, False)])
+def test_the_directory_s_time_counts_where_a_truncation_may_have_removed_the_index(
+    storage: Path, index: bool, held: bool, counts: bool
+) -> None:
+    if not index:
+        idx(storage, 0, 20).unlink()
+    with SegmentCheck(job(storage, held=held), Limits()) as check:
+        assert check.watch().directory == (storage / "0" if counts else None)
+
+
+def test_the_header_of_an_index_and_notes_are_no_faults_of_the_data_file_s_header(storage: Path) -> None:
+    patch(idx(storage, 0, 20), 0, replace(segment_header(0, 20), partition=3).encode())
+    patch(seg(storage, 0, 20), 127, b"\1")
+    with SegmentCheck(job(storage), Limits()) as check:
+        assert codes(check.header_findings) == ["reserved-not-zero", "index-header"]
+        assert check.data_header_findings == []
+    flip(seg(storage, 0, 20), 12)
+    with SegmentCheck(job(storage), Limits()) as check:
+        assert codes(check.data_header_findings) == ["segment-key"]
+
+
+def test_what_parts_had_read_when_the_time_was_over_counts(storage: Path) -> None:
+    flip(seg(storage, 0, 20), at(4) + 45)
+    with SegmentCheck(job(storage), Limits()) as check:
+        scans = [check.range_scan(at(0), 20), check.range_scan(at(3), 23), check.range_scan(at(7), 27)]
+        for scan, stop in zip(scans, (at(2), at(6), at(7)), strict=True):
+            scan.advance(stop)
+        report = check.cut_short(scans)
+    assert (report.records, report.finished, report.uncertain) == (4, False, True)
+    assert codes(report.findings) == ["record-checksum"]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "confirmed"), [((3,), [True]), ((3, 7), [True, True]), ((), [False]), ((7,), [False, True])]
+)
+def test_damage_in_a_file_that_changed_is_told_when_it_is_met_again(
+    storage: Path, damaged: tuple[int, ...], confirmed: list[bool]
+) -> None:
+    """The segment was written anew since record 3 was seen to be damaged."""
+    path, sound = seg(storage, 0, 20), seg(storage, 0, 20).read_bytes()
+    flip(path, at(3) + 45)
+    with SegmentReader(job(storage), Limits(), data=False) as reader:
+        scan = reader.whole()
+        scan.advance(reader.size)
+        path.write_bytes(sound)
+        for place in damaged:
+            flip(path, at(place) + 45)
+        path.touch()
+        assert reader.confirmed(scan.damages[0]) == confirmed[0]
+        again = reader.whole()
+        again.advance(reader.size)
+        assert [reader.confirmed(one) for one in again.damages] == [True] * len(damaged)
+
+
+# --- a verification and a status ---------------------------------------------------------------------------------------------
+
+
+def test_findings_come_as_segments_are_checked(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when all of them are."""
+    seen: list[int] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+        seen.append(job.first)
+        return check_segment(job, options, limits)
+
+    flip(seg(storage, 0, 0), at(3) + 45)
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    found = verify_module.verify([age(storage)])
+    assert isinstance(next(found), Finding)
+    assert seen == [0]
+
+
+def test_a_status_by_workers_is_the_same(storage: Path) -> None:
+    cut(seg(storage, 0, 20), at(9) + 7)
+    flip(seg(storage, 0, 10), 12)
+    workers = Workers()
+    assert storage_status(age(storage), executor=workers) == storage_status(storage)
+    assert [(what, [task.job.first for task in tasks]) for what, tasks, _ in workers.asked] == [("verify", [0, 10, 20])]
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, bad: Path, kind: type[OSError] = PermissionError) -> None:
+    """A file that cannot be opened."""
+    original = os.open
+
+    def failing(path: str | Path, flags: int, *more: int) -> int:
+        if Path(path) == bad:
+            raise kind(13, "Permission denied", str(path))
+        return original(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", failing)
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ({}, ["read-error", "29"]),
+        ({"reverse": True}, ["10", "read-error"]),
+        ({"last": 5}, ["read-error"]),
+        ({"first": 15}, ["29"]),
+    ],
+)
+def test_a_dump_says_which_data_file_it_cannot_open(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], lines: list[str]
+) -> None:
+    """And nothing of how the next one joins it."""
+    unreadable(monkeypatch, seg(storage, 0, 0))
+    found = told(storage, **options)
+    assert [one for one in found if one not in ("10", "29")] == [one for one in lines if one not in ("10", "29")]
+
+
+@pytest.mark.parametrize(("first", "here"), [(13, True), (14, False)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_damage_is_told_where_one_of_its_ids_is_wanted(storage: Path, first: int, here: bool, reverse: bool) -> None:
+    """Without an index a dump reads up to what is wanted."""
+    flip(seg(storage, 0, 10), at(3) + 45)
+    idx(storage, 0, 10).unlink()
+    assert ("record-checksum" in told(age(storage), first=first, reverse=reverse)) == here
+
+
+@pytest.mark.parametrize("last", [27, 28, 29, 40])
+def test_a_torn_end_is_told_where_it_is_wanted(storage: Path, last: int) -> None:
+    cut(seg(storage, 0, 20), at(9) + 7)
+    age(storage)
+    assert told(storage, last=last) == ([str(last)] if last < 29 else ["28", "torn-tail"])
+
+
+@pytest.mark.parametrize(("options", "here"), [({"last": 0}, True), ({"first": 9}, True), ({"first": 10}, False)])
+def test_what_only_an_index_lists_is_told_where_it_is_wanted(
+    storage: Path, options: dict[str, object], here: bool
+) -> None:
+    """The data file of segment 0 is gone."""
+    seg(storage, 0, 0).unlink()
+    assert ("index-orphan" in told(age(storage), **options)) == here
+
+
+def test_a_segment_in_front_of_the_last_one_may_reach_further(tmp_path: Path) -> None:
+    """Then nothing is missing at the end."""
+    records = make_records(35, size=SIZE)
+    storage = build_directory(tmp_path / "s", {0: [records[:10], records[10:]]}, local_low_water_mark=34)
+    write_segment(storage / "0", records[20:30])
+    assert "acknowledged-missing" not in told(age(storage))
+    write_segment(storage / "0", records[10:34])
+    assert "acknowledged-missing" in told(age(storage))
+
+
+def test_what_was_begun_in_an_empty_partition_is_not_seen_when_it_is_looked_at_again(tmp_path: Path) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 0}))
+    for path in (storage / "0").iterdir():
+        path.unlink()
+    one = opened(storage)
+    write_segment(storage / "0", make_records(3), first=0)
+    assert one._look_again()
+    assert one.view is not None
+    assert (one.view.segments, one.jobs) == ((), ())
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_which_partitions_belong_to_a_node(tmp_path: Path, layout: Layout) -> None:
+    """By their flags, or where there are none by their directories and sessions."""
+    storage = age(build_directory(tmp_path / "s", {0: 1}, layout=layout, num_partitions=3))
+    (storage / "1").mkdir()
+
+    def found() -> list[tuple[int | None, bool | None]]:
+        (scope,) = plan([storage], None)
+        return [
+            (one.context.number, one.context.assigned) for one in runs(scope, look_around(scope, None), Limits(), None)
+        ]
+
+    assert found() == [(0, True), (1, layout is Layout.DOCUMENTED)]
+    shutil.rmtree(storage / "0")
+    shutil.rmtree(storage / "1")
+    assert found() == [(0, True)]
+    (storage / "1").mkdir()
+    write_segment(storage / "1", make_records(1, partition=1), partition=1)
+    (scope,) = plan([storage / "1"], None)
+    (one,) = runs(scope, look_around(scope, None), Limits(), None)
+    assert one.context.number == 1, "only what was named"
+
+
+@pytest.mark.parametrize(
+    ("assigned", "mark", "found"),
+    [
+        (True, None, ["partition-empty"]),
+        (True, -1, ["partition-empty"]),
+        (True, 0, []),  # what is missing is told instead
+        (False, None, []),
+        (None, None, []),
+    ],
+)
+def test_an_empty_partition_is_told_where_it_belongs_here(
+    tmp_path: Path, assigned: bool | None, mark: int | None, found: list[str]
+) -> None:
+    context = PartitionContext(tmp_path, 0, tmp_path / "0", mark, assigned, 3)
+    assert codes(placement_findings(context, PartitionView(0, tmp_path / "0", ()), 1)) == found
+
+
+def test_an_index_that_lists_records_that_are_out_of_order_is_not_too_long(tmp_path: Path) -> None:
+    """At the end stand records whose ids are not the next ones: they are told, and the index lists them as well."""
+    records = make_records(10, size=SIZE)
+    path = write_segment(tmp_path, records)
+    again = [Record.make(number, one.request_id, 0, one.data) for number, one in zip((3, 4), records[3:5], strict=True)]
+    with path.open("ab") as file:
+        file.write(encode_records(again)[0])
+    with path.with_suffix(".idx").open("ab") as file:
+        file.write(encode_entries([at(10), at(11)]))
+    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, Limits())
+    assert (codes(report.findings), report.index_excess) == (["record-order"], None)
+    with path.with_suffix(".idx").open("ab") as file:
+        file.write(encode_entries([at(12)]))
+    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, Limits())
+    assert report.index_excess is not None
+
+
+def test_records_of_another_partition_behind_a_right_header_are_told(tmp_path: Path) -> None:
+    records = make_records(5, partition=1, size=SIZE)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").mkdir()
+    write_segment(tmp_path / "1", records, partition=1)
+    write_segment(tmp_path / "0", records)
+    one = SegmentJob(age(tmp_path) / "0", 0, 0, cluster_key=KEY)
+    with SegmentCheck(one, Limits()) as check:
+        (found,) = check.run(WHOLE).findings
+    assert (found.code.value, found.offset, found.path) == ("segment-partition", HEADER_SIZE, one.data_path)
+    patch(one.data_path, 0, replace(segment_header(0, 0), partition=1).encode())
+    with SegmentCheck(one, Limits()) as check:
+        (found,) = check.run(WHOLE).findings
+    assert (found.code.value, found.offset) == ("segment-partition", 28)
+
+
+def test_bytes_that_are_read_are_told_to_who_listens(storage: Path) -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[object] = []
+
+        def start(self, what: str, total: int) -> None:
+            self.heard.append((what, total))
+
+        def advance(self, amount: int) -> None:
+            self.heard.append(amount)
+
+    listener = Listener()
+    list(verify_module.verify([storage], progress=listener))
+    assert listener.heard == [("verify", 3 * at(10)), *[10 * RECORD] * 3]
+    listener.heard.clear()
+    list(verify_module.verify([storage], VerifyOptions(threads=1), listener, Workers()))
+    assert listener.heard == [("verify", 3 * at(10))]
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_verification_that_was_interrupted_is_not_complete_and_goes_on_where_it_was(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+
+    seen: list[int] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+        seen.append(job.first)
+        if seen == [*range(0, 10 * done + 1, 10)]:
+            raise KeyboardInterrupt
+        return check_segment(job, options, limits)
+
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    state = tmp_path / "state"
+    findings, summary = run(storage, resume=state)
+    assert (findings, summary.exit_status_name, summary.complete) == ([], "interrupted", False)
+    assert (summary.released_starts, summary.segments, summary.records) == (None, done, 10 * done)
+    assert json.loads(state.read_bytes())["complete"] is False
+    seen.append(-1)
+    assert run(storage, resume=state)[1].complete
+    assert seen[seen.index(-1) + 1 :] == [*range(10 * done, 30, 10)]
+    assert json.loads(state.read_bytes()) == {
+        "schema": "waltzctl.verify-state/1",
+        "mode": {"sample": None, "sample_seed": 0, "quick": False},
+        "complete": True,
+        "segments": {},
+    }
+
+
+def test_a_part_whose_index_cannot_be_read_to_its_end_is_no_answer(storage: Path) -> None:
+    class Failing(FileSource):
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            if self.name.endswith(".idx") and offset + len(buffer) > HEADER_SIZE + 8 * 5:
+                raise DiskReadError(self.name, offset, OSError(5, "made up"))
+            return super().read_into(offset, buffer)
+
+    part = Part(20, at(0), at(10))
+    task = CheckTask(job(storage), Terms(WHOLE, None, None), part)
+    assert distributed_checks.check(task).sound is not None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
+        assert distributed_checks.check(task) == Checked(0)
+
+
+# --- a manifest --------------------------------------------------------------------------------------------------------------
+
+
+def sealed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A manifest that is not as this program writes one, with the right checksum."""
+    header = ControlHeader(0, 1_700_000_000_123, KEY, 1)
+    file = ManifestFile("0/x", 1, "0" * 64)
+    partition = ManifestPartition(0, None, None, -1, -1, -1)
+    signature = Signature("1" * 64, "2" * 128)
+    whole = Manifest("2026-11-21T08:51:18.000Z", "t", header, Layout.RELEASED, (partition,), (file,), signature)
+    document = json.loads(whole.encode())
+    change(document)
+    body = {name: value for name, value in document.items() if name not in ("sha256", "signature")}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return json.dumps(document | {"sha256": hashlib.sha256(text.encode()).hexdigest()}).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: None, None),
+        (lambda one: one["partitions"][0].update(more=1), "partitions[0]: more is not known"),
+        (lambda one: one["files"][0].update(more=1), "files[0]: more is not known"),
+        (lambda one: one["signature"].update(more=1), "manifest.signature: more is not known"),
+        (lambda one: one.update(more=1), "manifest: more is not known"),
+        (lambda one: one["files"][0].update(name="n" * 16384), None),
+        (lambda one: one["files"][0].update(name="n" * 16385), "files[0]: name is not valid"),
+        (lambda one: one.update(created="n" * 40), None),
+        (lambda one: one.update(created="n" * 41), "manifest: created is not valid"),
+        (lambda one: one.update(tool="n" * 200), None),
+        (lambda one: one.update(tool="n" * 201), "manifest: tool is not valid"),
+        (lambda one: one["signature"].update(algorithm="rsa"), "manifest.signature: algorithm is not valid"),
+        (lambda one: one["signature"].update(public_key="1" * 63), "manifest.signature: public_key is not valid"),
+        (lambda one: one["signature"].update(signature="1" * 127), "manifest.signature: signature is not valid"),
+        (lambda one: one["files"].append(one["files"][0]), "a file is named twice"),
+        (lambda one: one.update(num_partitions=2), "its key and number of partitions are not those of its control header"),
+        (lambda one: one.update(control_header="0" * 254), "manifest: control_header is not valid"),
+        (lambda one: one.update(layout="other"), "'other' is not a valid Layout"),
+    ],
+)  # fmt: skip
+def test_what_a_manifest_may_hold(change: Callable[[dict[str, Any]], object], said: str | None) -> None:
+    if said is None:
+        assert decode_manifest(sealed(change)).tool
+    else:
+        with pytest.raises(DamagedManifestError) as caught:
+            decode_manifest(sealed(change))
+        assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(("spaces", "damaged"), [(0, True), (4096 - 19, True), (4096 - 18, False)])
+def test_a_torn_manifest_is_known_by_its_beginning(spaces: int, damaged: bool) -> None:
+    """Something else that only mentions one is none."""
+    with pytest.raises(DamagedManifestError if damaged else NoManifestError):
+        decode_manifest(b" " * spaces + b"waltzctl.manifest/1")
+
+
+def test_a_file_that_goes_while_it_is_compared_is_told(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ManifestRequest(tmp_path / "manifest")
+    assert run(storage, manifest=request)[1].manifest == "written"
+    monkeypatch.setattr(vouching, "digest_file", lambda path, size, limits: None)
+    findings, summary = run(storage, manifest=request)
+    assert summary.manifest == "differs"
+    assert findings[0].message.startswith("the file is not what the manifest says: SHA-256 none, ")
