@@ -24,12 +24,8 @@ _ANSWER = "MUTATION_COVERING"
 _TEST = "MUTATION_TEST"
 _IMPORT = ""
 """Stands for the test where a line ran outside of any."""
-COMPILED = frozenset(
-    {"engine/scan/kernel.py", "engine/scan/native.py", "engine/scan/wire_loops.py", "engine/scan/wire_native.py"}
-)
-"""Files whose functions are compiled."""
-_OF_COMPILED = ("tests/scan/test_kernel.py", "tests/scan/test_frames.py", "tests/scan/test_wire_code.py")
-"""Tests that compare each way to run them with the plain reading."""
+_QUICK = 0.1
+"""Seconds of a test, as recorded, that is tried on a mutant before slower ones that are nearer to it."""
 JAVA = frozenset({"spark", "spark_session"})
 """Fixtures that start a Java process, which a mutant would have to wait for."""
 
@@ -48,8 +44,8 @@ class Reach:
     def tests(self, file: str, line: int, text: str) -> list[str]:
         """The tests that reach a line of the file as it is now, quickest first.
 
-        What runs while a module is imported is reached by all: first come the tests that reach anything else of the file.  So are
-        lines that run as machine code, where nothing is recorded.
+        What runs while a module is imported is reached by all: of the quick ones, and then of the others, first come the tests
+        that reach anything else of the file.
         """
         found = self.at(file, line, text)
         if body := _body_behind(text, line):  # a default is a part of its function, whoever imports it
@@ -58,15 +54,14 @@ class Reach:
             text, line
         ):  # some tests may import it once more, in a process of their own
             found = [_IMPORT]
-        if found != [_IMPORT] and (found or file not in COMPILED):
+        if found != [_IMPORT]:
             return sorted((test for test in found if test), key=self._took)
         near = {test for tests in self.lines[file].values() for test in tests if test}
-        first = {test for test in self.seconds if file in COMPILED and test.startswith(_OF_COMPILED)} | near
-        return [*sorted(first, key=self._took), *sorted(self.seconds.keys() - first, key=self._took)]
+        return sorted(self.seconds, key=lambda test: (self._took(test) > _QUICK, test not in near, self._took(test)))
 
     def at_import(self, file: str, line: int, text: str) -> bool:
-        """Whether a line runs while tests are collected, or as machine code: what it did is kept then."""
-        return file in COMPILED or _IMPORT in self.at(file, line, text)
+        """Whether a line runs while tests are collected: what it did is kept then."""
+        return _IMPORT in self.at(file, line, text)
 
     def at(self, file: str, line: int, text: str) -> list[str]:
         """What was recorded for a line of the file as it is now."""

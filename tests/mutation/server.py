@@ -113,6 +113,10 @@ class Server:
         for name in _WARM:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # what a compiler does once takes longer than what most mutants change
+            from numba import njit
+
+            njit("int64(int64)")(lambda number: number + 1)
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:

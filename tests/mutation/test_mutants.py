@@ -90,17 +90,16 @@ def test_a_default_is_reached_by_the_tests_of_its_function() -> None:
     assert reach.tests("a.py", 3, text) == ["t::one", "t::other"], "importing it is not calling it"
 
 
-def test_what_runs_at_import_or_compiled_is_reached_by_all_and_first_by_those_that_reach_the_file() -> None:
+def test_what_runs_at_import_is_reached_by_all_and_first_by_quick_tests_that_reach_the_file() -> None:
     text = "x = 1\ndef f():\n    y\n    z\n"
-    lines = {
-        "a.py": {1: ["", "t::imports"], 3: ["t::near"], 4: ["", "t::near"]},
-        "engine/scan/native.py": {1: ["t::far"]},
-    }
-    reach = Reach(lines, {"t::far": 1.0, "t::near": 2.0, "t::imports": 3.0}, {})
-    assert reach.tests("a.py", 1, text) == ["t::near", "t::imports", "t::far"], "also what imports it once more"
+    lines = {"a.py": {1: ["", "t::imports"], 3: ["t::near", "t::slow"], 4: ["", "t::near"]}, "b.py": {1: ["t::far"]}}
+    seconds = {"t::far": 0.01, "t::near": 0.1, "t::slow": 3.0, "t::imports": 2.0, "t::other": 1.0}
+    reach = Reach(lines, seconds, {})
+    by_all = ["t::near", "t::far", "t::imports", "t::slow", "t::other"]
+    assert reach.tests("a.py", 1, text) == by_all, "also what imports it once more"
     assert reach.tests("a.py", 4, text) == ["t::near"]
     assert reach.tests("a.py", 9, text) == []
-    assert reach.tests("engine/scan/native.py", 9, "") == ["t::far", "t::near", "t::imports"]
+    assert [line for line in (1, 3, 4) if reach.at_import("a.py", line, text)] == [1, 4]
 
 
 def test_every_room_has_sources_and_tests() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.scan.oracle import Row, parse
+from tests.scan.oracle import parse
+from tests.scan.walk_support import expected, run
 from tests.scan.wire_support import skip_unless_here
 from waltzctl.engine.scan import compiled, kernels
 from waltzctl.engine.scan.kernel import (
@@ -19,7 +20,6 @@ from waltzctl.engine.scan.kernel import (
     INTERPRETED,
     POSITION,
     ROOM,
-    ROW,
     STRETCH,
     Kernel,
     Status,
@@ -28,7 +28,6 @@ from waltzctl.engine.scan.kernel import (
 )
 from waltzctl.formats.segment import Record
 
-BEFORE = 4096
 LENGTHS = [*range(9), *range(15, 18), *range(27, 34), 60, *range(63, 66), 100, *range(127, 130), 200, 255, 256]
 LONG = [257, 511, 512, 513, 1000, 1023, 1024, 1025, 1500, 4095, 4096, 4097, 8191, 8192, 8193, 70000]
 
@@ -43,48 +42,6 @@ def kernel_of(way: str) -> Kernel:
 @pytest.fixture(params=[*compiled.WAYS, "interpreted"], scope="module")
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     return kernel_of(request.param)
-
-
-def run(kernel: Kernel, data: bytes, *, filled: int | None = None, rows: int = 4096, first: int = 0, wide: bool = True):
-    """Status, position, next id and rows after one call of the loop."""
-    lane = kernel.lane(BEFORE + len(data), rows, wide=wide, max_length=1 << 20)
-    end = BEFORE + len(data)
-    lane.memory[BEFORE:end] = data
-    given_end = end if filled is None else BEFORE + filled
-    for slot, value in ((POSITION, BEFORE), (FILLED, given_end), (ROOM, end), (BASE, -BEFORE), (EXPECTED, first)):
-        lane.state[slot] = value
-    status = lane.walk()
-    count = lane.state[ROW]
-    columns = lane.take(copy=True)
-    found = list(zip(*(column.tolist() for column in columns.values()), strict=True))
-    assert len(found) == count
-    return Status(status), lane.state[POSITION] - BEFORE, lane.state[EXPECTED], found
-
-
-def expected(data: bytes, filled: int, rows: int, first: int) -> tuple[Status, int, int, list[Row]]:
-    """The same, from the oracle."""
-    found: list[Row] = []
-    position = 0
-    while True:
-        if len(found) == rows:
-            return Status.FULL, position, first + len(found), found
-        if position + 36 > filled:
-            return Status.MORE, position, first + len(found), found
-        length = int.from_bytes(data[position + 28 : position + 32], signed=True)
-        end = position + 40 + length
-        status = None
-        if length < 0 or length > 1 << 20 or end > len(data):
-            status = Status.LENGTH
-        elif end > filled:
-            status = Status.MORE
-        elif (row := parse(data, position)) is None:
-            status = Status.CHECKSUM
-        elif row[1] != first + len(found):
-            status = Status.ORDER
-        if status is not None:
-            return status, position, first + len(found), found
-        found.append(row)
-        position = end
 
 
 def test_every_length_of_data(kernel: Kernel) -> None:

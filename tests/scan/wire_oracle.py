@@ -105,6 +105,32 @@ def expected_encode(data: bytes, table: Sequence[Sequence[int]], following: int,
     return Encoded(len(table), FrameVerdict.DONE, -1, done)
 
 
+def expected_list(
+    disk: bytes, first: int, count: int, headers: bool, max_data_length: int
+) -> tuple[int, bytes, int, Verdict]:
+    """Records, their bytes on the wire, how many bytes they took on disk, and the verdict."""
+    made, position = b"", 0
+    for place in range(count):
+        if len(disk) - position < 40:
+            return place, made, position, Verdict.MALFORMED
+        length = number(disk, position + 28, 4)
+        if not 0 <= length <= len(disk) - position - 40:
+            return place, made, position, Verdict.MALFORMED
+        record = disk[position : position + 40 + length]
+        data, checksum = record[36:-4], record[32:36]
+        if number(record, 0, 8) != first + place:
+            return place, made, position, Verdict.ORDER
+        if length > max_data_length:
+            return place, made, position, Verdict.TOO_LONG
+        if crc32(record[:-4]) != int.from_bytes(record[-4:]):
+            return place, made, position, Verdict.RECORD_CHECKSUM
+        if crc32(data) != int.from_bytes(checksum):
+            return place, made, position, Verdict.DATA_CHECKSUM
+        made += record[:28] if headers else record[:32] + data + checksum
+        position += len(record)
+    return count, made, position, Verdict.DONE
+
+
 def disk_form(record: WireRecord) -> bytes:
     return Record.make(record.transaction_id, record.request_id, record.header, record.data).encode()
 
