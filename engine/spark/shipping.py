@@ -6,6 +6,7 @@ more often, travel with the session.
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,12 @@ def write_archive(target: Path) -> Path:
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return target
+
+
+def named_archive(directory: Path) -> Path:
+    """The same, in a directory, under a name that tells its contents: a Spark application takes a file's name once."""
+    archive = write_archive(directory / "code.zip")
+    return archive.rename(directory / f"waltzctl-code-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}.zip")
 
 
 def _sources() -> Iterator[Path]:

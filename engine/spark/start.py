@@ -174,8 +174,8 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _ship(spark: SparkSession, options: SparkOptions, directory: Path) -> None:
-    archive = shipping.write_archive(directory / "waltzctl-code.zip")
+    archive = shipping.named_archive(directory)
     if options.connect:
         spark.addArtifacts(str(archive), pyfile=True)
-    else:
+    elif not any(one.endswith(f"/{archive.name}") for one in spark.sparkContext.listFiles):  # of an earlier call
         spark.sparkContext.addPyFile(str(archive))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,11 +25,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Session]:
-    """As the commands open it."""
+    """As the commands open it; a task that fails is tried once more."""
     from waltzctl.engine.spark.spark_session import SparkOptions
     from waltzctl.engine.spark.start import open_session
 
-    with open_session(SparkOptions("local[2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
+    with open_session(SparkOptions("local[2,2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
         yield session
 
 
@@ -36,3 +37,12 @@ def spark_session() -> Iterator[Session]:
 def spark(spark_session: Session) -> SparkSession:
     """The session as Spark knows it."""
     return spark_session.spark
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that holds what an installation of this checkout would put beside other packages, and nothing else."""
+    place, root = tmp_path_factory.mktemp("installed"), Path(__file__).resolve().parents[2]
+    for name in ("waltzctl", "pyspark_waltz.py"):
+        (place / name).symlink_to(root / name)
+    return place

@@ -1,4 +1,4 @@
-"""A standalone cluster on the loopback: a master, two workers with one core each, and a Spark Connect server if asked for."""
+"""A standalone cluster on the loopback: a master, two workers with one core each."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ from waltzctl.engine.spark.java import prepare_java
 HOME = Path(pyspark.__file__).parent
 
 
-class Daemon:
-    """A Java process of Spark, and what it has said so far."""
+class Talking:
+    """A process, and what it has said so far."""
 
-    def __init__(self, arguments: list[str], directory: Path) -> None:
-        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_REMOTE")}
-        environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-        environment["JAVA_TOOL_OPTIONS"] = class_archive.java_options()  # which the executors of a worker inherit
-        directory.mkdir(parents=True)
+    def __init__(self, arguments: list[str], directory: Path, environment: dict[str, str]) -> None:
         self.lines: list[str] = []
         self._said = threading.Condition()
         self.process = subprocess.Popen(
-            arguments, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+            arguments,
+            cwd=directory, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -56,40 +54,36 @@ class Daemon:
                 assert "" not in self.lines, "".join(self.lines)
                 self._said.wait()
 
+    def end(self, given: str) -> int:
+        """Say something to it, and wait for its exit status."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(given)
+        self.process.stdin.close()
+        self._reader.join()
+        return self.process.wait()
+
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def daemon(arguments: list[str], directory: Path) -> Talking:
+    """A Java process of Spark."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_REMOTE")}
+    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment["JAVA_TOOL_OPTIONS"] = class_archive.java_options()  # which the executors of a worker inherit
+    directory.mkdir(parents=True)
+    return Talking(arguments, directory, environment)
 
 
 @dataclass(frozen=True)
 class Cluster:
     master: str
-    workers: tuple[Daemon, Daemon]
-    directory: Path
-
-    @contextlib.contextmanager
-    def connect_server(self) -> Iterator[str]:
-        """Its URL."""
-        daemon = Daemon(
-            [
-                str(HOME / "bin" / "spark-submit"),
-                "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-                "--master", self.master,
-                "--conf", "spark.connect.grpc.binding.port=0",
-                "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
-                "--conf", "spark.executor.memory=512m",
-                "--conf", "spark.ui.enabled=false",
-            ],
-            self.directory / "connect",
-        )  # fmt: skip
-        try:
-            port = daemon.wait_for(r"Spark Connect server started at: .*:(\d+)")
-            yield f"sc://127.0.0.1:{port}"
-        finally:
-            daemon.stop()
+    workers: tuple[Talking, Talking]
 
 
 @contextlib.contextmanager
@@ -100,16 +94,16 @@ def running_cluster(directory: Path) -> Iterator[Cluster]:
     deploy = "org.apache.spark.deploy"
     with contextlib.ExitStack() as stack:
         options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        master = Daemon([launcher, f"{deploy}.master.Master", *options], directory / "master")
+        master = daemon([launcher, f"{deploy}.master.Master", *options], directory / "master")
         stack.callback(master.stop)
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")
         workers = []
         for name in ("one", "two"):
             options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
             work = ["--work-dir", str(directory / name / "work")]
-            worker = Daemon([launcher, f"{deploy}.worker.Worker", *options, *work, url], directory / name)
+            worker = daemon([launcher, f"{deploy}.worker.Worker", *options, *work, url], directory / name)
             stack.callback(worker.stop)
             workers.append(worker)
         for worker in workers:
             worker.wait_for(r"(Successfully registered) with master")
-        yield Cluster(url, (workers[0], workers[1]), directory)
+        yield Cluster(url, (workers[0], workers[1]))

@@ -1,4 +1,8 @@
-"""A real standalone cluster with two workers on the loopback, and Spark Connect in front of it."""
+"""A real standalone cluster with two workers on the loopback, and Spark Connect in front of it.
+
+One program has a session on the cluster, runs a command in it, and serves Spark Connect for a command in a process of its own: a
+start of Java costs seconds, and none of this needs one more.
+"""
 
 from __future__ import annotations
 
@@ -11,113 +15,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.running_cluster import Cluster, running_cluster
+from tests.cli.running import Answer, invoke
+from tests.interop.processes import free_ports
+from tests.spark.running_cluster import Cluster, Talking, running_cluster
 from waltzctl.engine.spark.worker_python import write_launcher
 
 pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
-        yield found
-
-
-PYTHON = ""
-"""What workers are started with."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def python(tmp_path_factory: pytest.TempPathFactory) -> None:
-    global PYTHON
-    PYTHON = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, as a command or a script has one; workers get no path to this checkout from it."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": PYTHON,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-def beside(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process of a program of somebody's, in its own directory, with waltzctl installed as it is."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"PYSPARK_PYTHON": PYTHON, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True)
-
-
-def findings(output: str) -> list[dict[str, object]]:
-    return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
-
-
-CORPUS = [str(one.relative_to(ROOT)) for one in sorted(ROOT.glob("fixtures/*/storage"))]
-
-
-def test_verify_on_a_cluster_of_two_workers_finds_what_verify_finds_here(cluster: Cluster) -> None:
-    common = ["-m", "waltzctl", "verify", *CORPUS, "--format", "ndjson"]
-    there = run(*common, "--master", cluster.master, "--conf", "spark.executor.memory=512m")
-    here = run(*common, "--engine", "local")
-    assert there.returncode == here.returncode == 4, there.stderr
-    assert findings(there.stdout) == findings(here.stdout) != []
-    for worker in cluster.workers:
-        worker.wait_for(r"Asked to (launch executor)")
-
-
-def test_verify_through_spark_connect_finds_the_same(cluster: Cluster) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect's client libraries are not installed")
-    common = ["-m", "waltzctl", "verify", *CORPUS, "--format", "ndjson"]
-    with cluster.connect_server() as url:
-        there = run(*common, "--engine", "spark", "--master", url)
-    assert there.returncode == 4, there.stderr
-    assert findings(there.stdout) == findings(run(*common, "--engine", "local").stdout)
-
-
-@pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2"])
-def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
-    done = run("-m", "waltzctl", "verify", CORPUS[0], "--master", master)
-    assert done.returncode == 14
-    assert f"{master}: nobody answers" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--master", "nonsense"], "Master"),
-        (["--conf", "spark.driver.memory=banana"], "banana"),
-    ],
-)
-def test_why_java_does_not_start_is_said_in_one_line(options: list[str], why: str) -> None:
-    done = run("-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark", *options)
-    assert done.returncode == 14
-    assert why in done.stderr
-    assert len(done.stderr.splitlines()) == 2
-    assert "Traceback" not in done.stderr
-
-
-_NAMESAKES = """
+CORPUS = [str(one) for one in sorted(ROOT.glob("fixtures/*/storage"))]
+CLEAN = str(ROOT / "fixtures" / "clean-released" / "storage")
+PROGRAM = """
+import json
 import sys
-from pathlib import Path
+
 import engine, formats
-from pyspark.sql import SparkSession
-from waltzctl import WaltzDataSource, write_archive
+
+installed, master, settings, storage, *arguments = sys.argv[1:]
+sys.path.insert(1, installed)
+from waltzctl import spark_session
+from waltzctl.__main__ import main
 
 assert engine.MINE and formats.MINE, "the job's own modules"
-builder = SparkSession.builder.master(sys.argv[1]).config("spark.executor.memory", "512m")
-spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+spark = spark_session(master, json.loads(settings))
 for module in (engine, formats):
     spark.sparkContext.addPyFile(module.__file__)
-if not sys.argv[1].startswith("local"):
-    spark.sparkContext.addPyFile(str(write_archive(Path(sys.argv[2]))))
-    spark.dataSource.register(WaltzDataSource)
-frame = spark.read.format("waltz").load(sys.argv[3])
-print("COUNT", frame.where("finding is null").count())
 
 
 def mine(batches):
@@ -132,34 +54,121 @@ def where(batches):
         yield pyarrow.RecordBatch.from_pydict({"code": [waltzctl.engine.__file__]})
 
 
-code = spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()
-print("CODE", all(sys.argv[1].startswith("local") or "code.zip" in row.code for row in code))
-print("MINE", all(row.mine for row in spark.range(0, 2, 1, 2).mapInArrow(mine, "mine boolean").collect()))
-spark.stop()
+count = spark.read.format("waltz").load(storage).where("finding is null").count()
+code = [row.code for row in spark.range(0, 2, 1, 2).mapInArrow(where, "code string").collect()]
+own = [row.mine for row in spark.range(0, 2, 1, 2).mapInArrow(mine, "mine boolean").collect()]
+print("READ", json.dumps({"count": count, "code": code, "own": own}), flush=True)
+sys.stdin.readline()
+print("VERIFY", flush=True)
+main([*arguments, "--master", master])
 """
 
 
-@pytest.mark.parametrize("master", ["local[2]", "cluster"])
-def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(
-    master: str, request: pytest.FixtureRequest, tmp_path: Path
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a program of somebody's; workers get no path to this checkout from it."""
+    python = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return kept | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+class Program(Talking):
+    """The program, with Spark Connect at `port`."""
+
+    def __init__(self, cluster: Cluster, installed: Path, directory: Path, environment: dict[str, str]) -> None:
+        (self.port,) = free_ports(1)
+        settings = {
+            "spark.executor.memory": "512m",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self.port),
+        }
+        directory.mkdir()
+        for name in ("engine", "formats"):
+            (directory / f"{name}.py").write_text("MINE = True\n")
+        (directory / "program.py").write_text(PROGRAM)
+        arguments = [
+            str(installed),
+            cluster.master,
+            json.dumps(settings),
+            CLEAN,
+            "verify",
+            *CORPUS,
+            "--format",
+            "ndjson",
+        ]
+        super().__init__([sys.executable, "program.py", *arguments], directory, environment)
+
+
+@pytest.fixture(scope="module")
+def program(
+    cluster: Cluster, installed: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
+    running = Program(cluster, installed, tmp_path_factory.mktemp("program") / "here", environment)
+    yield running
+    running.stop()
+
+
+def findings(output: str) -> list[dict[str, object]]:
+    return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
+
+
+@pytest.fixture(scope="module")
+def here() -> Answer:
+    return invoke("verify", *CORPUS, "--format", "ndjson", "--engine", "local")
+
+
+def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(cluster: Cluster, program: Program) -> None:
+    """The code travels beside the job's modules, to both workers."""
+    said = json.loads(program.wait_for(r"^READ (.*)"))
+    assert said["count"] == json.loads(invoke("verify", CLEAN, "--format", "json").out)[-1]["records"]
+    assert len(said["code"]) == 2
+    assert all("waltzctl-code-" in one for one in said["code"]), said["code"]
+    assert said["own"] == [True, True]
+    for worker in cluster.workers:
+        worker.wait_for(r"Asked to (launch executor)")
+
+
+def test_verify_through_spark_connect_finds_the_same(
+    program: Program, here: Answer, environment: dict[str, str]
 ) -> None:
-    """Embedded, Spark's discovery finds the source; on a cluster its code travels beside the job's modules."""
-    for name in ("engine", "formats"):
-        (tmp_path / f"{name}.py").write_text("MINE = True\n")
-    script = tmp_path / "job.py"
-    script.write_text(_NAMESAKES)
-    if master == "cluster":
-        master = request.getfixturevalue("cluster").master
-    path = ROOT / "fixtures" / "clean-released" / "storage"
-    done = beside(tmp_path, str(script), master, str(tmp_path / "code.zip"), str(path))
-    assert done.returncode == 0, done.stderr
-    records = json.loads(run("-m", "waltzctl", "verify", str(path), "--format", "json").stdout)[-1]["records"]
-    assert f"COUNT {records}" in done.stdout
-    assert "MINE True" in done.stdout
-    assert "CODE True" in done.stdout
-    started = beside(
-        tmp_path,
-        "-c",
-        "import runpy, sys; sys.argv[1:] = ['--version']; runpy.run_module('waltzctl', run_name='__main__')",
+    pytest.importorskip("grpc", reason="Spark Connect's client libraries are not installed")
+    program.wait_for("^(READ)")
+    url = f"sc://127.0.0.1:{program.port}"
+    command = [sys.executable, "-m", "waltzctl", "verify", *CORPUS, "--format", "ndjson", "--engine", "spark"]
+    there = subprocess.run(
+        [*command, "--master", url], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert started.returncode == 0, started.stderr
+    assert there.returncode == 4, there.stderr
+    assert findings(there.stdout) == findings(here.out)
+
+
+def test_verify_on_a_cluster_of_two_workers_finds_what_verify_finds_here(program: Program, here: Answer) -> None:
+    program.wait_for("^(READ)")
+    assert program.end("\n") == here.status == 4, program.lines
+    _, there = "".join(program.lines).split("VERIFY\n")
+    assert findings(there) == findings(here.out) != []
+
+
+@pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2"])
+def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
+    done = invoke("verify", CORPUS[0], "--master", master)
+    assert done.status == 14
+    assert f"{master}: nobody answers" in done.err
+
+
+def test_why_java_does_not_start_is_said_in_one_line(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark"]
+    command += ["--conf", "spark.driver.memory=banana"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 14
+    assert "banana" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert "Traceback" not in done.stderr

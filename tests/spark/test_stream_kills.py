@@ -1,17 +1,19 @@
-"""Exactly once: queries that are killed again and again, while their storages are written, lose and double nothing."""
+"""Exactly once: queries that are killed while their storages are written lose and double nothing; a killed write leaves nothing.
+
+One process has both queries and the write.  It is killed, Java and all, when batches of both are planned and not committed and a
+task of the write has begun.  What comes next runs in the session that the tests share.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import random
-import sys
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,8 +22,11 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import build_directory, make_records
 from tests.interop.processes import Stage, wait_until
 from tests.spark.killing import PATIENCE, mortal
-from tests.spark.nodes import SESSION, sent
-from waltzctl.engine.client.storage_client import StorageClient
+from tests.spark.nodes import ServedNode, served
+from tests.spark.streaming_job import sink
+from tests.spark.writing import is_clean, nothing_left, records_of
+from waltzctl.engine.spark import staging
+from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.segment import Record
@@ -72,95 +77,135 @@ class DirectoryWriter:
 
 
 class NodeWriter:
-    """Appends to a node that runs in a process of its own."""
+    """Appends to a node."""
 
-    def __init__(self, path: Path, stage: Stage) -> None:
-        build_directory(path, dict.fromkeys(PARTITIONS, 0))
-        ready = path.parent / "ready.json"
-        command = [sys.executable, "-m", "waltzctl", "serve", str(path), "--plaintext", "--ready-file", str(ready)]
-        node = stage.start("node", [*command, "--port", "0", "--admin-port", "0", "--http-port", "off"])
-        wait_until(ready.exists, "the node answers", of=node)
-        where = json.loads(ready.read_text())
-        self.source = f"waltz://{where['host']}:{where['admin_port']}"
+    def __init__(self, node: ServedNode) -> None:
+        self.source = node.url
         self.written = Written()
-        self._runner = asyncio.Runner()
-        self._client = self._runner.run(StorageClient.connect(where["host"], where["port"], ssl_context=None))
+        self._node = node
 
     def append(self, partition: int, count: int) -> None:
-        made = sent(self.written.more(partition, count))
-        self._runner.run(self._client.append(SESSION, partition, made))
-
-    def close(self) -> None:
-        self._runner.run(self._client.close())
-        self._runner.close()
+        self._node.append(partition, self.written.more(partition, count))
 
 
-def _committed(checkpoint: Path) -> int:
-    """How many batches were planned."""
+def _planned(checkpoint: str, what: str = "offsets") -> int:
+    """How many batches were planned, or committed."""
     with contextlib.suppress(FileNotFoundError):
-        return sum(name.isdigit() for name in os.listdir(checkpoint / "offsets"))
+        return sum(name.isdigit() for name in os.listdir(Path(checkpoint, what)))
     return 0
 
 
-def _survive(tmp_path: Path, spark: SparkSession, kills: int, seed: int) -> None:
-    chance = random.Random(seed)
-    with Stage(tmp_path / "stage") as stage, contextlib.ExitStack() as stack:
-        writers: dict[str, DirectoryWriter | NodeWriter] = {
-            "directory": DirectoryWriter(tmp_path / "directory"),
-            "node": NodeWriter(tmp_path / "node", stage),
-        }
-        for writer in writers.values():
-            stack.callback(writer.close)
-        job, stop = tmp_path / "job.json", tmp_path / "stop"
+class Queries:
+    """Two queries over storages that are being written, one on a directory and one on a node."""
+
+    def __init__(self, place: Path, stack: contextlib.ExitStack, seed: int) -> None:
+        self._place, self._chance = place, random.Random(seed)
+        self._stage = stack.enter_context(Stage(place / "stage"))
+        directory = DirectoryWriter(place / "directory")
+        stack.callback(directory.close)
+        node = stack.enter_context(served(build_directory(place / "node", dict.fromkeys(PARTITIONS, 0))))
+        self.writers: dict[str, DirectoryWriter | NodeWriter] = {"directory": directory, "node": NodeWriter(node)}
         options = {"data": "true", "maxRecordsPerTrigger": str(LIMIT)}
-        queries = [
+        self.queries: list[dict[str, Any]] = [
             {
                 "source": writer.source,
                 "options": options | ({"plaintext": "true"} if name == "node" else {}),
-                "sink": str(tmp_path / f"{name}-sink"),
-                "checkpoint": str(tmp_path / f"{name}-checkpoint"),
+                "sink": str(place / f"{name}-sink"),
+                "checkpoint": str(place / f"{name}-checkpoint"),
             }
-            for name, writer in writers.items()
+            for name, writer in self.writers.items()
         ]
-        job.write_text(json.dumps({"queries": queries, "stop": str(stop)}))
-        checkpoints = [Path(str(one["checkpoint"])) for one in queries]
-        for run in range(kills + 1):
-            before = [_committed(one) for one in checkpoints]
-            wanted = chance.randrange(2, 5)
-            with mortal(stage, f"job-{run}", "tests.spark.streaming_job", str(job)) as running:
 
-                def far_enough(before: list[int] = before, wanted: int = wanted) -> bool:
-                    now = [_committed(one) for one in checkpoints]
-                    for writer, batches in zip(writers.values(), now, strict=True):
-                        if writer.written.total < LIMIT * (batches + AHEAD):
-                            writer.append(chance.choice(PARTITIONS), chance.randrange(1, 30))
-                    return all(new >= old + wanted for new, old in zip(now, before, strict=True))
+    def _append(self) -> None:
+        """A little to whatever the queries have nearly read."""
+        for writer, query in zip(self.writers.values(), self.queries, strict=True):
+            if writer.written.total < LIMIT * (_planned(query["checkpoint"]) + AHEAD):
+                writer.append(self._chance.choice(PARTITIONS), self._chance.randrange(1, 30))
 
-                wait_until(far_enough, f"{wanted} more batches", of=running, seconds=PATIENCE)
-                if run == kills:
-                    stop.touch()
-                    wait_until(lambda ended=running: ended.status is not None, "the queries end", seconds=PATIENCE)
-                    assert running.status == 0, running.tail()
-                else:
-                    time.sleep(chance.random() * 0.4)  # somewhere in a batch
-        for name, writer in writers.items():
-            _compare(spark, tmp_path / f"{name}-sink", writer.written)
+    def killed(self, run: int, writing: tuple[Path, Path] | None = None) -> None:
+        """Run them in a process that is killed in the middle of a batch of each, and of a write of one path to another."""
+        write = None if writing is None else {"source": str(writing[0]), "target": str(writing[1])}
+        job = self._place / "job.json"
+        job.write_text(json.dumps({"queries": self.queries, "write": write}))
+        wanted = [_planned(one["checkpoint"]) + self._chance.randrange(2, 5) for one in self.queries]
+
+        def in_the_middle() -> bool:
+            self._append()
+            counts = [[_planned(one["checkpoint"], what) for what in ("offsets", "commits")] for one in self.queries]
+            far_enough = all(count[0] >= least for count, least in zip(counts, wanted, strict=True))
+            return far_enough and all(a > b for a, b in counts) and (writing is None or begun(writing[1]))
+
+        with mortal(self._stage, f"job-{run}", "tests.spark.streaming_job", str(job)) as running:
+            wait_until(in_the_middle, "batches under way", of=running, seconds=PATIENCE)
+
+    def finish(self, spark: SparkSession) -> None:
+        """Read what is there now, and compare."""
+        spark.dataSource.register(WaltzDataSource)
+        for query, writer in zip(self.queries, self.writers.values(), strict=True):
+            sink(spark, query).trigger(availableNow=True).start().awaitTermination()
+            _compare(spark, query["sink"], writer.written)
 
 
-def _compare(spark: SparkSession, sink: Path, written: Written) -> None:
-    rows = spark.read.parquet(str(sink)).select("partition", "transaction_id", "header", "data", "finding").collect()
+def begun(target: Path) -> bool:
+    """Whether a task of a write has begun."""
+    return any(target.parent.glob(f"{staging.prefix(target)}*/{staging.TASKS}/*/*"))
+
+
+def _compare(spark: SparkSession, path: str, written: Written) -> None:
+    rows = spark.read.parquet(path).select("partition", "transaction_id", "header", "data", "finding").collect()
     assert {row["finding"] for row in rows} == {None}
     for number in PARTITIONS:
         found = sorted((r["transaction_id"], r["header"], bytes(r["data"])) for r in rows if r["partition"] == number)
         assert found == [(one.transaction_id, one.header, one.data) for one in written.records[number]]
 
 
-def test_a_killed_query_gives_every_transaction_exactly_once(tmp_path: Path, spark: SparkSession) -> None:
-    _survive(tmp_path, spark, kills=2, seed=11)
+def _halved(lost: str) -> Any:
+    """The first attempt of each task fails half-way, and says so in a file."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if context.attemptNumber() == 0:
+                with open(lost, "a", encoding="utf-8") as file:
+                    file.write("an attempt\n")
+                raise RuntimeError("this attempt is lost")
+            yield batch.slice(batch.num_rows // 2)
+
+    return work
+
+
+def test_a_killed_process_leaves_queries_that_go_on_exactly_once_and_no_target_of_its_write(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30})
+    target = tmp_path / "b" / "new"
+    target.parent.mkdir()
+    with contextlib.ExitStack() as stack:
+        queries = Queries(tmp_path, stack, seed=11)
+        queries.killed(1, (source, target))
+        queries.finish(spark)
+    (left,) = os.listdir(target.parent)
+    assert left.startswith(staging.prefix(target))
+    # the next write takes away what is left, and survives attempts that are lost
+    rows = spark.read.format("waltz").option("data", "true").load(str(source))
+    rows = rows.mapInArrow(_halved(f"{source}.lost"), rows.schema)
+    rows.write.format("waltz").mode("append").option("layout", "released").save(str(target))
+    assert Path(f"{source}.lost").read_text()
+    assert nothing_left(target, empty=True)
+    assert is_clean(target)
+    assert records_of(target) == records_of(source)
 
 
 @pytest.mark.long
-def test_a_query_that_is_killed_twenty_times_gives_every_transaction_exactly_once(
+def test_queries_that_are_killed_twenty_times_give_every_transaction_exactly_once(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    _survive(tmp_path, spark, kills=20, seed=12)
+    with contextlib.ExitStack() as stack:
+        queries = Queries(tmp_path, stack, seed=12)
+        for run in range(20):
+            queries.killed(run)
+        queries.finish(spark)

@@ -1,8 +1,7 @@
-"""``df.write.format("waltz")`` in a Spark session, and in processes that are killed."""
+"""``df.write.format("waltz")`` in a Spark session; `tests.spark.test_stream_kills` has a write that is killed."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,7 @@ from pyspark.errors import PySparkException
 
 from tests.builders import build_directory
 from tests.golden import GOLDEN, needs_golden
-from tests.interop.processes import Stage, wait_until
-from tests.spark.killing import PATIENCE, mortal
 from tests.spark.writing import is_clean, nothing_left, records_of
-from waltzctl.engine.spark import staging
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.writer import in_order
 
@@ -67,29 +63,6 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) ->
     with pytest.raises(PySparkException, match="never overwritten"):
         rows.write.format("waltz").mode("overwrite").save(str(target))
     assert nothing_left(target)
-
-
-def test_a_killed_write_leaves_no_target_and_the_next_one_cleans_up_and_survives_lost_attempts(tmp_path: Path) -> None:
-    source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30})
-    target = tmp_path / "b" / "new"
-    target.parent.mkdir()
-
-    def tasks() -> list[Path]:
-        return list(target.parent.glob(f"{staging.prefix(target)}*/{staging.TASKS}/*/*"))
-
-    with Stage(tmp_path / "stage") as stage:
-        with mortal(stage, "slow", "tests.spark.writing_job", "slow", str(source), str(target)) as running:
-            wait_until(lambda: bool(tasks()), "a task writes", of=running, seconds=PATIENCE)
-        left = os.listdir(target.parent)
-        assert len(left) == 1
-        assert left[0].startswith(staging.prefix(target))
-        with mortal(stage, "retry", "tests.spark.writing_job", "retry", str(source), str(target)) as running:
-            wait_until(lambda: running.status is not None, "the write ends", seconds=PATIENCE)
-            assert running.status == 0, running.tail()
-            assert Path(f"{source}.lost").read_text()
-    assert nothing_left(target, empty=True)
-    assert is_clean(target)
-    assert records_of(target) == records_of(source)
 
 
 @needs_golden
