@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.crash.essence import Memory, essence
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable import disk
@@ -89,11 +90,13 @@ def _journal(storage: Path) -> list[dict[str, str]]:
 class RepairChecker:
     """Rolls back, and proves that what is outside of our state is byte for byte what was before or after the repair."""
 
+    def __init__(self) -> None:
+        self._memory = Memory()
+
     def recover(self, root: Path) -> RepairSeen:
         """Inspect without touching, then roll back as the next writer would."""
         try:
-            *_, summary = verify([root], VerifyOptions(threads=1, exclusive=True))
-            assert isinstance(summary, VerifySummary), summary
+            self._memory.recall("inspect", essence(root), None, lambda: self._inspect(root))
             waiting = len(interrupted(root))
             _roll_back(root)
             left = len(interrupted(root))
@@ -110,6 +113,10 @@ class RepairChecker:
         ]
         return RepairSeen(found, applied, None, tuple(complaints))
 
+    def _inspect(self, root: Path) -> None:
+        *_, summary = verify([root], VerifyOptions(threads=1, exclusive=True))
+        assert isinstance(summary, VerifySummary), summary
+
     def examine(self, root: Path, seen: RepairSeen) -> RepairSeen:
         """A second roll-back changes nothing; the directory opens; undo still works."""
         if seen.found is None:
@@ -120,7 +127,8 @@ class RepairChecker:
         if again or Tree.read(root, (LOCK,)) != before:
             complaints.append(f"a second roll-back changed something: {[change.kind for change in again]}")
         try:
-            self._open_copy(before, root.with_name("copy"))
+            copy = root.with_name("copy")
+            self._memory.recall("open", essence(root, before), None, lambda: self._open_copy(before, copy))
             if seen.applied:
                 self.take_back(root)
         except (WaltzError, OSError, ValueError, AssertionError):
