@@ -159,6 +159,26 @@ def test_a_segment_without_an_intact_first_record_is_nobody_s(tmp_path: Path, mi
         assert named_instead(source, 0) is None
 
 
+@pytest.mark.parametrize("spoilt", [4, 9])
+def test_damaged_records_say_nothing(tmp_path: Path, spoilt: int) -> None:
+    """Neither of the first ones nor of those behind them, which are looked at where there is but one witness."""
+    records = of(make_records(20, size=30)[10:], 7)
+    path = built(tmp_path / "s", records)
+    damage(data_path(path, 10), HEADER_SIZE + sum(one.size for one in records[:spoilt]) + 9)
+    assert why(path) == OTHER + NEIGHBOURS
+    with FileSource(data_path(path, 10)) as source:
+        assert named_instead(source, 0) == 7
+
+
+def test_the_segments_that_are_given_are_those_beside_it(tmp_path: Path, middle: list[Record]) -> None:
+    path = built(tmp_path / "s", middle)
+    segments = view_partition(path / "0", 0).segments
+    with FileSource(data_path(path, 10)) as source:
+        assert stranger(segments[1], source, 0, KEY, segments) == OTHER + NEIGHBOURS
+        assert stranger(segments[1], source, 0, KEY, segments[1:2]) is None
+        assert stranger(segments[1], source, 0, KEY, segments[1:]) == OTHER + NEIGHBOURS
+
+
 class TestBeside:
     """How many of the segments beside one name the partition, and how many another."""
 
