@@ -103,12 +103,13 @@ class RepairChecker:
         except (WaltzError, OSError, ValueError, AssertionError):
             return RepairSeen(complaints=(traceback.format_exc(),))
         found = outside_state(Tree.read(root, (LOCK,)))
-        applied = sum(entry.state is State.APPLIED for entry in list_entries(root))
+        entries = list_entries(root)
+        applied = sum(entry.state is State.APPLIED for entry in entries)
         complaints = [f"{left} of {waiting} interrupted repairs are left after the roll-back"] if left else []
         told = {(line["entry"], line["event"]) for line in _journal(root)}
         complaints += [
             f"{entry.id} is {entry.state}, and the journal does not say so"
-            for entry in list_entries(root)
+            for entry in entries
             if (entry.id, entry.state.value) not in told
         ]
         return RepairSeen(found, applied, None, tuple(complaints))

@@ -18,6 +18,7 @@ from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability_marks import read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.loss_ledger import read_ledger
@@ -48,11 +49,12 @@ def look(storage: StorageDirectory) -> dict[int, PartitionSeen]:
 def look_for_others(storage: StorageDirectory) -> dict[int, AbsentSeen]:
     """What is left of the partitions that are not assigned."""
     found = {}
+    available = read_availability(storage.path, storage._control.control)
     with SessionFences.open(storage.path, storage.num_partitions) as fences:
         for number in sorted(set(range(storage.num_partitions)) - storage.partitions.keys()):
             places = storage.path / str(number), put_aside_path(storage.path, number)
             current = storage.info(number).current_struct
-            switches = storage.availability(number)
+            switches = available[number]
             found[number] = AbsentSeen(
                 any(place.is_dir() for place in places),
                 NO_MARKS if current is None else current.marks,
