@@ -110,7 +110,8 @@ class CompiledSchema:
         inside = [field.offset for field in self.fields if field.name.startswith(name + ".")]
         if not inside:
             raise KeyError(name)
-        return min(inside)
+        self._offsets[name] = min(inside)
+        return self._offsets[name]
 
     def size_of(self, name: str) -> int:
         """Size in bytes of a leaf, or of a nested structure or array.  Raises KeyError."""

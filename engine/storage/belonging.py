@@ -101,7 +101,7 @@ def beside(
     own = strange = 0
     near = sorted(segments, key=lambda one: abs(one.first_transaction_id - first))
     for other in near:
-        if other.first_transaction_id == first or other.data is None:
+        if other.first_transaction_id == first:
             continue
         if own + strange == NEIGHBOURS:
             break

@@ -204,7 +204,7 @@ class StorageDirectory:
         self._control.info(number)
         with self._lock:
             found = self._partitions.get(number)
-            if found is None and number in self._unopened:
+            if number in self._unopened:
                 examined = self._unopened.pop(number) or self._examine(number)
                 found = self._partitions[number] = self._open_examined(number, examined)
         if found is None:

@@ -236,7 +236,10 @@ class Partition:
         except BaseException:
             self._remove_segment(extent)
             raise
-        self._log.extend(active.extent, extent)
+        ended = whole_extent(
+            self.number, self.path, active.first_transaction_id, active.next_transaction_id, active.end
+        )
+        self._log.extend(ended, extent)
         self._active = following
         active.close()
         return following

@@ -156,7 +156,6 @@ class ActiveSegment:
         next_transaction_id: int,
         end: int,
     ) -> None:
-        self.partition = extent.partition
         self.first_transaction_id = extent.first_transaction_id
         self.data = data
         self.index = index
@@ -174,13 +173,6 @@ class ActiveSegment:
             data.close()
             raise
         return cls(extent, data, index, extent.next_transaction_id, extent.end)
-
-    @property
-    def extent(self) -> SegmentExtent:
-        """What is durable."""
-        first, following = self.first_transaction_id, self.next_transaction_id
-        runs = (BelievedRun(first, following, HEADER_SIZE, self.end),) if following > first else ()
-        return SegmentExtent(self.partition, first, self.data.path, self.index.path, runs)
 
     def append(self, part: BatchPart) -> None:
         """Write encoded records behind the last one, in one write, and their index entries in one; durable on return.

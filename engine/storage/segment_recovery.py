@@ -250,7 +250,7 @@ class _Examination:
         self.open_end = damage.proof == "budget"
         if self.comparison is not None:
             self.comparison.compare_span(damage)
-        if damage.cause is DamageCause.RECORD_ORDER and damage.next_transaction_id is None and damage.end == self.size:
+        if damage.cause is DamageCause.RECORD_ORDER and damage.end == self.size:
             self.order_end = damage
 
     def _note_data(self, run: RecordRun) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.crash.essence import Memory, essence
 from tests.crash.recorder import LOCK, Recorder, Recording
 from tests.crash.simdisk import Tree
 from waltzctl.engine.durable import disk
@@ -89,26 +90,33 @@ def _journal(storage: Path) -> list[dict[str, str]]:
 class RepairChecker:
     """Rolls back, and proves that what is outside of our state is byte for byte what was before or after the repair."""
 
+    def __init__(self) -> None:
+        self._memory = Memory()
+
     def recover(self, root: Path) -> RepairSeen:
         """Inspect without touching, then roll back as the next writer would."""
         try:
-            *_, summary = verify([root], VerifyOptions(threads=1, exclusive=True))
-            assert isinstance(summary, VerifySummary), summary
+            self._memory.recall("inspect", essence(root), None, lambda: self._inspect(root))
             waiting = len(interrupted(root))
             _roll_back(root)
             left = len(interrupted(root))
         except (WaltzError, OSError, ValueError, AssertionError):
             return RepairSeen(complaints=(traceback.format_exc(),))
         found = outside_state(Tree.read(root, (LOCK,)))
-        applied = sum(entry.state is RepairState.APPLIED for entry in list_entries(root))
+        entries = list_entries(root)
+        applied = sum(entry.state is State.APPLIED for entry in entries)
         complaints = [f"{left} of {waiting} interrupted repairs are left after the roll-back"] if left else []
         told = {(line["entry"], line["event"]) for line in _journal(root)}
         complaints += [
             f"{entry.id} is {entry.state}, and the journal does not say so"
-            for entry in list_entries(root)
+            for entry in entries
             if (entry.id, entry.state.value) not in told
         ]
         return RepairSeen(found, applied, None, tuple(complaints))
+
+    def _inspect(self, root: Path) -> None:
+        *_, summary = verify([root], VerifyOptions(threads=1, exclusive=True))
+        assert isinstance(summary, VerifySummary), summary
 
     def examine(self, root: Path, seen: RepairSeen) -> RepairSeen:
         """A second roll-back changes nothing; the directory opens; undo still works."""
@@ -120,7 +128,8 @@ class RepairChecker:
         if again or Tree.read(root, (LOCK,)) != before:
             complaints.append(f"a second roll-back changed something: {[change.kind for change in again]}")
         try:
-            self._open_copy(before, root.with_name("copy"))
+            copy = root.with_name("copy")
+            self._memory.recall("open", essence(root, before), None, lambda: self._open_copy(before, copy))
             if seen.applied:
                 self.take_back(root)
         except (WaltzError, OSError, ValueError, AssertionError):

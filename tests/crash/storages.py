@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.crash.essence import Memory, essence
 from tests.crash.recorder import LOCK
 from tests.crash.simdisk import Tree
 from tests.crash.truth import NO_MARKS, AbsentSeen, PartitionSeen, Seen, Truth, judge, narrowed
@@ -17,6 +18,7 @@ from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability_marks import read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.loss_ledger import read_ledger
@@ -47,11 +49,12 @@ def look(storage: StorageDirectory) -> dict[int, PartitionSeen]:
 def look_for_others(storage: StorageDirectory) -> dict[int, AbsentSeen]:
     """What is left of the partitions that are not assigned."""
     found = {}
+    available = read_availability(storage.path, storage._control.control)
     with SessionFences.open(storage.path, storage.num_partitions) as fences:
         for number in sorted(set(range(storage.num_partitions)) - storage.partitions.keys()):
             places = storage.path / str(number), put_aside_path(storage.path, number)
             current = storage.info(number).current_struct
-            switches = storage.availability(number)
+            switches = available[number]
             found[number] = AbsentSeen(
                 any(place.is_dir() for place in places),
                 NO_MARKS if current is None else current.marks,
@@ -94,6 +97,7 @@ class StorageChecker:
     options: StorageOptions = SMALL_SEGMENTS
     name: str = ""
     assign_again: bool = False
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
     def recover(self, root: Path) -> Seen:
         """Inspect without touching, then open read-write as a node does."""
@@ -101,7 +105,7 @@ class StorageChecker:
         before = segments(path)
         complaints: list[str] = []
         try:
-            self._inspect(path, complaints)
+            complaints += self._memory.recall("inspect", essence(path), None, lambda: self._inspect(path))
             with StorageDirectory.open(path, options=self.options) as storage:
                 partitions, others = look(storage), look_for_others(storage)
         except NotWaltzError:
@@ -120,7 +124,7 @@ class StorageChecker:
                 complaints.append(f"partition {number}: its quarantined segments were changed")
         return Seen(partitions, others, None, tuple(complaints))
 
-    def _inspect(self, path: Path, complaints: list[str], opened: Collection[int] | None = None) -> None:
+    def _inspect(self, path: Path, opened: Collection[int] | None = None) -> list[str]:
         """Verify never raises (but for a path that holds nothing of Waltz), changes nothing, and is content with what is open.
 
         A struct of the control file that an update tore is `HARMLESS`: the other one is in force, and the next update writes
@@ -132,6 +136,7 @@ class StorageChecker:
             *findings, summary = verify([path], VerifyOptions(threads=1, exclusive=True))
         finally:
             disk.observer = earlier
+        complaints = []
         if changes:
             complaints.append(f"verify made changes: {[change.kind for change in changes]}")
         if not isinstance(summary, VerifySummary):
@@ -145,22 +150,30 @@ class StorageChecker:
             and finding.code not in HARMLESS
             and (finding.partition is None or finding.partition in opened)
         ]
+        return complaints
 
     def examine(self, root: Path, seen: Seen) -> Seen:
         """Open again: nothing changes.  Verify: clean.  Append: it works, and the record is there after another opening."""
         if seen.error is not None:
             return seen
         path = root / self.name
-        complaints = list(seen.complaints)
+        shown = _without_findings(seen.partitions), seen.others
+        more = self._memory.recall("examine", essence(path), shown, lambda: self._examined(path, seen))
+        return replace(seen, complaints=(*seen.complaints, *more))
+
+    def _examined(self, path: Path, seen: Seen) -> list[str]:
+        complaints: list[str] = []
         try:
             self._second_opening(path, seen, complaints)
-            self._inspect(path, complaints, [number for number, one in seen.partitions.items() if not one.quarantined])
+            complaints += self._inspect(
+                path, [number for number, one in seen.partitions.items() if not one.quarantined]
+            )
             self._go_on(path, seen, complaints)
             if self.assign_again:
                 self._assign_again(path, [number for number, one in seen.others.items() if not one.files], complaints)
         except MUST_WORK:
             complaints.append(traceback.format_exc(limit=-6))
-        return replace(seen, complaints=tuple(complaints))
+        return complaints
 
     def _second_opening(self, path: Path, seen: Seen, complaints: list[str]) -> None:
         before = Tree.read(path, (LOCK,))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import importlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from tests.crash.durable_table import ARROW, Table
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.crash.sites import all_sites, calls_in
-from tests.crash.workloads import WORKLOADS
+from tests.crash.workloads import WORKLOADS, Captured
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 
@@ -39,6 +41,19 @@ def test_every_verdict_says_where_or_why() -> None:
         assert entry["verdict"] in ("ordered", "free"), name
         assert entry["reason"] if entry["verdict"] == "free" else entry["workload"] in WORKLOADS, name
     assert all(entry["reason"] for entry in TABLE.removed.values())
+
+
+def test_the_steps_of_every_workload_are_tried() -> None:
+    """Every test that runs a workload into its crashes is asked for that, so that a new one comes in as well."""
+    asked = {(one.test.__module__, one.test.__name__) for one in WORKLOADS.values() if isinstance(one, Captured)}
+    here = [importlib.import_module(f"tests.crash.{path.stem}") for path in Path(__file__).parent.glob("test_*.py")]
+    tests = {
+        (module.__name__, name)
+        for module in here
+        for name, test in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith("test_") and "survive" in inspect.signature(test).parameters
+    }
+    assert tests - asked == set()
 
 
 def _by_turns() -> list[object]:

@@ -5,21 +5,21 @@ They are the workloads of the crash tests: each test hands what it recorded to `
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.builders import build_directory, make_records
 from tests.crash import (
+    test_damaged,
     test_group_commit,
     test_pages,
     test_process_deaths,
     test_prune,
     test_quarantine,
+    test_random_work,
     test_repair_of_unsynced,
     test_repairs,
     test_set_partition,
@@ -27,7 +27,7 @@ from tests.crash import (
     test_vaults,
 )
 from tests.crash.driver import STRADDLING, built, recorded
-from tests.crash.harness import Checker
+from tests.crash.harness import Checker, Report
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.repairs import RepairChecker, record_undo
 from tests.crash.simdisk import Tree
@@ -49,16 +49,27 @@ Recorded = tuple[Recording[Any], Checker[Any, Any]]
 RELEASED, DOCUMENTED = Layout.RELEASED, Layout.DOCUMENTED
 
 
-def _captured(test: Callable[..., None], path: Path, **parameters: object) -> Recorded:
-    """What a crash test would have tried."""
-    found: list[Recorded] = []
+class Captured:
+    """What a crash test with these parameters would have tried."""
 
-    def survive(_: str, recording: Recording[Any], checker: Checker[Any, Any], *__: object) -> None:
-        found.append((recording, checker))
+    def __init__(self, test: Callable[..., None], **parameters: object) -> None:
+        self.test = test
+        self._parameters = parameters
 
-    known = inspect.signature(test).parameters
-    test(**parameters, **({"tmp_path": path} if "tmp_path" in known else {}), survive=survive)
-    return found[-1]
+    def __call__(self, path: Path) -> Recorded:
+        """See `WORKLOADS`."""
+        found: list[Recorded] = []
+
+        def survive(workload: str, recording: Recording[Any], checker: Checker[Any, Any], *_: object) -> Report:
+            found.append((recording, checker))
+            return Report(workload)
+
+        try:
+            self.test(**self._parameters, tmp_path=path, survive=survive)
+        except AssertionError:
+            if not found:
+                raise  # otherwise it is about a report, and nothing was tried here
+        return found[-1]
 
 
 def _reopened(path: Path) -> Recorded:
@@ -225,38 +236,45 @@ def _storage() -> Mapping[str, Callable[[Path], Recorded]]:
         "manifest": _manifest,
         "Spark write": _spark_write,
         "delete with losses": _deleted_with_losses,
-        "append": partial(_captured, test_storage.test_append, layout=RELEASED),
-        "roll-over": partial(_captured, test_storage.test_roll_over, layout=RELEASED),
-        "checkpoint": partial(_captured, test_storage.test_checkpoint, layout=RELEASED, number=995),
-        "checkpoint, earlier sector": partial(
-            _captured, test_storage.test_entries_of_another_sector_in_front_of_a_checkpoint, layout=RELEASED
+        "append": Captured(test_storage.test_append, layout=RELEASED),
+        "roll-over": Captured(test_storage.test_roll_over, layout=RELEASED),
+        "checkpoint": Captured(test_storage.test_checkpoint, layout=RELEASED, number=995),
+        "checkpoint, earlier sector": Captured(
+            test_storage.test_entries_of_another_sector_in_front_of_a_checkpoint, layout=RELEASED
         ),
-        "truncate": partial(_captured, test_storage.test_truncate, layout=RELEASED, number=10),
-        "truncate with permission": partial(
-            _captured, test_storage.test_truncate_with_permission, layout=DOCUMENTED, number=20
+        "truncate": Captured(test_storage.test_truncate, layout=RELEASED, number=10),
+        "truncate with permission": Captured(test_storage.test_truncate_with_permission, layout=DOCUMENTED, number=20),
+        "truncate across checkpoints": Captured(
+            test_storage.test_truncate_across_checkpoints, layout=RELEASED, number=995
         ),
-        "truncate across checkpoints": partial(
-            _captured, test_storage.test_truncate_across_checkpoints, layout=RELEASED, number=995
+        "truncate segments": Captured(
+            test_storage.test_truncate_segments_with_checkpoints, layout=RELEASED, number=999
         ),
-        "truncate segments": partial(
-            _captured, test_storage.test_truncate_segments_with_checkpoints, layout=RELEASED, number=999
+        "create-cluster": Captured(test_storage.test_create_cluster, layout=RELEASED),
+        "append, out of order": Captured(
+            test_storage.test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose_nothing
         ),
-        "create-cluster": partial(_captured, test_storage.test_create_cluster, layout=RELEASED),
-        "group commit": partial(_captured, test_group_commit.test_groups_that_roll_over, layout=RELEASED),
-        "fences": partial(_captured, test_group_commit.test_fences_never_fall, layout=RELEASED),
-        "session": partial(_captured, test_storage.test_a_session_of_a_waltz_server, layout=RELEASED),
+        "open and close": Captured(test_storage.test_opening_and_closing_an_undamaged_directory, layout=RELEASED),
+        "group commit": Captured(test_group_commit.test_groups_that_roll_over, layout=RELEASED),
+        "group commit, one segment": Captured(test_group_commit.test_groups_within_a_segment, layout=RELEASED),
+        "group commit, checkpoint": Captured(test_group_commit.test_a_group_across_a_checkpoint, layout=RELEASED),
+        "node session": Captured(test_group_commit.test_a_session_of_a_node, layout=RELEASED),
+        "random work": Captured(test_random_work.test_random_work, seed=0, layout=RELEASED),
+        "fences": Captured(test_group_commit.test_fences_never_fall, layout=RELEASED),
+        "session": Captured(test_storage.test_a_session_of_a_waltz_server, layout=RELEASED),
     }
     for layout in Layout:
         found |= {
-            f"marks, {layout}": partial(_captured, test_storage.test_session_and_low_water_marks, layout=layout),
-            f"availability, {layout}": partial(_captured, test_storage.test_availability, layout=layout),
-            f"assign, {layout}": partial(_captured, test_storage.test_assign, layout=layout),
-            f"unassign, {layout}": partial(_captured, test_storage.test_unassign_and_keep, layout=layout),
-            f"delete, {layout}": partial(
-                _captured, test_storage.test_what_is_deleted_is_forgotten_as_a_whole, layout=layout
+            f"marks, {layout}": Captured(test_storage.test_session_and_low_water_marks, layout=layout),
+            f"availability, {layout}": Captured(test_storage.test_availability, layout=layout),
+            f"assign, {layout}": Captured(test_storage.test_assign, layout=layout),
+            f"unassign, {layout}": Captured(test_storage.test_unassign_and_keep, layout=layout),
+            f"delete, {layout}": Captured(test_storage.test_what_is_deleted_is_forgotten_as_a_whole, layout=layout),
+            f"delete and assign again, {layout}": Captured(
+                test_storage.test_unassign_and_delete_then_assign_again, layout=layout
             ),
-            f"put aside and back, {layout}": partial(
-                _captured, test_process_deaths.test_a_partition_is_put_aside_comes_back_and_is_deleted, layout=layout
+            f"put aside and back, {layout}": Captured(
+                test_process_deaths.test_a_partition_is_put_aside_comes_back_and_is_deleted, layout=layout
             ),
         }
     return found
@@ -264,47 +282,52 @@ def _storage() -> Mapping[str, Callable[[Path], Recorded]]:
 
 def _repairs() -> Mapping[str, Callable[[Path], Recorded]]:
     found: dict[str, Callable[[Path], Recorded]] = {
-        "small repair": partial(_captured, test_process_deaths.test_a_repair_dies),
+        "small repair": Captured(test_process_deaths.test_a_repair_dies),
         "undo of a new file": _undo_of_a_new_file,
-        "small undo": partial(_captured, test_process_deaths.test_an_undo_dies),
-        "prune": partial(_captured, test_prune.test_prune, layout=RELEASED),
-        "edits": partial(_captured, test_quarantine.test_edits_are_made_as_a_whole_or_not_at_all, layout=RELEASED),
-        "undo of edits": partial(
-            _captured, test_quarantine.test_undo_is_done_as_a_whole_or_not_at_all, layout=RELEASED
+        "small undo": Captured(test_process_deaths.test_an_undo_dies),
+        "a repair gives a partition back": Captured(
+            test_process_deaths.test_a_repair_that_moves_a_partition_dies, assigned=True
         ),
-        "undo over what came since": partial(
-            _captured, test_quarantine.test_what_came_since_is_set_aside_as_a_whole_before_the_undo, layout=RELEASED
+        "recovery of a damaged directory": Captured(test_damaged.test_recovery_of_a_damaged_directory, first=100_000),
+        "undo of it": Captured(test_damaged.test_undo_of_it, first=100_000),
+        "prune": Captured(test_prune.test_prune, layout=RELEASED),
+        "edits": Captured(test_quarantine.test_edits_are_made_as_a_whole_or_not_at_all, layout=RELEASED),
+        "undo of edits": Captured(test_quarantine.test_undo_is_done_as_a_whole_or_not_at_all, layout=RELEASED),
+        "undo over what came since": Captured(
+            test_quarantine.test_what_came_since_is_set_aside_as_a_whole_before_the_undo, layout=RELEASED
         ),
     }
     for unsynced in test_repair_of_unsynced.SCENES:
-        found[f"{unsynced.name} of unsynced writes"] = partial(
-            _captured, test_repair_of_unsynced.test_repair_of_unsynced_writes, scene=unsynced
+        found[f"{unsynced.name} of unsynced writes"] = Captured(
+            test_repair_of_unsynced.test_repair_of_unsynced_writes, scene=unsynced
         )
     for scene in test_repairs.SCENES:
-        found[scene.name] = partial(_captured, test_repairs.test_repair, scene=scene, layout=RELEASED)
-        found[f"undo of {scene.name}"] = partial(_captured, test_repairs.test_undo, scene=scene, layout=RELEASED)
+        found[scene.name] = Captured(test_repairs.test_repair, scene=scene, layout=RELEASED)
+        found[f"undo of {scene.name}"] = Captured(test_repairs.test_undo, scene=scene, layout=RELEASED)
     for setting in test_set_partition.SCENES:
         layout = setting.layouts[-1]
-        found[f"set-partition, {setting.name}"] = partial(
-            _captured, test_set_partition.test_set, scene=setting, layout=layout
-        )
-        found[f"undo of set-partition, {setting.name}"] = partial(
-            _captured, test_set_partition.test_undo, scene=setting, layout=layout
+        found[f"set-partition, {setting.name}"] = Captured(test_set_partition.test_set, scene=setting, layout=layout)
+        found[f"undo of set-partition, {setting.name}"] = Captured(
+            test_set_partition.test_undo, scene=setting, layout=layout
         )
     return found
 
 
 def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
-    def recording(work: str) -> Callable[[Path], Recorded]:
-        return lambda path: (test_pages.recorded(work, path), test_pages.PageChecker())
-
-    return {f"pages, {work}": recording(work) for work in test_pages.WORK}
+    found: dict[str, Callable[[Path], Recorded]] = {
+        f"pages, {work}": Captured(test_pages.test_pages, work=work) for work in test_pages.WORK
+    }
+    return {
+        **found,
+        "pages, random": Captured(test_pages.test_random_work_on_pages, number=0),
+        "process deaths, pages": Captured(test_pages.test_a_process_dies_and_then_the_power_fails, work="opening"),
+    }
 
 
 def _vaults() -> Mapping[str, Callable[[Path], Recorded]]:
     return {
-        "vault": lambda path: (test_vaults.recorded_vault(path), test_vaults.VaultChecker()),
-        "restore of a backup": lambda path: (test_vaults.recorded_restore(path), test_vaults.RestoreChecker()),
+        "vault": Captured(test_vaults.test_a_vault),
+        "restore of a backup": Captured(test_vaults.test_a_restored_directory),
     }
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.interop.processes import Running, Stage, wait_until
@@ -61,6 +62,7 @@ class ServedNode:
         return await StorageClient.connect("127.0.0.1", self.port, ssl_context=None)
 
 
+@cache
 def record_of(partition: int, transaction_id: int) -> WireRecord:
     """The record that the load writes there, of 0 to 600 bytes."""
     seed = hashlib.sha256(f"{partition}.{transaction_id}".encode()).digest()

@@ -27,9 +27,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("layout", [Layout.RELEASED, pytest.param(Layout.DOCUMENTED, marks=pytest.mark.long)])
 def test_an_acknowledged_transaction_outlives_kills_under_load(stage: Stage, tmp_path: Path, layout: Layout) -> None:
-    """A few kills in each layout; small segments, so that they also hit roll-overs and checkpoints."""
+    """A few kills; small segments, so that they also hit roll-overs and checkpoints.  Both layouts are written the same way."""
     _kill_again_and_again(stage, tmp_path, layout, KILLS)
 
 

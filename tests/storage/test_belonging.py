@@ -159,6 +159,112 @@ def test_a_segment_without_an_intact_first_record_is_nobody_s(tmp_path: Path, mi
         assert named_instead(source, 0) is None
 
 
+@pytest.mark.parametrize("spoilt", [4, 9])
+def test_damaged_records_say_nothing(tmp_path: Path, spoilt: int) -> None:
+    """Neither of the first ones nor of those behind them, which are looked at where there is but one witness."""
+    records = of(make_records(20, size=30)[10:], 7)
+    path = built(tmp_path / "s", records)
+    damage(data_path(path, 10), HEADER_SIZE + sum(one.size for one in records[:spoilt]) + 9)
+    assert why(path) == OTHER + NEIGHBOURS
+    with FileSource(data_path(path, 10)) as source:
+        assert named_instead(source, 0) == 7
+
+
+def test_the_segments_that_are_given_are_those_beside_it(tmp_path: Path, middle: list[Record]) -> None:
+    path = built(tmp_path / "s", middle)
+    segments = view_partition(path / "0", 0).segments
+    with FileSource(data_path(path, 10)) as source:
+        assert stranger(segments[1], source, 0, KEY, segments) == OTHER + NEIGHBOURS
+        assert stranger(segments[1], source, 0, KEY, segments[1:2]) is None
+        assert stranger(segments[1], source, 0, KEY, segments[1:]) == OTHER + NEIGHBOURS
+
+
+def with_index(path: Path, entries: Sequence[int], *, cut: int = 0) -> Path:
+    raw = segment_header(0, 10).encode() + encode_entries(entries)
+    index_path(path, 10).write_bytes(raw[: len(raw) - cut])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "entries", "witness"),
+    [
+        (4, (128, 188, 268, 338), False),  # one of three is somewhere else
+        (4, (128, 188, 268, 328), True),
+        (4, (128, 198, 268, 338), False),
+        (4, (128, 188, 189, 190), True),
+        (4, (128, 188, 188, 190), False),
+        (4, (129, 188, 268, 328), False),
+        (3, (128, 188, 268), False),
+        (3, (128, 188, 267), True),
+        (2, (128, 188), True),
+        (2, (128, 198), False),
+        (1, (128,), False),
+    ],
+)
+def test_most_entries_behind_the_first_lead_somewhere_else_and_all_rise(
+    tmp_path: Path, middle: list[Record], count: int, entries: Sequence[int], witness: bool
+) -> None:
+    """The records stand at 128, 198, 268 and 338."""
+    path = with_index(built(tmp_path / "s", middle[:count], beside=False), entries)
+    assert why(path) == (OTHER + INDEX if witness else None)
+
+
+@pytest.mark.parametrize("cut", [7, 8, 9, 17, 60])
+def test_an_index_that_was_cut_is_compared_as_far_as_it_goes(tmp_path: Path, middle: list[Record], cut: int) -> None:
+    """Where its header is cut it says nothing."""
+    path = with_index(built(tmp_path / "s", middle, beside=False), (128, 188, 248, 308), cut=cut)
+    assert why(path) == (OTHER + INDEX if cut <= 16 else None)
+
+
+@pytest.mark.parametrize(
+    ("own", "strange", "witness"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True), (1, 2, False)]
+)
+def test_one_more_beside_it_is_enough(
+    tmp_path: Path, middle: list[Record], own: int, strange: int, witness: bool
+) -> None:
+    behind = [make_records(20 + 10 * (n + 1))[20 + 10 * n :] for n in range(own + strange)]
+    sides = [one if place < own else of(one, 7) for place, one in enumerate(behind)]
+    path = build_directory(tmp_path / "s", {0: []}, num_partitions=8)
+    for segment in (middle, *sides):
+        write_segment(path / "0", segment)
+    assert why(path) == (OTHER + NEIGHBOURS if witness else None)
+
+
+def test_a_single_record_is_judged_by_the_same_witnesses(tmp_path: Path, middle: list[Record]) -> None:
+    path = built(tmp_path / "s", middle[:1])
+    assert why(path) == OTHER + NEIGHBOURS
+    with FileSource(data_path(path, 10)) as source:
+        assert named_instead(source, 0) == 7
+    (path / "7").mkdir()
+    write_segment(path / "7", middle, partition=7)
+    assert why(path) == OTHER + f"{NEIGHBOURS} and {SAME}"
+
+
+@pytest.mark.parametrize("same", [[10], [11, 12, 13]])
+def test_it_is_the_first_record_that_stands_there_too(tmp_path: Path, middle: list[Record], same: list[int]) -> None:
+    """Which is witness enough whatever a later record says."""
+    mixed = of(middle, 0, at=[8])
+    path = built(tmp_path / "s", mixed, beside=False)
+    (path / "7").mkdir()
+    others = of(make_records(20, size=31)[10:], 7)
+    there = [one if one.transaction_id in same else other for one, other in zip(middle, others, strict=True)]
+    write_segment(path / "7", there, partition=7)
+    assert why(path) == (OTHER + SAME if 10 in same else None)
+
+
+@pytest.mark.parametrize("size", [0, HEADER_SIZE - 1, HEADER_SIZE, HEADER_SIZE + 7])
+def test_the_other_partition_s_files_may_be_cut(tmp_path: Path, middle: list[Record], size: int) -> None:
+    path = built(tmp_path / "s", middle, beside=False)
+    (path / "7").mkdir()
+    write_segment(path / "7", middle, partition=7)
+    index = index_path(path, 10, 7)
+    index.write_bytes(index.read_bytes()[:size])
+    assert why(path) == OTHER + SAME, "the first record stands where every segment begins"
+    data = data_path(path, 10, 7)
+    data.write_bytes(data.read_bytes()[:size])
+    assert why(path) is None
+
+
 class TestBeside:
     """How many of the segments beside one name the partition, and how many another."""
 
@@ -194,3 +300,11 @@ class TestBeside:
         views = view_partition(path / "0", 0).segments
         data_path(path, 50).unlink()
         assert beside(views, 20, 0, KEY) == (0, 0)
+
+    def test_one_that_went_meanwhile_does_not_end_the_count(self, tmp_path: Path) -> None:
+        records = make_records(60)
+        path = build_directory(tmp_path / "s", {0: [records[at : at + 10] for at in range(0, 60, 10)]})
+        views = view_partition(path / "0", 0).segments
+        data_path(path, 10).unlink()
+        data_path(path, 30).unlink()
+        assert beside(views, 20, 0, KEY) == (3, 0)

@@ -144,12 +144,14 @@ def test_what_was_mended_is_told(tmp_path: Path) -> None:
         assert len(partition.undo_ids) == 1
 
 
-@pytest.mark.parametrize(("entries", "kept"), [(0, False), (2, True)])
-def test_an_index_without_data_is_kept_when_it_lists_anything(tmp_path: Path, entries: int, kept: bool) -> None:
+@pytest.mark.parametrize(("size", "kept"), [(-1, False), (0, False), (1, True), (16, True)])
+def test_an_index_without_data_is_kept_when_there_is_anything_behind_its_header(
+    tmp_path: Path, size: int, kept: bool
+) -> None:
     records = built(tmp_path, 10)
     path = index_path(tmp_path, 8)
     places = struct.pack(">2q", HEADER_SIZE, HEADER_SIZE + records[8].size)
-    path.write_bytes(segment_header(0, 8).encode() + places[: 8 * entries])
+    path.write_bytes((segment_header(0, 8).encode() + places)[: HEADER_SIZE + size])
     with opened(tmp_path) as storage:
         assert not storage.partition(0).quarantined
         assert bool(storage.partition(0).undo_ids) == kept
@@ -241,6 +243,68 @@ def test_a_pair_that_is_damaged_takes_no_assignment_and_no_switch(tmp_path: Path
             control, partitions=(control.partitions[0], replace(control.partitions[1], stored_partition=0))
         ).encode()
     )
+
+
+@LAYOUTS
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_partition_whose_place_names_another_one_is_not_taken_away(
+    tmp_path: Path, layout: Layout, delete: bool
+) -> None:
+    """Its info would be written anew in the other one's name."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout) / "waltz-storage.ctl"
+    control = decode_control(path.read_bytes())
+    infos = control.partitions[0], replace(control.partitions[1], stored_partition=0)
+    path.write_bytes(replace(control, partitions=infos).encode())
+    with opened(tmp_path / "s") as storage:
+        before = digest(tmp_path / "s")
+        with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
+            storage.unassign(1, delete_files=delete)
+        assert 1 in storage.partitions
+        assert digest(tmp_path / "s") == before
+
+
+def test_whether_the_marks_are_known(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, session=4, local_low_water_mark=2) / "waltz-storage.ctl"
+    raw = bytearray(path.read_bytes())
+    for number in (1, 2):
+        raw[Layout.RELEASED.struct_offset(1, number)] ^= 1
+    path.write_bytes(raw)
+    with opened(tmp_path / "s") as storage:
+        sound, damaged = storage.partition(0), storage.partition(1)
+        assert (sound.marks_known, sound.session_id, sound.local_low_water_mark) == (True, 4, 2)
+        assert (damaged.marks_known, damaged.session_id, damaged.local_low_water_mark) == (False, -1, -1)
+
+
+def test_a_quarantined_partition_is_not_mended(tmp_path: Path) -> None:
+    built(tmp_path, 5, mark=4)
+    os.truncate(data_path(tmp_path), data_path(tmp_path).stat().st_size - 1)
+    examined = partition_recovery.examine_partition(
+        tmp_path / "0", Place(tmp_path, 0, KEY, 1 << 20), local_low_water_mark=4, session_id=1
+    )
+    before = digest(tmp_path)
+    with pytest.raises(ValueError, match="a quarantined partition is not mended"):
+        partition_recovery.mend(examined)
+    assert digest(tmp_path) == before
+
+
+def test_a_closed_partition_refuses_everything(tmp_path: Path) -> None:
+    built(tmp_path, 5)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.close()
+        for refused in (
+            partition.check_writable,
+            lambda: partition.append(make_records(1, first=5)),
+            lambda: partition.truncate(2),
+            lambda: partition.set_low_water_mark(9, 9),
+        ):
+            with pytest.raises(RefusedError, match=r"partition 0 is closed$"):
+                refused()
+        with pytest.raises(RefusedError, match="the partition is closed"):
+            partition.read(0)
+        with recording() as changes:
+            partition.close()
+        assert not changes
 
 
 def state_of(path: Path, first: int) -> SegmentState:

@@ -151,7 +151,11 @@ def test_a_partition_whose_directory_is_lost_is_forgotten_all_the_same(storage: 
     for file in (storage / "1").iterdir():
         file.unlink()
     (storage / "1").rmdir()
-    begin_deletion(storage, 1)
+    with recording() as changes:
+        begin_deletion(storage, 1)
+    steps = [(one.kind, one.path.name) for one in changes]
+    assert steps[:2] == [("mkdir", "1"), ("sync-directory", storage.name)], "durable before it moves"
+    assert ("rename", "1") in steps[2:]
     assert (storage / ".waltzctl" / "deleting" / "1").is_dir()
     finish(storage)
     assert known(storage) == ([0, 2],) * 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import damage, data_path, index_path, write_at
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment
 from waltzctl.formats.segment import (
@@ -246,3 +249,141 @@ def test_a_torn_tail_is_cut_where_nothing_proves_that_it_was_durable(
     assert state.extent.next_transaction_id == 9
     assert state.index_from == 9
     assert segment_header(0, 0).encode() == data_path(path).read_bytes()[:HEADER_SIZE]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an examination comes to, of ten records at `at(0)` to `at(9)`; `runs`: ids, `excess`: of the index."""
+
+    codes: list[tuple[str, int | None]]
+    runs: list[tuple[int, int]]
+    stretch: Stretch
+    trusted: bool = True
+    cut_at: int | None = None
+    index_from: int | None = None
+    excess: str | None = None
+
+
+def stretch(next_id: int, accounted: int, listed: int = 10, *, long: bool = False, torn: bool = False) -> Stretch:
+    return Stretch(0, 0, next_id, accounted, False, listed, long, torn)
+
+
+def spoilt(*numbers: int) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        for number in numbers:
+            damage(data_path(path), at(number) + 20)
+
+    return change
+
+
+def placed(*pairs: tuple[int, int]) -> Callable[[Path], None]:
+    """Other records of the log stand at the places of some."""
+
+    def change(path: Path) -> None:
+        for place, number in pairs:
+            write_at(data_path(path), at(place), encoded()[number * SIZE : (number + 1) * SIZE])
+
+    return change
+
+
+def entry(number: int, offset: int) -> Callable[[Path], None]:
+    return lambda path: write_at(index_path(path), entry_position(number, 0), struct.pack(">q", offset))
+
+
+def ends(size: int, index: int | None = None) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        os.truncate(data_path(path), size)
+        if index is not None:
+            os.truncate(index_path(path), index)
+
+    return change
+
+
+SPAN = [("record-checksum", 3)]
+SOUND = [(0, 10)]
+AROUND = [(0, 3), (5, 10)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([], Found([], SOUND, stretch(10, 9))),
+        ([spoilt(3, 4)], Found(SPAN, AROUND, stretch(10, 9), trusted=False)),
+        ([spoilt(3, 4), entry(4, at(5) - 1)], Found(SPAN, AROUND, stretch(10, 9), trusted=False)),
+        *(
+            (
+                [spoilt(3, 4), entry(number, offset)],
+                Found([*SPAN, ("index-entry", number)], AROUND, stretch(10, 9), trusted=False, index_from=number),
+            )
+            for number, offset in ((4, at(5)), (4, at(3)), (3, at(3) + 1))
+        ),
+        ([spoilt(0)], Found([("record-checksum", 0)], [(1, 10)], stretch(10, 9), trusted=False)),
+        ([placed((6, 2))], Found([("record-order", 6)], [(0, 6), (7, 10)], stretch(10, 9), trusted=False)),
+        ([placed((9, 5))], Found([("record-order", 9)], [(0, 9)], stretch(9, 8), trusted=False, index_from=9)),
+        ([placed((8, 4), (9, 5))], Found([("record-order", 8)], [(0, 8)], stretch(8, 7), trusted=False, index_from=8)),
+        (
+            [ends(at(10) - 1)],
+            Found([("torn-tail", 9)], [(0, 9)], stretch(10, 9, torn=True), cut_at=at(9), index_from=9),
+        ),
+        (
+            [ends(at(9) - 1)],
+            Found(
+                [("torn-tail", 8)],
+                [(0, 8)],
+                stretch(9, 8, long=True, torn=True),
+                cut_at=at(8),
+                index_from=8,
+                excess="the index has 10 entries, the segment has 9 records: 1 entries too many",
+            ),
+        ),
+        (
+            [ends(at(8))],
+            Found(
+                [],
+                [(0, 8)],
+                stretch(8, 7, long=True),
+                index_from=8,
+                excess="the index has 10 entries, the segment has 8 records: 2 entries too many",
+            ),
+        ),
+        (
+            [ends(at(8), entry_position(8, 0) + 3)],
+            Found(
+                [],
+                [(0, 8)],
+                stretch(8, 7, listed=8, long=True),
+                index_from=8,
+                excess="the index has 8 entries, the segment has 8 records: 3 bytes, less than an entry, too many",
+            ),
+        ),
+        (
+            [ends(at(10), entry_position(7, 0))],
+            Found([("index-short", 7)], SOUND, stretch(10, 9, listed=7), index_from=7),
+        ),
+        ([entry(2, 5), entry(7, 5)], Found([("index-entry", 2)], SOUND, stretch(10, 9), index_from=2)),
+        (
+            [entry(8, 5), ends(at(10), entry_position(9, 0))],
+            Found([("index-short", 9), ("index-entry", 8)], SOUND, stretch(10, 9, listed=9), index_from=8),
+        ),
+    ],
+)
+def test_what_the_last_segment_comes_to(
+    tmp_path: Path, changes: Sequence[Callable[[Path], None]], expected: Found
+) -> None:
+    """Everything that the opening of a partition hangs on, with all entries of the index compared."""
+    path = built(tmp_path / "s", 10)
+    for change in changes:
+        change(path)
+    state = examined(path)
+    assert state.extent is not None
+    assert expected == Found(
+        [(str(one.code), one.transaction_id) for one in state.findings],
+        [(run.first_transaction_id, run.next_transaction_id) for run in state.extent.runs],
+        state.stretch,  # type: ignore[arg-type]
+        state.trusted,
+        state.cut_at,
+        state.index_from,
+        None if state.index_excess is None else state.index_excess.message,
+    )
+    assert [(run.start, run.end) for run in state.extent.runs] == [(at(one), at(end)) for one, end in expected.runs]
+    assert (state.rebuild_index, state.scanned_from) == (False, (0, HEADER_SIZE))
