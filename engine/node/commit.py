@@ -83,6 +83,10 @@ class Judge(Protocol):
         """Appends failed with this error."""
         ...
 
+    def answering(self, requests: int) -> None:
+        """So many requests are answered now: from here on they are not under way."""
+        ...
+
 
 @dataclass(slots=True)
 class _Chunk:
@@ -149,6 +153,7 @@ class GroupCommit:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             return
+        self._judge.answering(_requests(runs))
         # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
         wrote = bool(blocks)
         blocks.clear()
@@ -162,8 +167,9 @@ class GroupCommit:
 
     def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
-        denial = report(error, self._log, f"{sum(len(run.table) for run in runs)} append requests")
+        denial = report(error, self._log, f"{_requests(runs)} append requests")
         self._judge.note_failure(error)
+        self._judge.answering(_requests(runs))
         for run in runs:
             if self.is_broken(run.sender):
                 break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)
@@ -282,6 +288,10 @@ _Counted = tuple[Sequence[tuple[int, int, Denial | None]], Sequence[float]]
 
 Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
 """Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""
+
+
+def _requests(runs: Sequence[AppendRun]) -> int:
+    return sum(len(run.table) for run in runs)
 
 
 def _portions(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRun]]:
