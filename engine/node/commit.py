@@ -155,10 +155,8 @@ class GroupCommit:
             return
         self._judge.answering(_requests(runs))
         # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
-        wrote = bool(blocks)
-        blocks.clear()
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
-        later(runs[0].sender, self._log, self._count, counted, wrote, finished - started, finished)
+        later(runs[0].sender, self._log, self._count, counted, bool(blocks), finished - started, finished)
         for sender, answer, requests, size in answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
@@ -342,27 +340,17 @@ def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:
 
 
 def _joined(runs: list[AppendRun]) -> _Chunk:
-    """One buffer and one table for all runs.  Frames of others between those of a run are copied along, or each frame alone."""
+    """One buffer and one table for all runs.  What stands between the frames of a run is copied along."""
     parts: list[bytes | bytearray] = []
     tables: list[Table] = []
     ends: list[int] = []
     position, rows = 0, 0
     for run in runs:
-        table = run.table
-        first = int(table[0, BODY])
-        stop = int(table[-1, BODY]) + int(table[-1, LENGTH])
-        if first >= 0 and stop - first <= 4 * run.size + SMALL_RUN:
-            table = table.copy()
-            table[:, BODY] += position - first
-            parts.append(run.buffer[first:stop])
-            position += stop - first
-        else:
-            table = table.copy()
-            for row in range(len(table)):
-                body, length = int(table[row, BODY]), int(table[row, LENGTH])
-                table[row, BODY] = position
-                parts.append(run.buffer[body : body + length])
-                position += length
+        table = run.table.copy()
+        first, stop = int(table[0, BODY]), int(table[-1, BODY]) + int(table[-1, LENGTH])
+        table[:, BODY] += position - first
+        parts.append(run.buffer[first:stop])
+        position += stop - first
         tables.append(table)
         rows += len(table)
         ends.append(rows)

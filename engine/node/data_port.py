@@ -281,8 +281,7 @@ class DataConnection(Connection):
     def _hand_over_sorted(
         self, received: Received, table: Table, messages: dict[int, StorageMessage], now: float
     ) -> None:
-        if len(table) > 1:
-            table = table[np.argsort(table[:, PARTITION], kind="stable")]
+        table = table[np.argsort(table[:, PARTITION], kind="stable")]
         appends, partitions = table[:, TYPE] == APPEND, table[:, PARTITION]
         together = appends[1:] & appends[:-1] & (partitions[1:] == partitions[:-1])
         starts = [0, *(np.flatnonzero(~together) + 1).tolist()]

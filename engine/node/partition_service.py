@@ -289,7 +289,7 @@ class PartitionService:
             raise error
 
     def answering(self, requests: int) -> None:
-        """So many of those under way are answered now.  Before the peer can know: its next look at the gauges must not find them."""
+        """So many of those under way are answered now; said before the peer can know, who may look at the gauges next."""
         self._under_way -= requests
 
     # --- who may ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.mutation.trial import ROOT
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.net.configuration import Configuration, Given, Level, load_configuration
 from waltzctl.engine.net.loopback import is_loopback
@@ -320,6 +321,27 @@ def test_names_keys_and_variables_of_settings_are_unique() -> None:
 
 def test_defaults_are_those_of_the_options() -> None:
     assert load_configuration(SERVE, given=[Given("directory", "/d")]).options.node == NodeOptions(directory=Path("/d"))
+
+
+def test_the_page_of_the_settings_tells_what_holds_here() -> None:
+    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value."""
+    page = (ROOT / "docs" / "settings.md").read_text().partition("## waltzctl serve\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| `")]
+    found = []
+    for one in SERVE.listed:
+        default = one.unless or ("" if one.default is None else one.kind.written(one.default))
+        found.append(
+            [
+                f"`{one.key}`",
+                ", ".join(f"`{option}`" for option in one.on_command_line),
+                f"`{one.variable}`" + (f", `{one.variable}_FILE`" if one.secret else ""),
+                one.kind.allowed.replace("|", "\\|"),
+                "; ".join(filter(None, (default, *one.in_file))),
+                one.meaning,
+                "yes" if one.reloadable else "",
+            ]
+        )
+    assert found == rows
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:
