@@ -28,12 +28,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
         self.begun = 0
+        self.planned: list[tuple[float, Callable[..., object], tuple[object, ...]]] = []
 
     def time(self) -> float:
         return self.now
 
     def call_later(self, delay: float, call: Callable[..., object], *arguments: object) -> None:
-        """Nothing is called here."""
+        """Nothing is called here by itself."""
+        self.planned.append((delay, call, arguments))
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> Any:
         self.begun += 1
@@ -48,6 +50,8 @@ class Wire:
         self.written: list[bytes] = []
         self.reading, self.closed, self.aborted = True, False, False
         self.unread = 0
+        self.marks: tuple[int, int] | None = None
+        self.socket: Any = None
 
     def write(self, data: bytes) -> None:
         self.written.append(bytes(data))
@@ -70,11 +74,11 @@ class Wire:
     def get_write_buffer_size(self) -> int:
         return self.unread
 
-    def set_write_buffer_limits(self, **_limits: int) -> None:
-        """There is no buffer."""
+    def set_write_buffer_limits(self, *, high: int, low: int) -> None:
+        self.marks = (high, low)
 
-    def get_extra_info(self, _name: str) -> None:
-        """There is no socket."""
+    def get_extra_info(self, name: str) -> Any:
+        return self.socket if name == "socket" else None
 
 
 class Outbox:
