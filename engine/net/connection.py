@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             kind = received[start + HEADER]
             self._refuse(
-                f"{needed - HEADER} bytes of a message of type {kind}, which is never so long", received, start
+                f"{needed - HEADER} bytes of a message of type {kind}, which is never so long", received[start:end]
             )
 
     def _greet(self, received: Received, end: int) -> int:
@@ -222,11 +222,11 @@ class Connection(asyncio.BufferedProtocol):
             magic, version, length = FRAME_HEADER.struct.unpack_from(received, start)
             if magic != Magic.HELLO or version != HELLO_VERSION:
                 self._refuse(
-                    f"a Hello was expected, not magic 0x{magic:02x} and version {version}", received, start, end
+                    f"a Hello was expected, not magic 0x{magic:02x} and version {version}", received[start:end]
                 )
                 return end
             if not 0 <= length <= _LONGEST_HELLO:
-                self._refuse(f"a Hello of {length} bytes; {_LONGEST_HELLO} are the longest here", received, start, end)
+                self._refuse(f"a Hello of {length} bytes; {_LONGEST_HELLO} are the longest here", received[start:end])
                 return end
             if end - start < HEADER + length:
                 break
@@ -243,13 +243,13 @@ class Connection(asyncio.BufferedProtocol):
         try:
             hello = Hello.decode(body)
         except (MessageError, struct.error) as error:
-            self._refuse(f"a corrupted Hello: {error}", body, 0)
+            self._refuse(f"a corrupted Hello: {error}", body)
             return False
         self.greeting = hello.text
         self.version = choose_version(self.GREETING.versions, hello.versions)
         if self.version is None:
             ours, theirs = list(self.GREETING.versions), list(hello.versions)
-            self._refuse(f"no common version: {theirs} there ({hello.text!r}), {ours} here", body, 0)
+            self._refuse(f"no common version: {theirs} there ({hello.text!r}), {ours} here", body)
             return False
         self._port.log.debug("%s: %s: %r speaks version %d", self._port.name, self.peer, self.greeting, self.version)
         return True
@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._big = bytearray(needed)
         except MemoryError:
-            self._refuse(f"no memory for a frame of {needed} bytes", tail, 0)
+            self._refuse(f"no memory for a frame of {needed} bytes", tail)
             return
         self._big[: len(tail)] = tail
         self._resume(Pause.BIG_FRAME)
@@ -284,9 +284,9 @@ class Connection(asyncio.BufferedProtocol):
         if reserved:
             self._port.budget.give(reserved)
 
-    def _refuse(self, why: str, received: Received | bytes, start: int, end: int | None = None) -> None:
+    def _refuse(self, why: str, received: Received | bytes) -> None:
         """Say in the log what came instead of what was agreed on, and close, as the release does."""
-        shown = bytes(received[start : start + _SHOWN if end is None else min(end, start + _SHOWN)])
+        shown = bytes(received[:_SHOWN])
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in shown)
         self._port.complain(f"{self.peer}: closed: {why}; it begins with {shown.hex(' ')} ({text})")
         self.close()

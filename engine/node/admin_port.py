@@ -170,7 +170,7 @@ class AdminConnection(Connection):
             else:
                 wrong = self._message(bytes(received[start + HEADER : start + HEADER + length])) if length else ""
             if wrong:
-                self._refuse(wrong, received, start, end)
+                self._refuse(wrong, received[start:end])
                 return end, 0
             start += HEADER + length
         return start, 0

@@ -83,6 +83,10 @@ class AppendJudge(Protocol):
         """Appends failed with this error."""
         ...
 
+    def answering(self, requests: int) -> None:
+        """So many requests are answered now: from here on they are not under way."""
+        ...
+
 
 @dataclass(slots=True)
 class _Chunk:
@@ -149,11 +153,10 @@ class GroupCommit:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             return
+        self._judge.answering(_requests(runs))
         # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
-        wrote = bool(blocks)
-        blocks.clear()
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
-        later(runs[0].sender, self._log, self._count, counted, wrote, finished - started, finished)
+        later(runs[0].sender, self._log, self._count, counted, bool(blocks), finished - started, finished)
         for sender, answer, requests, size in answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
@@ -162,8 +165,9 @@ class GroupCommit:
 
     def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
-        denial = report(error, self._log, f"{sum(len(run.table) for run in runs)} append requests")
+        denial = report(error, self._log, f"{_requests(runs)} append requests")
         self._judge.note_failure(error)
+        self._judge.answering(_requests(runs))
         for run in runs:
             if self.is_broken(run.sender):
                 break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)
@@ -284,6 +288,10 @@ Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
 """Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""
 
 
+def _requests(runs: Sequence[AppendRun]) -> int:
+    return sum(len(run.table) for run in runs)
+
+
 def _portions(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRun]]:
     """Runs that share a flush: at most `limit` bytes together, but at least one frame."""
     portion: list[AppendRun] = []
@@ -332,27 +340,17 @@ def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:
 
 
 def _joined(runs: list[AppendRun]) -> _Chunk:
-    """One buffer and one table for all runs.  Frames of others between those of a run are copied along, or each frame alone."""
+    """One buffer and one table for all runs.  What stands between the frames of a run is copied along."""
     parts: list[bytes | bytearray] = []
     tables: list[Table] = []
     ends: list[int] = []
     position, rows = 0, 0
     for run in runs:
-        table = run.table
-        first = int(table[0, BODY])
-        stop = int(table[-1, BODY]) + int(table[-1, LENGTH])
-        if first >= 0 and stop - first <= 4 * run.size + SMALL_RUN:
-            table = table.copy()
-            table[:, BODY] += position - first
-            parts.append(run.buffer[first:stop])
-            position += stop - first
-        else:
-            table = table.copy()
-            for row in range(len(table)):
-                body, length = int(table[row, BODY]), int(table[row, LENGTH])
-                table[row, BODY] = position
-                parts.append(run.buffer[body : body + length])
-                position += length
+        table = run.table.copy()
+        first, stop = int(table[0, BODY]), int(table[-1, BODY]) + int(table[-1, LENGTH])
+        table[:, BODY] += position - first
+        parts.append(run.buffer[first:stop])
+        position += stop - first
         tables.append(table)
         rows += len(table)
         ends.append(rows)

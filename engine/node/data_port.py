@@ -210,7 +210,7 @@ class DataConnection(Connection):
             if split.status is SplitStatus.MORE:
                 return start, split.needed
             if split.status is not SplitStatus.FULL:
-                self._refuse(self._wrong(split, received), received, start, end)
+                self._refuse(self._wrong(split, received), received[start:end])
                 return end, 0
 
     def _wrong(self, split: Split, received: Received) -> str:
@@ -242,7 +242,8 @@ class DataConnection(Connection):
             if row:
                 self._hand_over_sorted(received, table[:row], messages, now)
             if not self._closing:
-                self._refuse(f"a corrupted message: {error}", received, int(table[row, BODY]) - HEADER)
+                body, length = int(table[row, BODY]), int(table[row, LENGTH])
+                self._refuse(f"a corrupted message: {error}", received[body - HEADER : body + length])
             return
         self._hand_over_sorted(received, table, messages, now)
 
@@ -261,7 +262,7 @@ class DataConnection(Connection):
         try:
             message = decode(bytes(received[body : body + size]))
         except MessageError as error:
-            self._refuse(f"a corrupted message: {error}", received, body - HEADER)
+            self._refuse(f"a corrupted message: {error}", received[body - HEADER : body + size])
             return
         self._hand_over_message(row[PARTITION], message, size, now)
 
@@ -281,8 +282,7 @@ class DataConnection(Connection):
     def _hand_over_sorted(
         self, received: Received, table: Table, messages: dict[int, StorageMessage], now: float
     ) -> None:
-        if len(table) > 1:
-            table = table[np.argsort(table[:, PARTITION], kind="stable")]
+        table = table[np.argsort(table[:, PARTITION], kind="stable")]
         appends, partitions = table[:, TYPE] == APPEND, table[:, PARTITION]
         together = appends[1:] & appends[:-1] & (partitions[1:] == partitions[:-1])
         starts = [0, *(np.flatnonzero(~together) + 1).tolist()]

@@ -179,7 +179,7 @@ class PartitionService:
 
     @property
     def queue_size(self) -> int:
-        """Requests that wait, those under way included."""
+        """Requests that are not answered yet: those that wait, and those under way."""
         return self._waiting + self._under_way
 
     @property
@@ -258,12 +258,14 @@ class PartitionService:
     def _answer(self, request: Request) -> None:
         message = request.message
         if self._commit.is_broken(request.sender):
+            self.answering(1)
             break_off(request.sender, MALFORMED_REASON, 1, request.size, self._log)
             return
         try:
             offline = getattr(message, "offline", False)
             denial = self.check(message.session_id, offline, access_of(message))
             if denial is not None:
+                self.answering(1)
                 refuse(request, denial, self._log)
                 return
             self.let_in(message.session_id, offline)
@@ -277,15 +279,21 @@ class PartitionService:
             self.note_failure(error, read_by(message))
             self._fail(request, error)
             return
+        self.answering(1)
         post(request.sender, answer, 1, request.size, self._log)
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """Answer a request that could not be executed; raises the exits of the interpreter again."""
         message = request.message
         what = f"partition {self.number}: {type(message).__name__} of session {message.session_id}"
+        self.answering(1)
         refuse(request, report(error, self._log, what), self._log)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
+
+    def answering(self, requests: int) -> None:
+        """So many of those under way are answered now; said before the peer can know, who may look at the gauges next."""
+        self._under_way -= requests
 
     # --- who may ------------------------------------------------------------------------------------------------------
 

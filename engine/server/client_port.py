@@ -107,7 +107,7 @@ class ClientConnection(Connection):
             try:
                 check_header(header, self.MAGIC, self.version, self._max_body)
             except FrameError as error:
-                self._refuse(str(error), received, start, end)
+                self._refuse(str(error), received[start:end])
                 return end, 0
             behind = start + HEADER + header.length
             if behind > end:
@@ -128,7 +128,7 @@ class ClientConnection(Connection):
             if handler is None:
                 raise MessageError(f"{type(message).__name__} is nothing that a client sends")
         except MessageError as error:
-            self._refuse(f"a corrupted message: {error}", received, start, end)
+            self._refuse(f"a corrupted message: {error}", received[start:end])
             return
         handler(message)
 

@@ -21,6 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -46,6 +47,16 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.new_event_loop,
 }
+WAYS = [
+    pytest.param((loop, tls), id=f"{loop}-{'tls' if tls else 'plain'}", marks=[] if often else [pytest.mark.long])
+    for loop, tls, often in (
+        ("uvloop", False, True),
+        ("asyncio", True, True),
+        ("uvloop", True, False),
+        ("asyncio", False, False),
+    )
+]
+"""Loops and transports, each once; with ``--long`` each with the other."""
 SESSION = 7
 METRICS = '{"gauges" : { "waltz-storage.number" : 3 } }'
 LOG = logging.getLogger("tests.node.ports")

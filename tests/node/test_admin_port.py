@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import KEY, make_records
-from tests.node.serving import LOOPS, METRICS, SESSION, Serving, header, serving, wire
+from tests.node.serving import LOOPS, METRICS, SESSION, WAYS, Serving, header, serving, wire
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.storage.availability_marks import Availability
@@ -18,12 +18,11 @@ from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 from waltzctl.formats.wire.records import SessionInfo
 
-WAYS = [(loop, tls) for loop in LOOPS for tls in (False, True)]
 STORAGE_EXCEPTION = "com.wepay.waltz.storage.exception.StorageException"
 COUNT = 20
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'tls' if way[1] else 'plain'}")
+@pytest.fixture(params=WAYS)
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
     loop, tls = request.param
     with serving(tmp_path / "d", partitions=2, records=COUNT, size=50, loop=loop, tls=tls) as found:
@@ -159,8 +158,8 @@ def test_requests_of_a_connection_are_answered_in_order_while_others_are_served(
 
 def test_many_requests_at_once_and_byte_by_byte(served: Serving) -> None:
     with served.connect_admin() as peer:
-        peer.send(*(admin.encode(admin.LastSessionInfoRequest(n, n % 2)) for n in range(2000)))
-        assert [peer.receive().sequence for _ in range(2000)] == list(range(2000))
+        peer.send(*(admin.encode(admin.LastSessionInfoRequest(n, n % 2)) for n in range(500)))
+        assert [peer.receive().sequence for _ in range(500)] == list(range(500))
         stream = keep_alive(Magic.ADMIN, 0) + b"".join(admin.encode(admin.MetricsRequest(n)) for n in range(3))
         for byte in stream:
             peer.send(bytes([byte]))
@@ -188,15 +187,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_frame_closes_its_connection_and_no_other(
-    served: Serving, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with served.connect_admin() as peer, served.connect_admin() as other:
-        peer.send(WRONG[name])
-        assert peer.rest() == b""
-        assert other.ask(admin.LastSessionInfoRequest(1, 0)).sequence == 1
-    assert WRONG[name][:32].hex(" ") in caplog.text
+def test_a_wrong_frame_closes_its_connection_and_no_other(served: Serving, caplog: pytest.LogCaptureFixture) -> None:
+    with served.connect_admin() as other:
+        for name, sent in WRONG.items():
+            caplog.clear()
+            with served.connect_admin() as peer:
+                peer.send(sent)
+                assert peer.rest() == b"", name
+                assert other.ask(admin.LastSessionInfoRequest(1, 0)).sequence == 1
+            assert sent[:32].hex(" ") in caplog.text, name
 
 
 def test_record_lists_are_bounded_in_bytes(tmp_path: Path) -> None:

@@ -1,13 +1,8 @@
-"""Every bound that a peer meets: what is at the bound is let in, what is one beyond it is not; and so it is documented.
-
-The connections here are real, their port has no sockets: what a peer sends is handed to them, and what they do to the
-transport is noted.
-"""
+"""Every bound that a peer meets: what is at the bound is let in, what is one beyond it is not; and so it is documented."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,123 +10,26 @@ from typing import Any
 import pytest
 
 from tests.mutation.trial import ROOT
-from tests.node.serving import LOG
+from tests.node.unplugged import Peer
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net import connection, port
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
-from waltzctl.engine.net.connection import OVERHEAD, Connection, Pause
+from waltzctl.engine.net.connection import OVERHEAD, Pause
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.small_file import read_first_line
 from waltzctl.engine.node import admin_port, data_port
-from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.commit import _portions
-from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameReader, Magic
-from waltzctl.formats.wire.hello import ADMIN_CLIENT, STORAGE_CLIENT, Hello
 from waltzctl.formats.wire.primitives import MessageError, check_count
 
 APPEND = storage.AppendRequest.TYPE
 READ = storage.RecordRequest.TYPE
-
-
-class Task:
-    """One that is never done."""
-
-    def add_done_callback(self, call: Callable[..., object]) -> None:
-        """It is never done."""
-
-
-class Clock:
-    """An event loop that only knows the time, and what was to be called."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.begun = 0
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, call: Callable[..., object], *arguments: object) -> None:
-        """Nothing is called here."""
-
-    def create_task(self, work: Coroutine[Any, Any, None]) -> Any:
-        self.begun += 1
-        work.close()
-        return Task()
-
-
-class Wire:
-    """A transport that notes what is done to it.  `unread`: bytes that its peer did not take."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.reading, self.closed, self.aborted = True, False, False
-        self.unread = 0
-
-    def write(self, data: bytes) -> None:
-        self.written.append(bytes(data))
-
-    def writelines(self, pieces: list[bytes]) -> None:
-        self.written += pieces
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def set_write_buffer_limits(self, **_limits: int) -> None:
-        """There is no buffer."""
-
-    def get_extra_info(self, _name: str) -> None:
-        """There is no socket."""
-
-
-class Peer:
-    """One connection without a socket."""
-
-    def __init__(self, kind: str = "data", *, greeted: bool = True, **limits: Any) -> None:
-        self.clock, self.wire = Clock(), Wire()
-        self.port: Any
-        if kind == "data":
-            self.port = DataPort(None, limits=PortLimits(**limits), log=LOG)  # type: ignore[arg-type]
-            hello, self.magic = Hello((0,), STORAGE_CLIENT), Magic.STORAGE
-        else:
-            self.port = AdminPort(None, metrics=str, limits=PortLimits(**limits), log=LOG)  # type: ignore[arg-type]
-            hello, self.magic = Hello((0,), ADMIN_CLIENT), Magic.ADMIN
-        self.port.loop = self.clock
-        self.connection: Connection = self.port._connection("peer")
-        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
-        if greeted:
-            self.send(hello.encode())
-            assert self.connection.version == 0
-
-    def send(self, data: bytes) -> None:
-        while data and not self.wire.closed:
-            room = self.connection.get_buffer(-1)
-            part = data[: len(room)]
-            room[: len(part)] = part
-            self.connection.buffer_updated(len(part))
-            data = data[len(part) :]
-
-    def announce(self, length: int, kind: int | None = None) -> None:
-        """The header of a frame, and its first byte."""
-        self.send(FRAME_HEADER.struct.pack(self.magic, 0, length) + (b"" if kind is None else bytes([kind])))
 
 
 # ---- frames -------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.mutation.trial import ROOT
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.net.configuration import Configuration, Given, Level, load_configuration
 from waltzctl.engine.net.loopback import is_loopback
@@ -269,7 +270,7 @@ def test_an_empty_file_lacks_everything(tmp_path: Path) -> None:
         load(tmp_path / "a", "")
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_any_text_is_a_configuration_or_this_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a"
@@ -320,6 +321,27 @@ def test_names_keys_and_variables_of_settings_are_unique() -> None:
 
 def test_defaults_are_those_of_the_options() -> None:
     assert load_configuration(SERVE, given=[Given("directory", "/d")]).options.node == NodeOptions(directory=Path("/d"))
+
+
+def test_the_page_of_the_settings_tells_what_holds_here() -> None:
+    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value."""
+    page = (ROOT / "docs" / "settings.md").read_text().partition("## waltzctl serve\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| `")]
+    found = []
+    for one in SERVE.listed:
+        default = one.unless or ("" if one.default is None else one.kind.written(one.default))
+        found.append(
+            [
+                f"`{one.key}`",
+                ", ".join(f"`{option}`" for option in one.on_command_line),
+                f"`{one.variable}`" + (f", `{one.variable}_FILE`" if one.secret else ""),
+                one.kind.allowed.replace("|", "\\|"),
+                "; ".join(filter(None, (default, *one.in_file))),
+                one.meaning,
+                "yes" if one.reloadable else "",
+            ]
+        )
+    assert found == rows
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:

@@ -243,9 +243,9 @@ def test_many_at_once(tmp_path: Path, loop: str) -> None:
         async with running(tmp_path) as node:
             peer = await Peer.data(node)
             answers: list[Answer] = []
-            paths = ["/metrics", "/health", "/ping"] * 10
-            await asyncio.gather(push(peer), *(ask(answers, paths, node) for _ in range(10)))
-            assert len(answers) == 300
+            paths = ["/metrics", "/health", "/ping"] * 5
+            await asyncio.gather(push(peer), *(ask(answers, paths, node) for _ in range(5)))
+            assert len(answers) == 75
             assert {answer.status for answer in answers} == {200}
             assert json.loads((await get(node, "/metrics")).body)["counters"]
             await peer.close()

@@ -335,7 +335,7 @@ def test_a_stop_under_load_answers_everything_that_it_read(tmp_path: Path, loop:
 
     async def push(node: Node, partition: int, sent: asyncio.Event) -> None:
         peer = await Peer.data(node, None if plaintext else trusting())
-        for number in range(3000):
+        for number in range(1500):
             peer.writer.write(storage.encode(append(number, partition=partition)))
         sent.set()
         expected = 0

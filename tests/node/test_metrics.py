@@ -184,7 +184,7 @@ def test_what_cannot_be_a_duration_is_not_counted() -> None:
 
 def test_nothing_is_lost_between_threads() -> None:
     metrics = NodeMetrics()
-    rounds, workers = 2000, 8
+    rounds, workers = 400, 4
     barrier = threading.Barrier(workers)
 
     def work(number: int) -> None:

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.serving import LOOPS, SESSION, Peer, Serving, appends, header, serving, success
+from tests.node.serving import LOOPS, SESSION, WAYS, Peer, Serving, appends, header, serving, success
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, frame, keep_alive
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_CLIENT, STORAGE_SERVER, Hello
 
-WAYS = [(loop, tls) for loop in LOOPS for tls in (False, True)]
 HELLO = Hello((0,), STORAGE_CLIENT).encode()
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'tls' if way[1] else 'plain'}")
+@pytest.fixture(params=WAYS)
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
     loop, tls = request.param
     with serving(tmp_path / "d", loop=loop, tls=tls) as found:

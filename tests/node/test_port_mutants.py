@@ -19,7 +19,7 @@ from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, keep_alive
 
-DEFAULT, THOROUGH = 20_000, 1_000_000
+DEFAULT, THOROUGH = 5_000, 1_000_000
 ABREAST = 10
 """Connections that mutants are sent over at the same time."""
 LAST_SESSION = 2**63 - 1
@@ -131,7 +131,7 @@ def test_nothing_of_mutated_frames_remains_and_others_do_not_notice(tmp_path: Pa
             "data": (data_seeds(), served.connect),
             "admin": (admin_seeds(), served.connect_admin),
         }[port]
-        chunk = 2000
+        chunk = 1000
         storm(served, connect, seeds, chunk, seed=-1)  # so that everything that is made once is made
         gc.collect()
         before = psutil.Process().memory_info().rss

@@ -72,6 +72,7 @@ def test_the_gauges_of_a_partition_are_those_of_its_struct() -> None:
         2: (0, 2, 12, 11, 0, 102, 7, None),
         3: (6, 5, 40, 30, 8, 103, 0, "segment-gap"),
     }
+    assert {type(number) for one in told.values() for number in one[:-1]} == {int}
     names = {one.name for one in found.metrics()}
     assert {"waltz-storage-num-partitions", "sequence-number", "append", "append-latency"} <= names
 

@@ -34,10 +34,12 @@ from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
+    RecordRequest,
     StorageMessage,
     SuccessResponse,
     TruncateRequest,
     decode,
+    encode,
 )
 
 
@@ -103,6 +105,64 @@ def test_a_stuck_partition_holds_nobody_else_up(tmp_path: Path) -> None:
         disk.go.set()
         for peer in slow:
             assert codes(peer.wait(1)) == [""]
+
+
+class Witness(Peer):
+    """A peer that notes how many requests its partition has when it is answered."""
+
+    service: PartitionService
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queued: list[int] = []
+
+    def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
+        self.queued.append(self.service.queue_size)
+        super().post(answer, requests, size)
+
+    def break_off(self, reason: str, requests: int, size: int) -> None:
+        self.queued.append(self.service.queue_size)
+        super().break_off(reason, requests, size)
+
+
+def test_what_is_answered_is_not_under_way_any_more(tmp_path: Path) -> None:
+    """Whoever asks for the gauges behind its last answer finds an empty queue."""
+    created(tmp_path / "s")
+    broken = bytearray(encode(appended(0, 1, sequence=3)))
+    broken[28:32] = (1 << 30).to_bytes(4, "big")  # more records than the frame can have
+    last = MaxTransactionIdRequest(1, 0, 0)
+    with serving(tmp_path / "s") as served:
+        peer, service = Witness(), service_of(served)
+        peer.service = service
+        service.hold()
+        served.submit(peer, appended(0), appended(1), last, appended(2), last, appended(7), RecordRequest(0, 1, 0, 0))
+        served.submit(peer, appended(3, session=2))  # session 1 is shut out
+        served.submit(peer, last, TruncateRequest(2, 1, 0, -7))
+        assert service.submit(run_of(peer, [bytes(broken)])) is Admission.ACCEPTED
+        assert service.submit(request_of(peer, last)) is Admission.ACCEPTED
+        assert service.queue_size == 12
+        service.resume()
+        peer.wait(12)
+        assert peer.queued == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("fails", ["append_blocks", "truncate"])
+def test_nor_is_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    created(tmp_path / "s")
+    with serving(tmp_path / "s") as served:
+        peer, service = Witness(), service_of(served)
+        peer.service = service
+
+        def failing(*_: object) -> None:
+            assert service.queue_size == 2
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(type(service.partition), fails, failing)
+        service.hold()
+        served.submit(peer, *([appended(0)] * 2 if fails == "append_blocks" else [TruncateRequest(1, 1, 0, -1)]))
+        service.resume()
+        peer.wait(2 if fails == "append_blocks" else 1)
+        assert peer.queued == [0]
 
 
 def test_what_arrives_during_a_flush_shares_the_next_one(tmp_path: Path) -> None:

@@ -1,0 +1,632 @@
+"""A partition's service alone, one step after the other: no thread, no disk, and a clock that is set by hand."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.node.service_support import CONCURRENT, LOG, STORAGE, Peer, appended, request_of, run_of
+from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskWriteError, SyncFailedError, WaltzError
+from waltzctl.engine.node import partition_service
+from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_settings import ServiceOptions
+from waltzctl.engine.node.partition_service import Admission, PartitionService
+from waltzctl.engine.node.permissions import Access, closed, not_loaded
+from waltzctl.engine.node.requests import Request
+from waltzctl.engine.scan.transcode import AppendEncoder
+from waltzctl.engine.storage.availability_marks import Availability
+from waltzctl.formats.wire.storage import (
+    FailureResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    RecordListRequest,
+    RecordListResponse,
+    SuccessResponse,
+    TruncateRequest,
+    encode,
+)
+
+SESSION = 5
+STALL = 30.0
+
+
+class Partition:
+    """What is executed on it is noted in `done`."""
+
+    def __init__(self) -> None:
+        self.number = 3
+        self.path = Path("/d/3")
+        self.session_id = SESSION
+        self.low_water_mark = self.local_low_water_mark = -1
+        self.marks_known = True
+        self.quarantined = False
+        self.failed: WaltzError | None = None
+        self.findings: tuple[Any, ...] = ()
+        self.next_transaction_id = 0
+        self.done: list[object] = []
+        self.unreadable: set[int] = set()
+        self.writable: WaltzError | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.cached: Any = None
+
+    @property
+    def max_transaction_id(self) -> int:
+        self.meanwhile()
+        return self.next_transaction_id - 1
+
+    def append_blocks(self, blocks: Sequence[Any]) -> None:
+        count = sum(block.records for block in blocks)
+        self.done.append(count)
+        self.next_transaction_id += count
+
+    def truncate(self, after: int, *, allow_data_loss: bool) -> int:
+        self.done.append((after, allow_data_loss))
+        return after
+
+    def read(self, transaction_id: int) -> None:
+        if transaction_id in self.unreadable:
+            raise CorruptRecordError("torn")
+
+    def read_wire_cached(self, *_: object, **__: object) -> Any:
+        self.meanwhile()
+        return self.cached
+
+    def check_writable(self) -> None:
+        if self.writable is not None:
+            raise self.writable
+
+
+class Pool:
+    """Where the service stands in line."""
+
+    def __init__(self) -> None:
+        self.line: list[Any] = []
+        self.others_wait = False
+
+    def schedule(self, job: Any) -> None:
+        assert job not in self.line, "it stands in line already"
+        self.line.append(job)
+
+
+class Fences:
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self.raised: list[tuple[int, int]] = []
+
+    def get(self, _number: int) -> int:
+        return self.session
+
+    def raise_to(self, number: int, session: int) -> None:
+        self.raised.append((number, session))
+
+
+class Room:
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def there(self) -> bool:
+        return self.is_there
+
+
+class Alone:
+    """A service and everything that it sees."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fence: int = -1, **options: Any) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(partition_service, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.partition, self.pool, self.fences, self.room = Partition(), Pool(), Fences(fence), Room()
+        self.service = PartitionService(
+            self.partition,  # type: ignore[arg-type]
+            Availability(True, True),
+            fences=self.fences,  # type: ignore[arg-type]
+            pool=self.pool,  # type: ignore[arg-type]
+            encoder=AppendEncoder(max_data_length=1000),
+            metrics=PartitionMetrics(3),
+            room=self.room,  # type: ignore[arg-type]
+            options=ServiceOptions(**{"stall_seconds": STALL, **options}),
+            max_data_length=1000,
+            log=LOG,
+        )
+        self.peer = Peer()
+
+    def item(self, size: int = 10, sequence: int = 1, session: int = SESSION) -> Request:
+        return Request(self.peer, MaxTransactionIdRequest(session, sequence, 3), size, self.now)
+
+    def submit(self, size: int = 10, sequence: int = 1) -> Admission:
+        return self.service.submit(self.item(size, sequence))
+
+    def work(self) -> bool:
+        """A worker takes the service out of the line."""
+        assert self.pool.line.pop(0) is self.service
+        return self.service.run()
+
+    def codes(self) -> list[str]:
+        """What the peer was answered, failures by their codes; it is forgotten then."""
+        found = [str(a.failure.code) if isinstance(a, FailureResponse) else "" for a in self.peer.answers]
+        self.peer.answers.clear()
+        return found
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    return Alone(monkeypatch)
+
+
+# ---- the queue ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        ([10, 10, 10, 10], 4), ([10, 10, 10, 10, 10], 4), ([60, 40], 2), ([60, 41], 1), ([500], 1), ([500, 1], 1),
+        ([100], 1), ([100, 1], 1), ([99, 1], 2), ([0, 0, 0, 0, 0], 4),
+    ],
+)  # fmt: skip
+def test_so_much_may_wait_and_an_empty_queue_takes_anything(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], taken: int
+) -> None:
+    alone = Alone(monkeypatch, queue_requests=4, queue_bytes=100)
+    admissions = [alone.submit(size) for size in sizes]
+    assert admissions == [Admission.ACCEPTED] * taken + [Admission.FULL] * (len(sizes) - taken)
+    assert alone.service.queue_size == taken
+    assert alone.work() is False
+    assert alone.codes() == [""] * taken
+    assert alone.submit(100) is Admission.ACCEPTED, "what was taken away counts no longer"
+
+
+def test_every_append_of_a_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(monkeypatch, queue_requests=4)
+    assert alone.submit() is Admission.ACCEPTED
+    three, four = ([encode(appended(n, session=SESSION, partition=3)) for n in range(count)] for count in (3, 4))
+    assert alone.service.submit(run_of(alone.peer, four)) is Admission.FULL
+    assert alone.service.submit(run_of(alone.peer, three)) is Admission.ACCEPTED
+    assert alone.service.queue_size == 4
+
+
+@pytest.mark.parametrize(
+    ("silent", "told"), [(0.0, Admission.FULL), (STALL, Admission.FULL), (STALL + 1, Admission.STALLED)]
+)
+def test_a_queue_that_does_not_move_for_longer_is_stalled(
+    monkeypatch: pytest.MonkeyPatch, silent: float, told: Admission
+) -> None:
+    alone = Alone(monkeypatch, queue_requests=1)
+    alone.now += 500  # idle, which is no standstill
+    alone.submit()
+    assert alone.service.stalled_seconds == 0.0
+    alone.now += silent
+    assert alone.submit() is told
+    assert alone.service.stalled_seconds == silent
+    alone.work()
+    alone.now += 700
+    assert alone.service.stalled_seconds == 0.0, "nobody waits"
+
+
+def test_work_that_is_begun_and_each_answer_are_progress(alone: Alone) -> None:
+    seen: list[tuple[float, int]] = []
+
+    def meanwhile() -> None:
+        seen.append((alone.service.stalled_seconds, alone.service.queue_size))
+        alone.now += 7
+        seen.append((alone.service.stalled_seconds, alone.service.queue_size))
+
+    alone.partition.meanwhile = meanwhile
+    alone.submit()
+    alone.submit()
+    alone.now += 100
+    assert alone.service.stalled_seconds == 100
+    alone.work()
+    assert seen == [(0.0, 2), (7.0, 2), (0.0, 1), (7.0, 1)]
+    assert alone.service.stalled_seconds == 0.0
+
+
+def test_the_service_stands_in_line_once(alone: Alone) -> None:
+    for sequence in range(3):
+        alone.submit(sequence=sequence)
+    assert alone.pool.line == [alone.service]
+    assert alone.work() is False
+    assert [answer.sequence for answer in alone.peer.answers] == [0, 1, 2]
+    alone.submit()
+    assert alone.pool.line == [alone.service]
+
+
+def test_what_comes_while_it_works_is_done_at_once_unless_others_stand_in_line(alone: Alone) -> None:
+    def one_more() -> None:
+        alone.partition.meanwhile = lambda: None
+        assert alone.submit(sequence=2) is Admission.ACCEPTED
+        assert alone.pool.line == [], "it is at work"
+
+    alone.partition.meanwhile = one_more
+    alone.submit()
+    assert alone.work() is False
+    assert [answer.sequence for answer in alone.peer.answers] == [1, 2]
+    alone.partition.meanwhile = one_more
+    alone.submit()
+    alone.pool.others_wait = True
+    assert alone.work() is True
+    assert [answer.sequence for answer in alone.peer.answers] == [1, 2, 1], "the line is for the second"
+    assert alone.service.queue_size == 1
+    assert alone.service.run() is True
+    assert alone.service.run() is False
+    assert alone.service.queue_size == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once"), [([20, 20], True), ([0, 0, 0], False), ([50], True), ([51], False), ([25, 26], False)]
+)
+def test_there_is_room_when_at_most_half_is_used(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = Alone(monkeypatch, queue_requests=4, queue_bytes=100)
+    called: list[int] = []
+
+    def fails() -> None:
+        called.append(1)
+        raise ZeroDivisionError
+
+    for size in sizes:
+        alone.submit(size)
+    if at_once:
+        alone.service.on_room(lambda: called.append(1))
+        assert called == [1]
+        return
+    alone.service.on_room(fails)
+    alone.service.on_room(lambda: called.append(2))
+    assert called == []
+    alone.work()
+    assert called == [1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a connection could not be told that partition 3 has room"
+    ]
+    alone.submit()
+    alone.work()
+    assert called == [1, 2], "once"
+
+
+# ---- holding and ending -------------------------------------------------------------------------------------------------
+
+
+def test_while_it_is_held_everything_waits(alone: Alone) -> None:
+    assert alone.service.hold(0.0)
+    alone.now += 50
+    assert alone.submit() is Admission.ACCEPTED
+    assert alone.pool.line == []
+    assert alone.service.stalled_seconds == 0.0, "it begins to wait now"
+    assert not alone.service.answer_now(alone.item(), 100)
+    alone.service.resume()
+    assert alone.pool.line == [alone.service]
+    alone.service.resume()
+    assert alone.pool.line == [alone.service], "once"
+    alone.work()
+    alone.service.resume()
+    assert alone.pool.line == [], "nobody waits"
+
+
+def test_what_stands_in_line_cannot_be_held_at_once_and_goes_on(alone: Alone) -> None:
+    alone.submit()
+    assert not alone.service.hold(0.0)
+    alone.work()
+    assert alone.codes() == [""]
+    assert alone.service.hold(0.0)
+
+
+def test_a_worker_that_finds_it_held_leaves_the_queue_alone(alone: Alone) -> None:
+    alone.submit()
+
+    def held_meanwhile() -> None:
+        alone.partition.meanwhile = lambda: None
+        alone.service._held = True  # `hold` sets it, in a thread of its own, and waits
+        alone.submit(sequence=2)
+
+    alone.partition.meanwhile = held_meanwhile
+    assert alone.work() is False
+    assert [answer.sequence for answer in alone.peer.answers] == [1]
+    assert alone.service.hold(0.0)
+    alone.service.resume()
+    alone.work()
+    assert [answer.sequence for answer in alone.peer.answers] == [1, 2]
+
+
+def test_what_comes_after_the_end_is_refused_and_what_was_queued_as_well(alone: Alone) -> None:
+    called: list[int] = []
+    alone.service.hold(0.0)
+    for sequence in range(3):
+        alone.submit(5_000_000, sequence)
+    alone.service.on_room(lambda: called.append(1))
+    alone.service.end(not_loaded(3))
+    assert alone.codes() == ["not-assigned"] * 3
+    assert called == [1]
+    assert (alone.service.queue_size, alone.service.stalled_seconds) == (0, 0.0)
+    assert alone.submit() is Admission.ACCEPTED
+    assert alone.codes() == ["not-assigned"]
+    assert alone.pool.line == []
+    assert not alone.service.answer_now(alone.item(), 100)
+    assert alone.peer.requests == 4
+
+
+def test_refusing_lets_what_is_queued_be_executed(alone: Alone) -> None:
+    alone.submit()
+    alone.service.refuse(closed())
+    alone.submit()
+    assert alone.codes() == ["closed"]
+    assert not alone.service.drain(closed(), 0.0), "somebody is at it"
+    assert alone.codes() == ["closed"], "but nobody waits for an answer any more"
+    alone.work()
+    assert alone.codes() == []
+    assert alone.service.drain(closed(), 0.0)
+
+
+def test_draining_refuses_from_the_beginning(alone: Alone) -> None:
+    assert alone.service.drain(closed(), 0.0)
+    alone.submit()
+    assert alone.codes() == ["closed"]
+
+
+# ---- at once ------------------------------------------------------------------------------------------------------------
+
+
+def few(session: int = SESSION, count: int = 5) -> RecordListRequest:
+    return RecordListRequest(session, 9, 3, 0, count)
+
+
+def test_a_short_list_is_answered_in_the_thread_that_asks(alone: Alone) -> None:
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.peer.answers == [RecordListResponse(SESSION, 9, 3, ())]
+    assert alone.service.metrics.record_list_request.count == 1
+    assert alone.pool.line == []
+    assert alone.service.hold(0.0), "it is idle again"
+
+
+@pytest.mark.parametrize("message", [few(SESSION - 1), few(SESSION + 1), few(count=101), few(count=0)])
+def test_what_is_not_for_at_once(alone: Alone, message: RecordListRequest) -> None:
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert not alone.service.answer_now(request_of(alone.peer, message), 1000)
+    assert alone.peer.answers == []
+    assert alone.service.hold(0.0)
+
+
+def test_nothing_is_answered_at_once_while_reading_is_switched_off(alone: Alone) -> None:
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.service.availability = Availability(False, True)
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    alone.service.availability = Availability(True, False)
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+
+
+def test_what_came_while_something_was_answered_at_once_gets_its_worker(alone: Alone) -> None:
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+
+    def another() -> None:
+        assert not alone.service.answer_now(request_of(alone.peer, few()), 1000), "one at a time"
+        alone.submit()
+        assert alone.pool.line == []
+
+    alone.partition.meanwhile = another
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    alone.partition.meanwhile = lambda: None
+    assert alone.pool.line == [alone.service]
+    assert not alone.service.hold(0.0)
+    alone.work()
+    assert alone.service.hold(0.0)
+    alone.service.resume()
+
+    def held() -> None:
+        alone.service._held = True  # by `hold`, which waits in a thread of its own
+        alone.submit()
+
+    alone.partition.meanwhile = held
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    alone.partition.meanwhile = lambda: None
+    assert alone.pool.line == [], "it is held"
+    assert alone.service.hold(0.0)
+    alone.service.resume()
+    assert alone.pool.line == [alone.service]
+
+
+def test_an_error_while_answering_at_once_leaves_it_to_a_worker(alone: Alone) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    alone.partition.meanwhile = fails
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.peer.answers == []
+    assert alone.service.hold(0.0)
+
+
+# ---- sessions -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fence", "session"), [(-1, 5), (4, 5), (6, 6)])
+def test_the_higher_of_fence_and_control_file_is_in_force(
+    monkeypatch: pytest.MonkeyPatch, fence: int, session: int
+) -> None:
+    assert Alone(monkeypatch, fence).service.session_id == session
+
+
+def test_a_newer_session_is_durable_before_it_is_answered_and_an_older_one_is_refused(alone: Alone) -> None:
+    for session, raised in ((5, []), (8, [(3, 8)]), (8, [(3, 8)]), (7, [(3, 8)])):
+        alone.service.submit(alone.item(session=session))
+        alone.work()
+        assert alone.fences.raised == raised
+    assert alone.codes() == ["", "", "", "session-changed"]
+    assert alone.service.session_id == 8
+
+
+def test_a_session_that_cannot_be_made_durable_is_not_let_in(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(number: int, session: int) -> None:
+        raise DiskWriteError(Path("/d/fences"), 0, OSError(errno.EIO, "no"))
+
+    alone.fences.raise_to = fails  # type: ignore[method-assign]
+    alone.service.submit(alone.item(session=9))
+    alone.work()
+    assert alone.codes() == ["io-error"]
+    assert alone.service.session_id == SESSION
+    assert alone.service.outage is None, "the partition can write"
+    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == [
+        "partition 3: MaxTransactionIdRequest of session 9"
+    ]
+
+
+def test_appends_of_the_session_in_force_need_no_look_while_the_partition_takes_part(alone: Alone) -> None:
+    service, partition = alone.service, alone.partition
+    assert service.open_session() == SESSION
+    service.availability = Availability(True, False)
+    assert service.open_session() is None
+    service.availability = Availability(False, True)
+    assert service.open_session() == SESSION
+    partition.quarantined = True
+    assert service.open_session() is None
+    partition.quarantined, partition.failed = False, SyncFailedError(Path("/d"), 0, OSError(errno.EIO, "no"))
+    assert service.open_session() is None
+    partition.failed = None
+    service.note_failure(DiskFullError(Path("/d"), 0, OSError(errno.ENOSPC, "full")))
+    assert service.open_session() is None
+
+
+# ---- outages ------------------------------------------------------------------------------------------------------------
+
+
+FULL = DiskFullError(Path("/d"), 0, OSError(errno.ENOSPC, "full"))
+BROKEN = DiskWriteError(Path("/d"), 0, OSError(errno.EIO, "broken"))
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """Severity and the first words of each line since the last time."""
+    found = [(record.levelno, record.getMessage().partition(":")[0]) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    service = alone.service
+    service.note_failure(FULL)
+    assert told(caplog) == [(logging.ERROR, "partition 3 found the disk full")]
+    service.note_failure(BROKEN)
+    service.note_failure(FULL)
+    assert told(caplog) == []
+    assert service.outage is not None
+    assert service.outage.code == "disk-full"
+    assert (service.check(SESSION, False) or closed()).code == "disk-full"
+    assert service.check(SESSION, False, Access.READ) is None
+    alone.room.is_there = True
+    assert service.check(SESSION, False) is None
+    assert service.outage is None
+    assert told(caplog) == [(logging.WARNING, "partition 3 takes part in sessions again")]
+    service.note_failure(BROKEN)
+    assert (service.check(SESSION, False) or closed()).code == "io-error", "space does not help"
+    assert told(caplog) == [(logging.ERROR, "partition 3 cannot write")]
+    alone.partition.quarantined = True
+    service.note_failure(FULL)
+    assert told(caplog) == [(logging.ERROR, "partition 3 is quarantined, every byte is kept")]
+    alone.partition.quarantined = False
+    service.resume(alone.partition)  # type: ignore[arg-type]
+    assert service.outage is None
+    assert told(caplog) == [(logging.WARNING, "partition 3 takes part in sessions again")]
+
+
+@pytest.mark.parametrize(("age", "free"), [(9.0, True), (10.0, True), (11.0, False)])
+def test_a_look_that_began_behind_the_outage_ends_it(alone: Alone, age: float, free: bool) -> None:
+    alone.service.note_failure(FULL)
+    alone.now += 10
+    alone.service.note_space(age)
+    assert (alone.service.outage is None) == free
+
+
+def test_space_ends_no_other_outage(alone: Alone) -> None:
+    alone.service.note_space(0.0)
+    alone.service.note_failure(BROKEN)
+    alone.now += 10
+    alone.service.note_space(0.0)
+    assert alone.service.outage is not None
+
+
+def test_a_record_that_could_not_be_read_keeps_sessions_out_until_it_can(alone: Alone) -> None:
+    service = alone.service
+    service.note_failure(CorruptRecordError("torn"))
+    assert service.outage is None, "no request had to read it"
+    alone.partition.unreadable = {7}
+    service.note_failure(CorruptRecordError("torn"), 7)
+    assert (service.check(SESSION, False) or closed()).code == "corrupt-record"
+    service.resume(alone.partition)  # type: ignore[arg-type]
+    assert service.outage is not None, "opening it again does not mend a record"
+    service.availability = Availability(False, False)
+    assert service.check(SESSION, True) is None, "a tool may write it anew"
+    assert service.outage is not None
+    service.availability = Availability(True, True)
+    alone.partition.unreadable = {6, 8}
+    assert service.check(SESSION, False) is None
+    assert service.outage is None
+
+
+def test_a_request_that_meets_a_record_keeps_the_partition_out(alone: Alone) -> None:
+    def torn(after: int, *, allow_data_loss: bool) -> int:
+        raise CorruptRecordError("torn")
+
+    alone.partition.unreadable = {12}
+    alone.partition.truncate = torn  # type: ignore[method-assign]
+    alone.service.submit(request_of(alone.peer, TruncateRequest(SESSION, 1, 3, 12)))
+    alone.work()
+    assert alone.codes() == ["corrupt-record"]
+    assert alone.service.outage is not None
+    assert alone.service.outage.transaction_id == 12
+
+
+def test_a_partition_that_says_itself_that_it_cannot_write_is_believed(alone: Alone) -> None:
+    alone.partition.writable = BROKEN
+    assert (alone.service.check(SESSION, False) or closed()).code == "io-error"
+    assert alone.service.check(SESSION, False, Access.READ) is None
+
+
+# ---- a frame that cannot be decoded -------------------------------------------------------------------------------------
+
+
+def test_what_stands_behind_a_broken_frame_is_not_looked_at_until_the_queue_is_empty(alone: Alone) -> None:
+    """Its peer's only: an answer to each of the others."""
+    broken = bytearray(encode(appended(1, session=SESSION, partition=3)))
+    broken[28:32] = (1 << 30).to_bytes(4, "big")
+    other = Peer()
+    alone.service.hold(0.0)
+    good = encode(appended(0, session=SESSION, partition=3, sequence=4))
+    alone.service.submit(run_of(alone.peer, [good, bytes(broken), good]))
+    alone.submit(sequence=5)
+    alone.service.submit(request_of(other, MaxTransactionIdRequest(SESSION, 6, 3)))
+    alone.service.submit(run_of(other, [encode(appended(1, session=SESSION, partition=3, sequence=7))]))
+    alone.service.resume()
+    alone.work()
+    assert alone.peer.answers == [SuccessResponse(SESSION, 4, 3)]
+    assert alone.peer.reasons == ["a request that cannot be decoded"] * 2
+    assert (alone.peer.requests, alone.service.queue_size) == (4, 0)
+    assert other.answers == [MaxTransactionIdResponse(SESSION, 6, 3, 0), SuccessResponse(SESSION, 7, 3)]
+    assert alone.partition.done == [1, 1]
+    assert alone.service._commit.broken == [], "whoever comes now is another one"
+
+
+@pytest.mark.parametrize("leave", [KeyboardInterrupt, SystemExit])
+def test_an_exit_is_raised_when_everybody_has_an_answer(alone: Alone, leave: type[BaseException]) -> None:
+    def exits() -> None:
+        raise leave
+
+    for sequence in range(2):
+        alone.submit(sequence=sequence)
+    alone.partition.meanwhile = exits
+    alone.service.submit(run_of(alone.peer, [encode(appended(0, session=SESSION, partition=3))]))
+    with pytest.raises(leave):
+        alone.work()
+    assert alone.codes() == ["internal", "internal", ""]
+    assert alone.service.queue_size == 0
+
+
+def test_the_texts_of_refusals_name_the_partition(alone: Alone) -> None:
+    busy = alone.service.busy_answer(alone.item())
+    assert f"{STORAGE}partition 3 is busy: it has made no progress for more than 30 seconds".encode() in busy
+    alone.service.submit(alone.item(session=1))
+    alone.work()
+    [answer] = alone.peer.answers
+    assert isinstance(answer, FailureResponse)
+    assert answer.failure.message == f"{CONCURRENT}session id has changed to 5, but request context contains 1"
