@@ -48,7 +48,7 @@ class Sender(Protocol):
 class AppendRun(NamedTuple):
     """Consecutive append frames of one partition and one sender, not decoded.
 
-    `table` has a row per frame in their order (int64 columns `engine.scan.frames.Column`), its BODY column counts from the
+    `table` has a row per frame in their order (int64 columns `engine.scan.frames.FrameColumn`), its BODY column counts from the
     start of `buffer`; `size` is the sum of its LENGTH column.  `received`: `time.monotonic` when the last of them had arrived.
     """
 

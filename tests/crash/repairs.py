@@ -104,7 +104,7 @@ class RepairChecker:
             return RepairSeen(complaints=(traceback.format_exc(),))
         found = outside_state(Tree.read(root, (LOCK,)))
         entries = list_entries(root)
-        applied = sum(entry.state is State.APPLIED for entry in entries)
+        applied = sum(entry.state is RepairState.APPLIED for entry in entries)
         complaints = [f"{left} of {waiting} interrupted repairs are left after the roll-back"] if left else []
         told = {(line["entry"], line["event"]) for line in _journal(root)}
         complaints += [

@@ -33,11 +33,11 @@ from waltzctl.engine.inspect.directory_manifest import (
     decode_manifest,
 )
 from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, Terms
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
@@ -71,7 +71,7 @@ def job(storage: Path, first: int = 20, **more: object) -> SegmentJob:
 
 def opened(path: Path) -> PartitionRun:
     (scope,) = plan([path], None)
-    (found,) = runs(scope, look_around(scope, None), Limits(), None)
+    (found,) = runs(scope, look_around(scope, None), ReadLimits(), None)
     return found
 
 
@@ -206,7 +206,7 @@ def test_segments_that_join_are_not_looked_at_again(storage: Path) -> None:
     """Whatever changed meanwhile: there is nothing to take back."""
     one = opened(storage)
     for each in one.jobs:
-        list(one.add(check_segment(each, WHOLE, Limits())))
+        list(one.add(check_segment(each, WHOLE, ReadLimits())))
     os.truncate(seg(storage, 0, 10), at(5))
 
     def again(job: SegmentJob) -> SegmentReport:
@@ -224,24 +224,24 @@ def test_the_directory_s_time_counts_where_a_truncation_may_have_removed_the_ind
 ) -> None:
     if not index:
         idx(storage, 0, 20).unlink()
-    with SegmentCheck(job(storage, held=held), Limits()) as check:
+    with SegmentCheck(job(storage, held=held), ReadLimits()) as check:
         assert check.watch().directory == (storage / "0" if counts else None)
 
 
 def test_the_header_of_an_index_and_notes_are_no_faults_of_the_data_file_s_header(storage: Path) -> None:
     patch(idx(storage, 0, 20), 0, replace(segment_header(0, 20), partition=3).encode())
     patch(seg(storage, 0, 20), 127, b"\1")
-    with SegmentCheck(job(storage), Limits()) as check:
+    with SegmentCheck(job(storage), ReadLimits()) as check:
         assert codes(check.header_findings) == ["reserved-not-zero", "index-header"]
         assert check.data_header_findings == []
     flip(seg(storage, 0, 20), 12)
-    with SegmentCheck(job(storage), Limits()) as check:
+    with SegmentCheck(job(storage), ReadLimits()) as check:
         assert codes(check.data_header_findings) == ["segment-key"]
 
 
 def test_what_parts_had_read_when_the_time_was_over_counts(storage: Path) -> None:
     flip(seg(storage, 0, 20), at(4) + 45)
-    with SegmentCheck(job(storage), Limits()) as check:
+    with SegmentCheck(job(storage), ReadLimits()) as check:
         scans = [check.range_scan(at(0), 20), check.range_scan(at(3), 23), check.range_scan(at(7), 27)]
         for scan, stop in zip(scans, (at(2), at(6), at(7)), strict=True):
             scan.advance(stop)
@@ -259,7 +259,7 @@ def test_damage_in_a_file_that_changed_is_told_when_it_is_met_again(
     """The segment was written anew since record 3 was seen to be damaged."""
     path, sound = seg(storage, 0, 20), seg(storage, 0, 20).read_bytes()
     flip(path, at(3) + 45)
-    with SegmentReader(job(storage), Limits(), data=False) as reader:
+    with ChunkReader(job(storage), ReadLimits(), data=False) as reader:
         scan = reader.whole()
         scan.advance(reader.size)
         path.write_bytes(sound)
@@ -279,7 +279,7 @@ def test_findings_come_as_segments_are_checked(storage: Path, monkeypatch: pytes
     """Not when all of them are."""
     seen: list[int] = []
 
-    def check(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
         seen.append(job.first)
         return check_segment(job, options, limits)
 
@@ -383,7 +383,8 @@ def test_which_partitions_belong_to_a_node(tmp_path: Path, layout: Layout) -> No
     def found() -> list[tuple[int | None, bool | None]]:
         (scope,) = plan([storage], None)
         return [
-            (one.context.number, one.context.assigned) for one in runs(scope, look_around(scope, None), Limits(), None)
+            (one.context.number, one.context.assigned)
+            for one in runs(scope, look_around(scope, None), ReadLimits(), None)
         ]
 
     assert found() == [(0, True), (1, layout is Layout.DOCUMENTED)]
@@ -393,7 +394,7 @@ def test_which_partitions_belong_to_a_node(tmp_path: Path, layout: Layout) -> No
     (storage / "1").mkdir()
     write_segment(storage / "1", make_records(1, partition=1), partition=1)
     (scope,) = plan([storage / "1"], None)
-    (one,) = runs(scope, look_around(scope, None), Limits(), None)
+    (one,) = runs(scope, look_around(scope, None), ReadLimits(), None)
     assert one.context.number == 1, "only what was named"
 
 
@@ -423,11 +424,11 @@ def test_an_index_that_lists_records_that_are_out_of_order_is_not_too_long(tmp_p
         file.write(encode_records(again)[0])
     with path.with_suffix(".idx").open("ab") as file:
         file.write(encode_entries([at(10), at(11)]))
-    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, Limits())
+    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, ReadLimits())
     assert (codes(report.findings), report.index_excess) == (["record-order"], None)
     with path.with_suffix(".idx").open("ab") as file:
         file.write(encode_entries([at(12)]))
-    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, Limits())
+    report = check_segment(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), WHOLE, ReadLimits())
     assert report.index_excess is not None
 
 
@@ -438,11 +439,11 @@ def test_records_of_another_partition_behind_a_right_header_are_told(tmp_path: P
     write_segment(tmp_path / "1", records, partition=1)
     write_segment(tmp_path / "0", records)
     one = SegmentJob(age(tmp_path) / "0", 0, 0, cluster_key=KEY)
-    with SegmentCheck(one, Limits()) as check:
+    with SegmentCheck(one, ReadLimits()) as check:
         (found,) = check.run(WHOLE).findings
     assert (found.code.value, found.offset, found.path) == ("segment-partition", HEADER_SIZE, one.data_path)
     patch(one.data_path, 0, replace(segment_header(0, 0), partition=1).encode())
-    with SegmentCheck(one, Limits()) as check:
+    with SegmentCheck(one, ReadLimits()) as check:
         (found,) = check.run(WHOLE).findings
     assert (found.code.value, found.offset) == ("segment-partition", 28)
 
@@ -473,7 +474,7 @@ def test_a_verification_that_was_interrupted_is_not_complete_and_goes_on_where_i
 
     seen: list[int] = []
 
-    def check(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
         seen.append(job.first)
         if seen == [*range(0, 10 * done + 1, 10)]:
             raise KeyboardInterrupt

@@ -393,13 +393,6 @@ _REPAIR = (
         "stops = [*(part.first for part in parts[1:]), last + 2]",
         "the end of the range bounds the last segment already",
     ),
-    Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._goes_on_behind",
-        "rest = None if following is None or part.original is None else by_ids(part.original, found, None)",
-        "rest = None if False or part.original is None else by_ids(part.original, found, None)",
-        "without a next segment nothing is made of what was read",
-    ),
     *(
         Equivalent(
             "engine/repair/salvage_fragments.py",
@@ -567,7 +560,7 @@ _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryvi
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
-_CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))"
+_CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))"
 _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
@@ -612,7 +605,7 @@ _INSPECT = (
     ),
     Equivalent(
         "engine/inspect/dump_chunks.py",
-        "SegmentReader._subdivide",
+        "ChunkReader._subdivide",
         "if stop - start.offset > 4 * CHUNK:",
         "if stop - start.offset >= 4 * CHUNK:",
         "pieces of one size or of another hold the same records",

@@ -19,7 +19,7 @@ from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import PLAIN_EXCEPTION, Failure
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_alive
@@ -104,7 +104,7 @@ def handed(partition: Partition) -> list[Any]:
     found: list[Any] = []
     for item in partition.taken:
         if isinstance(item, AppendRun):
-            rows = [(int(row[int(Column.BODY)]), int(row[int(Column.LENGTH)])) for row in item.table]
+            rows = [(int(row[int(FrameColumn.BODY)]), int(row[int(FrameColumn.LENGTH)])) for row in item.table]
             assert item.size == sum(length for _, length in rows)
             found.append([bytes(item.buffer[start - HEADER : start + length]) for start, length in rows])
         else:

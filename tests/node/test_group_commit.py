@@ -15,10 +15,10 @@ from tests.node.service_support import LOG, Peer, appended
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.node import commit
 from waltzctl.engine.node.commit import GroupCommit
-from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.node.requests import AppendRun
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.formats.segment import RECORD_OVERHEAD
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
@@ -97,7 +97,7 @@ class Alone:
     """A commit and all that it sees."""
 
     def __init__(self, *, commit_bytes: int = 1 << 20, blind: bool = False) -> None:
-        self.target, self.judge, self.metrics = Target(), Judge(blind=blind), PartitionMetrics(0)
+        self.target, self.judge, self.metrics = Target(), Judge(blind=blind), NodePartitionMetrics(0)
         self.commit = GroupCommit(
             self.target,
             AppendEncoder(max_data_length=LONGEST),
@@ -113,9 +113,9 @@ def run_of(peer: Peer, frames: Sequence[bytes], *, gap: int = 0) -> AppendRun:
     """A run whose frames have `gap` bytes of something else in front of each."""
     whole = b"".join(frames)
     table = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 28).split(whole, 0, len(whole), 0).table
-    table[:, int(Column.BODY)] += [gap * (row + 1) for row in range(len(frames))]
+    table[:, int(FrameColumn.BODY)] += [gap * (row + 1) for row in range(len(frames))]
     buffer = b"".join(b"\xff" * gap + frame for frame in frames)
-    return AppendRun(peer, buffer, table, int(table[:, int(Column.LENGTH)].sum()), time.monotonic())
+    return AppendRun(peer, buffer, table, int(table[:, int(FrameColumn.LENGTH)].sum()), time.monotonic())
 
 
 def frame(

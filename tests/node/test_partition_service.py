@@ -14,10 +14,10 @@ import pytest
 from tests.node.service_support import CONCURRENT, LOG, STORAGE, Peer, appended, request_of, run_of
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.node import partition_service
-from waltzctl.engine.node.node_metrics import PartitionMetrics
+from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
-from waltzctl.engine.node.permissions import Access, closed, not_loaded
+from waltzctl.engine.node.permissions import RequiredAccess, closed, not_loaded
 from waltzctl.engine.node.requests import Request
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
@@ -127,7 +127,7 @@ class Alone:
             fences=self.fences,  # type: ignore[arg-type]
             pool=self.pool,  # type: ignore[arg-type]
             encoder=AppendEncoder(max_data_length=1000),
-            metrics=PartitionMetrics(3),
+            metrics=NodePartitionMetrics(3),
             room=self.room,  # type: ignore[arg-type]
             options=ServiceOptions(**{"stall_seconds": STALL, **options}),
             max_data_length=1000,
@@ -513,7 +513,7 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
     assert service.outage is not None
     assert service.outage.code == "disk-full"
     assert (service.check(SESSION, False) or closed()).code == "disk-full"
-    assert service.check(SESSION, False, Access.READ) is None
+    assert service.check(SESSION, False, RequiredAccess.READ) is None
     alone.room.is_there = True
     assert service.check(SESSION, False) is None
     assert service.outage is None
@@ -580,7 +580,7 @@ def test_a_request_that_meets_a_record_keeps_the_partition_out(alone: Alone) -> 
 def test_a_partition_that_says_itself_that_it_cannot_write_is_believed(alone: Alone) -> None:
     alone.partition.writable = BROKEN
     assert (alone.service.check(SESSION, False) or closed()).code == "io-error"
-    assert alone.service.check(SESSION, False, Access.READ) is None
+    assert alone.service.check(SESSION, False, RequiredAccess.READ) is None
 
 
 # ---- a frame that cannot be decoded -------------------------------------------------------------------------------------

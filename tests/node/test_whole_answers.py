@@ -17,13 +17,13 @@ from waltzctl.engine.errors import DamageError, DiskWriteError, InvalidRequestEr
 from waltzctl.engine.net.metrics import BUCKETS
 from waltzctl.engine.node import answers, disk_probe
 from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe, DiskState
-from waltzctl.engine.node.health import DiskHealth, Health, HealthReport, PartitionHealth, PortHealth
-from waltzctl.engine.node.node_collector import NodeCollector, Surroundings
+from waltzctl.engine.node.health import DiskHealth, Health, NodeHealthReport, PartitionHealth, PortHealth
+from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
 from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Outage, Return, standing_outage
 from waltzctl.engine.node.permissions import Denial, closed, not_loaded
-from waltzctl.engine.node.readings import NodeReading, PartitionReading
+from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 from waltzctl.formats.wire.storage import FailureResponse, MaxTransactionIdRequest, SuccessResponse, encode
 
@@ -31,7 +31,7 @@ from waltzctl.formats.wire.storage import FailureResponse, MaxTransactionIdReque
 
 
 def test_a_report_names_every_problem_and_every_number() -> None:
-    report = HealthReport(
+    report = NodeHealthReport(
         DiskHealth(5, 0.25, "the disk is full"),
         (
             PartitionHealth(1, True, False, 3, 0.5, "quarantined", "partition 1 is quarantined"),
@@ -60,13 +60,13 @@ def test_a_report_names_every_problem_and_every_number() -> None:
         "ports": {"data": True, "admin": False},
     }  # fmt: skip
     assert report.document() == {"storage-health-check": {"healthy": False, "message": report.message()}}
-    assert Surroundings.of(report, [("data", 3)]) == Surroundings(
+    assert NodeSurroundings.of(report, [("data", 3)]) == NodeSurroundings(
         False, [("data", 3)], 5, frozenset({1}), frozenset({2})
     )
 
 
 def test_a_report_of_a_node_that_is_well() -> None:
-    report = HealthReport(DiskHealth(5, 0.25, None), (), (PortHealth("data", True),))
+    report = NodeHealthReport(DiskHealth(5, 0.25, None), (), (PortHealth("data", True),))
     assert report.healthy
     assert report.message() == (
         '{"storage":"true","problems":[],"disk":{"healthy":true,"free_bytes":5,"write_seconds":0.25},'
@@ -180,10 +180,10 @@ def families() -> dict[str, dict[tuple[str, ...], float]]:
     one.flush_requests.update(7.0, 3)
     one.truncate_request.increment(5)
     readings = (
-        PartitionReading(2, one, PartitionGauges(1, 11, 12, 13, 14, 15, 16), "disk-full"),
-        PartitionReading(5, metrics.partition(5), PartitionGauges(6, 1, 2, 3, 4, 5, 6)),
+        NodePartitionReading(2, one, PartitionGauges(1, 11, 12, 13, 14, 15, 16), "disk-full"),
+        NodePartitionReading(5, metrics.partition(5), PartitionGauges(6, 1, 2, 3, 4, 5, 6)),
     )
-    surroundings = Surroundings(True, [("data", 3), ("http", 1)], 77, frozenset({5}), frozenset({2}))
+    surroundings = NodeSurroundings(True, [("data", 3), ("http", 1)], 77, frozenset({5}), frozenset({2}))
     collector = NodeCollector(NodeReading("1.2", (2, 5), readings), surroundings)
     assert collector.describe() == []
     return {
@@ -226,7 +226,7 @@ def test_every_family_has_every_partition() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    names = {family.name for family in NodeCollector(NodeReading("1", (), ()), Surroundings()).collect()}
+    names = {family.name for family in NodeCollector(NodeReading("1", (), ()), NodeSurroundings()).collect()}
     assert "waltz_storage_connections" in names
     assert not {"waltz_storage_healthy", "waltz_storage_disk_free_bytes"} & names
 

@@ -13,9 +13,9 @@ from tests.scan import emulated
 from tests.scan.walk_support import expected, run
 from tests.scan.wire_oracle import MAGIC, disk_form, expected_encode, expected_list, expected_split
 from waltzctl.engine.scan import compiled, wire_code, wire_compiled
-from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.engine.scan.kernel import STRETCH, Kernel, Status, made_up_record
-from waltzctl.engine.scan.transcode import AppendEncoder, Verdict, list_form
+from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict, list_form
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.frame import keep_alive
@@ -175,10 +175,10 @@ def encoded(raw: bytes, table: np.ndarray, first: int, bound: int) -> tuple[obje
 def test_appends(way: str) -> None:
     """Right, with a byte that is another, with another first id and with other bounds."""
     table = FrameSplitter(magic=MAGIC, max_body=1 << 20).split(STREAM, 0, len(STREAM), 0).table
-    table = table[table[:, Column.TYPE] == AppendRequest.TYPE]
+    table = table[table[:, FrameColumn.TYPE] == AppendRequest.TYPE]
     at = [
         int(body) + place
-        for body in table[[0, 2, 3], Column.BODY]
+        for body in table[[0, 2, 3], FrameColumn.BODY]
         for place in (24, 25, 32, 33, 52, 53, 54, 56, 57, 58)
     ]
     bounds = [(STREAM, 4, 1 << 20), (STREAM, 6, 1 << 20), (STREAM, 5, 512), (STREAM, 5, 511), (STREAM, 5, 14)]
@@ -191,7 +191,7 @@ def test_appends(way: str) -> None:
 def test_a_table_that_describes_something_else(way: str) -> None:
     table = FrameSplitter(magic=MAGIC, max_body=1 << 20).split(STREAM, 0, len(STREAM), 0).table[[0, 3, 4]]
     for row in range(3):
-        for column in (Column.BODY, Column.LENGTH, Column.RECORDS):
+        for column in (FrameColumn.BODY, FrameColumn.LENGTH, FrameColumn.RECORDS):
             for number in (
                 -1,
                 0,
@@ -234,7 +234,7 @@ def test_lists(way: str) -> None:
             found = list_form(raw, first, count, headers=headers, max_data_length=bound)
             told = found.records, bytes(found.data), found.disk_bytes, found.verdict
             assert told == expected_list(raw, first, count, headers, bound)
-    assert list_form(disk, 5, len(RECORDS)).verdict is Verdict.DONE
+    assert list_form(disk, 5, len(RECORDS)).verdict is FrameVerdict.DONE
 
 
 def test_what_is_emulated_are_all_ways() -> None:

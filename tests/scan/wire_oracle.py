@@ -107,28 +107,28 @@ def expected_encode(data: bytes, table: Sequence[Sequence[int]], following: int,
 
 def expected_list(
     disk: bytes, first: int, count: int, headers: bool, max_data_length: int
-) -> tuple[int, bytes, int, Verdict]:
+) -> tuple[int, bytes, int, FrameVerdict]:
     """Records, their bytes on the wire, how many bytes they took on disk, and the verdict."""
     made, position = b"", 0
     for place in range(count):
         if len(disk) - position < 40:
-            return place, made, position, Verdict.MALFORMED
+            return place, made, position, FrameVerdict.MALFORMED
         length = number(disk, position + 28, 4)
         if not 0 <= length <= len(disk) - position - 40:
-            return place, made, position, Verdict.MALFORMED
+            return place, made, position, FrameVerdict.MALFORMED
         record = disk[position : position + 40 + length]
         data, checksum = record[36:-4], record[32:36]
         if number(record, 0, 8) != first + place:
-            return place, made, position, Verdict.ORDER
+            return place, made, position, FrameVerdict.ORDER
         if length > max_data_length:
-            return place, made, position, Verdict.TOO_LONG
+            return place, made, position, FrameVerdict.TOO_LONG
         if crc32(record[:-4]) != int.from_bytes(record[-4:]):
-            return place, made, position, Verdict.RECORD_CHECKSUM
+            return place, made, position, FrameVerdict.RECORD_CHECKSUM
         if crc32(data) != int.from_bytes(checksum):
-            return place, made, position, Verdict.DATA_CHECKSUM
+            return place, made, position, FrameVerdict.DATA_CHECKSUM
         made += record[:28] if headers else record[:32] + data + checksum
         position += len(record)
-    return count, made, position, Verdict.DONE
+    return count, made, position, FrameVerdict.DONE
 
 
 def disk_form(record: WireRecord) -> bytes:

@@ -279,7 +279,7 @@ def test_a_quarantined_partition_is_not_mended(tmp_path: Path) -> None:
     built(tmp_path, 5, mark=4)
     os.truncate(data_path(tmp_path), data_path(tmp_path).stat().st_size - 1)
     examined = partition_recovery.examine_partition(
-        tmp_path / "0", Place(tmp_path, 0, KEY, 1 << 20), local_low_water_mark=4, session_id=1
+        tmp_path / "0", SegmentPlace(tmp_path, 0, KEY, 1 << 20), local_low_water_mark=4, session_id=1
     )
     before = digest(tmp_path)
     with pytest.raises(ValueError, match="a quarantined partition is not mended"):
