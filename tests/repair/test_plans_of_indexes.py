@@ -99,7 +99,60 @@ def indexes(d: Twelve) -> list[str]:
     return made + [line for line in told(repair) if line.startswith("?")]
 
 
-PLANS: dict[str, list[str]] = {}
+PLANS: dict[str, list[str]] = {
+    "nothing": [],
+    "an index is gone": ["4: the index is missing: [128, 188, 248, 308]"],
+    "an index is empty": ["4: the index header is short: [128, 188, 248, 308]"],
+    "an index ends in its header": ["4: the index header is short: [128, 188, 248, 308]"],
+    "an index has its header alone": ["4: 4 entries are missing: [128, 188, 248, 308]"],
+    "an index ends in an entry": ["4: 3 entries are missing: [128, 188, 248, 308]"],
+    "the last entry is missing": ["4: 1 entries are missing: [128, 188, 248, 308]"],
+    "a byte is missing": ["4: 1 entries are missing: [128, 188, 248, 308]"],
+    "an entry too many": ["4: 8 bytes are there beyond the last record: [128, 188, 248, 308]"],
+    "a byte too many": ["4: 1 bytes are there beyond the last record: [128, 188, 248, 308]"],
+    "the first entry is wrong": ["4: 1 entries from transaction 4 on are wrong: [128, 188, 248, 308]"],
+    "the last entry is wrong": ["4: 1 entries from transaction 7 on are wrong: [128, 188, 248, 308]"],
+    "two entries are wrong": ["4: 2 entries from transaction 5 on are wrong: [128, 188, 248, 308]"],
+    "an entry and the length are wrong": ["4: 1 entries from transaction 5 on are wrong: [128, 188, 248, 308]"],
+    "a header field is wrong": ["4: the index header is wrong: [128, 188, 248, 308]"],
+    "the version is wrong": ["4: the index header is wrong: [128, 188, 248, 308]"],
+    "the creation is another": [],
+    "a record is damaged": [],
+    "a record is damaged, and no index": ["4: the index is missing: [128, 188, 248, 308]"],
+    "two records are damaged, and no index": ["4: the index is missing: [128, 188, 307, 308]"],
+    "two records are damaged, and an entry inside is wrong": [
+        "4: 1 entries from transaction 6 on are wrong: [128, 188, 307, 308]"
+    ],
+    "two records are damaged, and an entry inside is right": [],
+    "two records are damaged, and the entry behind is inside": ["? record-checksum in 4"],
+    "two records are missing": ["? record-order in 4"],
+    "two records are missing in an index of before": [
+        "4: 2 entries from transaction 6 on are wrong: [128, 188, 188, 188]"
+    ],
+    "two ids are missing in front": ["4: 1 entries from transaction 5 on are wrong: [128, 128, 128, 188]"],
+    "a wrong id": ["4: the index is missing: [128, 188, 248, 308]"],
+    "wrong ids up to the end": ["? record-order in 8"],
+    "wrong ids up to the end, and no index": ["8: the index is missing: [128, 308]"],
+    "a torn end": [],
+    "a torn end of two": [],
+    "a torn end, and no index": ["8: the index is missing: [128, 188, 248]"],
+    "a torn end in front of a segment": [],
+    "an end that is gone": ["8: 16 bytes are there beyond the last record: [128, 188]"],
+    "an end that is gone in front of a segment": [],
+    "an end that is gone in front of a segment, and an entry": [
+        "4: 8 bytes are there beyond the last record: [128, 188]"
+    ],
+    "part of a header": ["? segment-header-short in 8 [0+127]"],
+    "part of an inner header": ["? segment-header-short in 4 [0+127]"],
+    "a foreign file": ["? segment-key in 4"],
+    "a foreign file, and its index": ["? segment-key in 4"],
+    "a file of another partition": ["? segment-partition in 4"],
+    "a renamed file": ["5: the index is missing: [128, 188, 248, 308]"],
+    "no control file": ["4: the index is missing: [128, 188, 248, 308]"],
+    "no control file, and a header against its place": ["? segment-partition in 4"],
+    "an index that is a pipe": ["? special-file in 4"],
+    "the index of a directory of nobody": [],
+}
 
 
 @pytest.mark.parametrize("name", PLANS)
