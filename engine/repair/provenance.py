@@ -34,7 +34,7 @@ from waltzctl.engine.log.evidence import MOMENT_MS
 from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.replicas import Agreement, ReplicaSegments
-from waltzctl.engine.repair.survey import begins_at, open_hint
+from waltzctl.engine.repair.survey import begins_at, hint_of
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, scan_records
@@ -220,12 +220,8 @@ def _testimony(
     named, partition = view.first_transaction_id, around.partition
     said = _Testimony([], [])
     sources: set[PurePath] = set()
-    hint = open_hint(view.index_path)
-    try:
+    with hint_of(view.index_path) as hint:
         named_here, stop = _compare(content, named, hint, partition, said)
-    finally:
-        if hint is not None:
-            hint.close()
     behind = around.following(named)
     if behind is not None and stop > behind:
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")

@@ -50,7 +50,7 @@ from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.embedded import EmbeddedRecordError, entry_inside
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.repair.provenance import SegmentSurroundings, foreign
-from waltzctl.engine.repair.survey import begins_at, check_jump, open_hint
+from waltzctl.engine.repair.survey import begins_at, check_jump, hint_of
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.engine.scan.scanner import summarise_records
@@ -98,12 +98,8 @@ class IndexPlan:
         EmbeddedRecordError.
         """
         yield self.header
-        source = None if self.hint is None else open_hint(self.hint)
-        try:
+        with hint_of(self.hint) as source:
             yield from self._entries(source)
-        finally:
-            if source is not None:
-                source.close()
 
     def _entries(self, hint: ByteSource | None) -> Iterator[bytes]:
         following, span, damaged_from = self.begins, None, 0

@@ -18,7 +18,7 @@ from waltzctl.engine.findings.directory_contents import Stray, stray_finding
 from waltzctl.engine.log.view import StraySegment
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.survey import Survey, open_hint, survey
+from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, ids_of, judge_stray
 from waltzctl.formats.segment import segment_name
 
@@ -71,12 +71,8 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
         _set_aside(context, stray, f"a copy of {there.data_path.name}, byte for byte")
         return None
     content = Content.of_file(stray.data.path, stray.data.size)
-    hint = open_hint(stray.index_path)
-    try:
+    with hint_of(stray.index_path) as hint:
         found = survey(content, first, hint)
-    finally:
-        if hint is not None:
-            hint.close()
     why = _stands_against(context, found)
     if why is not None:
         return why

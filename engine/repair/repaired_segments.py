@@ -17,7 +17,7 @@ from waltzctl.engine.repair.marks import lower_mark
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.repair.provenance import ProvenanceVerdict, SegmentSurroundings, judge
 from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
-from waltzctl.engine.repair.survey import Survey, open_hint, survey
+from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
@@ -219,12 +219,9 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
             offset=0, length=HEADER_SIZE,
         )  # fmt: skip
         content = content.spliced(0, HEADER_SIZE, (LiteralBytes(verdict.header.encode()),))
-    hint, part.ceiling = open_hint(part.index_path), context.around.following(part.first)
-    try:
+    part.ceiling = context.around.following(part.first)
+    with hint_of(part.index_path) as hint:
         part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
-    finally:
-        if hint is not None:
-            hint.close()
     part.original = part.content = content
 
 
@@ -280,8 +277,7 @@ def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
     assert part.original is not None
     wanted = set(ids)
     found: dict[int, int] = {}
-    hint = open_hint(part.index_path)
-    try:
+    with hint_of(part.index_path) as hint:
         for item in summarise_records(
             part.original,
             first_transaction_id=part.first,
@@ -298,7 +294,4 @@ def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
                         found[number] = int(item.offset[place])
                     elif place == len(item):
                         found[number] = item.end
-    finally:
-        if hint is not None:
-            hint.close()
     return {number: found[number] for number in wanted if number in found}

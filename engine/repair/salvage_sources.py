@@ -95,7 +95,7 @@ class SalvageSource(FileSource):
                 failed = offset + done if error.offset is None else error.offset
                 end = min((failed // SECTOR + 1) * SECTOR, offset + wanted)
                 buffer[failed - offset : end - offset] = bytes(end - failed)
-                self.unreadable[failed] = end - failed
+                self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))
                 done = end - offset
                 continue
             if not count:

@@ -35,7 +35,7 @@ from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
 from waltzctl.engine.errors import DamageError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.content import Content, FileSpan, Piece
-from waltzctl.engine.repair.survey import begins_at, open_hint, survey
+from waltzctl.engine.repair.survey import begins_at, hint_of, survey
 from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
@@ -181,12 +181,8 @@ def _end_of(file: _DataFile) -> tuple[int, bool]:
     try:
         header = SegmentHeader.decode(file.content.read(0, HEADER_SIZE))
         begins = begins_at(file.content, file.first, header.first_transaction_id)
-        hint = None if file.back else open_hint(file.path.with_suffix(INDEX_SUFFIX))
-        try:
+        with hint_of(None if file.back else file.path.with_suffix(INDEX_SUFFIX)) as hint:
             found = survey(file.content, begins, hint)
-        finally:
-            if hint is not None:
-                hint.close()
     except DamageError:
         return file.first, False
     return found.next_id, found.tail is None

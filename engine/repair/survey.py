@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -111,6 +113,17 @@ def open_hint(path: PurePath) -> FileSource | None:
         return FileSource(path)
     except (FileNotFoundError, SpecialFileError):
         return None
+
+
+@contextmanager
+def hint_of(path: PurePath | None) -> Iterator[FileSource | None]:
+    """An index file as a hint for as long as it is needed; None where there is none, or none to read."""
+    found = None if path is None else open_hint(path)
+    try:
+        yield found
+    finally:
+        if found is not None:
+            found.close()
 
 
 def begins_at(content: Content, named: int, header_first: int) -> int:

@@ -31,7 +31,7 @@ from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.marks import lower_mark
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.repair.provenance import SegmentSurroundings, foreign
-from waltzctl.engine.repair.survey import begins_at, open_hint, survey
+from waltzctl.engine.repair.survey import begins_at, hint_of, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.control import ControlFile
@@ -123,12 +123,8 @@ def _last(data: list[SegmentView]) -> int:
             continue
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, segment.first_transaction_id, header.first_transaction_id)
-        hint = open_hint(segment.index_path)
-        try:
+        with hint_of(segment.index_path) as hint:
             found = survey(content, begins, hint, ceiling=ceiling)
-        finally:
-            if hint is not None:
-                hint.close()
         if found.records:
             return found.next_id - 1
         if found.begins == 0:
@@ -220,8 +216,7 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
 
 def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView, ceiling: int | None) -> int:
     """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
-    hint = open_hint(segment.index_path)
-    try:
+    with hint_of(segment.index_path) as hint:
         items = summarise_records(
             content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
         )
@@ -237,9 +232,6 @@ def _offset_behind(content: Content, begins: int, after: int, segment: SegmentVi
                 return int(item.offset[place])
             if place == len(item):
                 return item.end
-    finally:
-        if hint is not None:
-            hint.close()
     if begins == after + 1:
         return HEADER_SIZE
     if content.size() == HEADER_SIZE:

@@ -341,6 +341,7 @@ _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
 _LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
 _BEHIND_TAIL = "content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH"
+_OVERLAPS = "if before is not None and self.expected is not None and part.first < self.expected:"
 _REPAIR = (
     *(
         Equivalent(
@@ -392,6 +393,40 @@ _REPAIR = (
         "stops = [*(part.first for part in parts[1:]), last + 1]",
         "stops = [*(part.first for part in parts[1:]), last + 2]",
         "the end of the range bounds the last segment already",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner._held",
+        "if loss.stop is None:",
+        "if False:",
+        "behind what reaches to the end of the file no record stands, and without one nobody is asked",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_partition.py",
+            "_Walk.run",
+            _OVERLAPS,
+            _OVERLAPS.replace(old, "True"),
+            "without a segment in front nothing is expected, or 0, in front of which no segment begins",
+        )
+        for old in ("before is not None", "self.expected is not None")
+    ),
+    Equivalent(
+        "engine/repair/salvage_sources.py",
+        "SalvageSource.read_into",
+        "while done < wanted:",
+        "while done <= wanted:",
+        "nothing more is asked for, nothing comes, and that ends it",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            "LossPlanner._split",
+            "behind.shifted = True",
+            new,
+            "an index that lies where the new one will be is only ever a hint, which the records must bear out",
+        )
+        for new in ("pass", "behind.shifted = False")
     ),
     *(
         Equivalent(
@@ -742,7 +777,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
-    "engine/repair/content.py": ("CHUNK",),
+    "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory
-from tests.repair.scenes import Scene, actions, copy, flip, same_bytes
+from tests.repair.scenes import Scene, actions, copy, flip, make_scene, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk, journal
@@ -32,6 +32,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
+from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import index_name
 
 
@@ -188,8 +189,9 @@ def test_the_audit_line_has_the_arguments_the_plan_and_both_states(scene: Scene)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(scene: Scene, tmp_path: Path, which: int) -> None:
+def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(tmp_path: Path, which: int) -> None:
     """And recover itself takes an interrupted repair back, as its first and only step."""
+    scene = make_scene(tmp_path / "scene", list(Layout)[which % 2])
     first = plans(scene)[which]
     before = snapshot(scene.root)
     change = 0

@@ -64,7 +64,7 @@ def places(root: Path) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("layout", list(Layout))
 def test_some_flipped_bits(tmp_path: Path, layout: Layout) -> None:
-    run(tmp_path, layout, 80)
+    run(tmp_path, layout, 40)
 
 
 @pytest.mark.long

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.builders import segment_header
-from tests.repair.scenes import Scene, actions, flip, recover, same_bytes, undecided
+from tests.repair.scenes import Scene, actions, flip, make_scene, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
 from waltzctl.engine.repair.recover import plan_recover
 
 FIELDS = {"version": 3, "key": 15, "partition": 31, "first": 39}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """In one layout of the control file, which has no part in this."""
+    return make_scene(tmp_path / "scene")
 
 
 @pytest.mark.parametrize("first", [0, 50, 100])

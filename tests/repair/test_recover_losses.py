@@ -35,14 +35,22 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, index_name, segment_name
 
 
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """In one layout of the control file: the other one matters where a mark is written."""
+    return make_scene(tmp_path / "scene")
+
+
 def test_a_clean_directory_gives_an_empty_plan(scene: Scene) -> None:
     repair, result = recover(scene, scene.replica)
     assert (repair.plan.steps, repair.plan.undecided) == ((), ())
     assert (result.applied, result.undo_id, result.exit_status_name) == (False, None, "clean")
 
 
-@pytest.mark.parametrize("lost", [0, 1, 25, 49, 50, 73, 98, 100, 108])
-@pytest.mark.parametrize("place", [3, 9, 25, 29, 33, -1], ids=["id", "request", "header", "length", "data-crc", "crc"])
+@pytest.mark.parametrize(
+    ("lost", "place"),
+    [(0, 3), (1, 9), (49, 25), (50, 33), (73, -1), (98, 29), (100, 3), (108, 33)],
+)  # a bit of the id, the request id, the header, the length, or a checksum
 def test_a_damaged_record_comes_back_from_a_replica_byte_for_byte(tmp_path: Path, lost: int, place: int) -> None:
     scene = make_scene(tmp_path / "scene")
     flip(scene.home(lost), scene.offset(lost) + (place if place >= 0 else scene.records[lost].size - 1), 0x40)
@@ -63,7 +71,7 @@ def test_without_a_replica_a_lost_record_stays_a_finding_and_nothing_changes(sce
     assert snapshot(scene.root) == before
 
 
-@pytest.mark.parametrize("lost", [[0], [1], [25], [48], [50], [77], [98], [3, 4, 5], [10, 12, 14], [60, 20, 105]])
+@pytest.mark.parametrize("lost", [[0], [48], [50], [3, 4, 5], [10, 12, 14], [60, 20, 105]])
 def test_data_loss_costs_the_lost_records_and_no_other(tmp_path: Path, lost: list[int]) -> None:
     scene = make_scene(tmp_path / "scene")
     for number in lost:
@@ -488,7 +496,7 @@ def test_partitions_are_recovered_one_by_one_when_asked(scene: Scene) -> None:
         plan_recover(scene.root, partitions=[7])
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7, 25))])
 def test_any_mixture_of_damage_is_restored_from_a_replica_or_stays_named(tmp_path: Path, seed: int) -> None:
     """Without a replica, nothing that could be read before is gone afterwards; with one, every byte comes back."""
     source = random.Random(seed)

@@ -51,7 +51,12 @@ def module_scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return make_scene(tmp_path_factory.mktemp("truncate") / "scene", Layout.RELEASED)
 
 
-@pytest.mark.parametrize("after", range(-1, COUNT))
+ENDS = {-1, 0, 1, 48, 49, 50, 51, 98, 99, 100, MARK - 1, MARK, MARK + 1, COUNT - 2, COUNT - 1, *range(7, COUNT, 19)}
+
+
+@pytest.mark.parametrize(
+    "after", [pytest.param(one, marks=() if one in ENDS else pytest.mark.long) for one in range(-1, COUNT)]
+)
 def test_truncating_at_every_id_gives_the_prefix_of_the_bytes(module_scene: Scene, tmp_path: Path, after: int) -> None:
     scene = copy(module_scene, tmp_path / "s")
     if after < MARK:

@@ -121,8 +121,8 @@ def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "without-index"])
-@pytest.mark.parametrize("number", [0, 7, 8, 18, 19])
-@pytest.mark.parametrize("wrong", [2, 16, 20, 105, FAR])
+@pytest.mark.parametrize("number", [0, 7, 8, 19])
+@pytest.mark.parametrize("wrong", [2, 20, FAR])
 def test_at_the_ends_of_segments(tmp_path: Path, number: int, wrong: int, *, indexed: bool) -> None:
     if wrong == number:
         pytest.skip("that is its own id")
@@ -142,7 +142,7 @@ def test_at_the_ends_of_segments(tmp_path: Path, number: int, wrong: int, *, ind
         assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 40))])
 def test_any_mixture_of_wrong_ids(tmp_path: Path, seed: int) -> None:
     """No intact record goes without the word, nothing is called clean that is not, and a replica gives everything back."""
     source = random.Random(seed)
@@ -184,8 +184,14 @@ def left_out(*numbers: int, indexed: str = "anew") -> Files:
     return files
 
 
-@pytest.mark.parametrize("indexed", ["anew", "as-it-was", "none"])
-@pytest.mark.parametrize("numbers", [(0,), (3, 4), (1, 3), (3, 4, 5, 6), (8, 9), (16,), (17,), (17, 18), (5, 18)])
+@pytest.mark.parametrize(
+    ("indexed", "numbers"),
+    [
+        *(("anew", one) for one in [(0,), (3, 4), (8, 9), (17, 18), (5, 18)]),
+        *(("as-it-was", one) for one in [(1, 3), (16,), (17,)]),
+        *(("none", one) for one in [(3, 4, 5, 6), (0,), (17, 18)]),
+    ],
+)
 def test_records_that_are_missing_in_the_middle(tmp_path: Path, numbers: tuple[int, ...], indexed: str) -> None:
     """They alone are lost: what stands behind them keeps its ids, whatever the index was made from."""
     files = left_out(*numbers, indexed=indexed)

@@ -1,0 +1,180 @@
+"""What rebuild-index plans, as a whole: which indexes, why, with which entries, and which ones stay."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.repair.twelve import SIZE, Damage, Twelve, at, told
+from waltzctl.engine.durable.edits import Replace
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.formats.segment import HEADER_SIZE, decode_entries
+
+
+def grown(path: Path, more: bytes) -> None:
+    path.write_bytes(path.read_bytes() + more)
+
+
+def entry(d: Twelve, first: int, place: int, value: int) -> None:
+    """Let an entry of an index say something else."""
+    data = bytearray(d.idx(first).read_bytes())
+    data[HEADER_SIZE + 8 * place : HEADER_SIZE + 8 * place + 8] = value.to_bytes(8, signed=True)
+    d.idx(first).write_bytes(data)
+
+
+def zeros(d: Twelve, first: int, stop: int) -> None:
+    """Let zeros stand where transactions were."""
+    data = bytearray(d.seg(first - first % 4).read_bytes())
+    data[at(first) : at(first) + SIZE * (stop - first)] = bytes(SIZE * (stop - first))
+    d.seg(first - first % 4).write_bytes(data)
+
+
+DAMAGE: dict[str, Damage] = {
+    "nothing": lambda d: None,
+    "an index is gone": lambda d: d.idx(4).unlink(),
+    "an index is empty": lambda d: d.list(4, -16),
+    "an index ends in its header": lambda d: d.list(4, -1),
+    "an index has its header alone": lambda d: d.list(4, 0),
+    "an index ends in an entry": lambda d: os.truncate(d.idx(4), 128 + 11),
+    "the last entry is missing": lambda d: d.list(4, 3),
+    "a byte is missing": lambda d: os.truncate(d.idx(4), 128 + 31),
+    "an entry too many": lambda d: grown(d.idx(4), bytes(8)),
+    "a byte too many": lambda d: grown(d.idx(4), b"x"),
+    "the first entry is wrong": lambda d: entry(d, 4, 0, 129),
+    "the last entry is wrong": lambda d: entry(d, 4, 3, 7),
+    "two entries are wrong": lambda d: (entry(d, 4, 1, 7), entry(d, 4, 2, 7)),
+    "an entry and the length are wrong": lambda d: (entry(d, 4, 1, 7), grown(d.idx(4), bytes(8))),
+    "a header field is wrong": lambda d: d.flip(d.idx(4), 31),
+    "the version is wrong": lambda d: d.flip(d.idx(4), 3),
+    "the creation is another": lambda d: d.flip(d.idx(4), 11),
+    "a record is damaged": lambda d: d.spoil(5),
+    "a record is damaged, and no index": lambda d: (d.spoil(5), d.idx(4).unlink()),
+    "two records are damaged, and no index": lambda d: (zeros(d, 5, 7), d.idx(4).unlink()),
+    "two records are damaged, and an entry inside is wrong": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5))),
+    "two records are damaged, and an entry inside is right": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5) + 1)),
+    "two records are damaged, and the entry behind is inside": lambda d: (zeros(d, 5, 7), entry(d, 4, 3, at(6) + 1)),
+    "two records are missing": lambda d: d.put(4, [4, 7], of=[4, 7]),
+    "two records are missing in an index of before": lambda d: (
+        shutil.copy(d.idx(4), d.root / "kept"),
+        d.put(4, [4, 7], of=[4, 7]),
+        shutil.move(d.root / "kept", d.idx(4)),
+    ),
+    "two ids are missing in front": lambda d: d.put(4, [6, 7], of=[6, 7]),
+    "a wrong id": lambda d: (d.put(4, [4, 55, 6, 7]), d.idx(4).unlink()),
+    "wrong ids up to the end": lambda d: d.put(8, [8, 7, 8, 9]),
+    "wrong ids up to the end, and no index": lambda d: d.put(8, [8, 7, 8, 9], index=False),
+    "a torn end": lambda d: d.cut(8, at(11) + 5),
+    "a torn end of two": lambda d: d.spoil(10, 11),
+    "a torn end, and no index": lambda d: (d.cut(8, at(11) + 5), d.idx(8).unlink()),
+    "a torn end in front of a segment": lambda d: d.cut(4, at(7) + 5),
+    "an end that is gone": lambda d: d.cut(8, at(10)),
+    "an end that is gone in front of a segment": lambda d: d.cut(4, at(6)),
+    "an end that is gone in front of a segment, and an entry": lambda d: (d.cut(4, at(6)), d.list(4, 3)),
+    "part of a header": lambda d: d.cut(8, 127),
+    "part of an inner header": lambda d: d.cut(4, 127),
+    "a foreign file": lambda d: (d.flip(d.seg(4), 13), d.idx(4).unlink()),
+    "a foreign file, and its index": lambda d: (d.flip(d.seg(4), 13), d.flip(d.idx(4), 13)),
+    "a file of another partition": lambda d: (d.flip(d.seg(4), 31), d.idx(4).unlink()),
+    "a renamed file": lambda d: (d.seg(4).rename(d.seg(5)), d.idx(4).unlink()),
+    "no control file": lambda d: (d.control.write_bytes(b""), d.idx(4).unlink()),
+    "no control file, and a header against its place": lambda d: (d.control.write_bytes(b""), d.flip(d.seg(4), 31)),
+    "an index that is a pipe": lambda d: (d.idx(4).unlink(), os.mkfifo(d.idx(4))),
+    "the index of a directory of nobody": lambda d: (d.root / "7").mkdir(),
+}
+
+
+def indexes(d: Twelve) -> list[str]:
+    """Each index that is made, why and with which entries, and each thing that is left and why."""
+    repair = plan_rebuild_index(d.root)
+    made = []
+    for step, edit in zip(repair.plan.steps, repair.edits, strict=True):
+        assert isinstance(edit, Replace)
+        data = b"".join(edit.parts())
+        name = f"{step.path.name.lstrip('0') or '0'}".replace(".idx", "")
+        made.append(f"{name or 0}: {step.reason}: {decode_entries(data[HEADER_SIZE:]).tolist()}")
+        assert (step.path, data[HEADER_SIZE - 88 : HEADER_SIZE]) == (edit.path, bytes(88))
+    return made + [line for line in told(repair) if line.startswith("?")]
+
+
+PLANS: dict[str, list[str]] = {
+    "nothing": [],
+    "an index is gone": ["4: the index is missing: [128, 188, 248, 308]"],
+    "an index is empty": ["4: the index header is short: [128, 188, 248, 308]"],
+    "an index ends in its header": ["4: the index header is short: [128, 188, 248, 308]"],
+    "an index has its header alone": ["4: 4 entries are missing: [128, 188, 248, 308]"],
+    "an index ends in an entry": ["4: 3 entries are missing: [128, 188, 248, 308]"],
+    "the last entry is missing": ["4: 1 entries are missing: [128, 188, 248, 308]"],
+    "a byte is missing": ["4: 1 entries are missing: [128, 188, 248, 308]"],
+    "an entry too many": ["4: 8 bytes are there beyond the last record: [128, 188, 248, 308]"],
+    "a byte too many": ["4: 1 bytes are there beyond the last record: [128, 188, 248, 308]"],
+    "the first entry is wrong": ["4: 1 entries from transaction 4 on are wrong: [128, 188, 248, 308]"],
+    "the last entry is wrong": ["4: 1 entries from transaction 7 on are wrong: [128, 188, 248, 308]"],
+    "two entries are wrong": ["4: 2 entries from transaction 5 on are wrong: [128, 188, 248, 308]"],
+    "an entry and the length are wrong": ["4: 1 entries from transaction 5 on are wrong: [128, 188, 248, 308]"],
+    "a header field is wrong": ["4: the index header is wrong: [128, 188, 248, 308]"],
+    "the version is wrong": ["4: the index header is wrong: [128, 188, 248, 308]"],
+    "the creation is another": [],
+    "a record is damaged": [],
+    "a record is damaged, and no index": ["4: the index is missing: [128, 188, 248, 308]"],
+    "two records are damaged, and no index": ["4: the index is missing: [128, 188, 307, 308]"],
+    "two records are damaged, and an entry inside is wrong": [
+        "4: 1 entries from transaction 6 on are wrong: [128, 188, 307, 308]"
+    ],
+    "two records are damaged, and an entry inside is right": [],
+    "two records are damaged, and the entry behind is inside": ["? record-checksum in 4"],
+    "two records are missing": ["? record-order in 4"],
+    "two records are missing in an index of before": [
+        "4: 2 entries from transaction 6 on are wrong: [128, 188, 188, 188]"
+    ],
+    "two ids are missing in front": ["4: 1 entries from transaction 5 on are wrong: [128, 128, 128, 188]"],
+    "a wrong id": ["4: the index is missing: [128, 188, 248, 308]"],
+    "wrong ids up to the end": ["? record-order in 8"],
+    "wrong ids up to the end, and no index": ["8: the index is missing: [128, 308]"],
+    "a torn end": [],
+    "a torn end of two": [],
+    "a torn end, and no index": ["8: the index is missing: [128, 188, 248]"],
+    "a torn end in front of a segment": [],
+    "an end that is gone": ["8: 16 bytes are there beyond the last record: [128, 188]"],
+    "an end that is gone in front of a segment": [],
+    "an end that is gone in front of a segment, and an entry": [
+        "4: 8 bytes are there beyond the last record: [128, 188]"
+    ],
+    "part of a header": ["? segment-header-short in 8 [0+127]"],
+    "part of an inner header": ["? segment-header-short in 4 [0+127]"],
+    "a foreign file": ["? segment-key in 4"],
+    "a foreign file, and its index": ["? segment-key in 4"],
+    "a file of another partition": ["? segment-partition in 4"],
+    "a renamed file": ["5: the index is missing: [128, 188, 248, 308]"],
+    "no control file": ["4: the index is missing: [128, 188, 248, 308]"],
+    "no control file, and a header against its place": ["? segment-partition in 4"],
+    "an index that is a pipe": ["? special-file in 4"],
+    "the index of a directory of nobody": [],
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_planned_for_indexes(tmp_path: Path, name: str) -> None:
+    d = Twelve(tmp_path / "d")
+    DAMAGE[name](d)
+    assert indexes(d) == PLANS[name]
+
+
+def test_every_index_or_a_single_one(tmp_path: Path) -> None:
+    """With `everything` also those that are right, and why; of one segment by either of its names."""
+    d = Twelve(tmp_path / "d")
+    d.list(4, 3)
+    d.list(8, 3)
+    every = plan_rebuild_index(d.root, everything=True)
+    assert [(one.path, one.reason) for one in every.plan.steps] == [
+        (d.idx(0), "it is as it should be; rebuilt because all are"),
+        (d.idx(4), "1 entries are missing"),
+        (d.idx(8), "1 entries are missing"),
+    ]
+    for path in (d.seg(4), d.idx(4)):
+        assert [one.path for one in plan_rebuild_index(path).plan.steps] == [d.idx(4)]
+        assert [one.path for one in plan_rebuild_index(path, everything=True).plan.steps] == [d.idx(4)]
+    assert [one.path for one in plan_rebuild_index(d.directory).plan.steps] == [d.idx(4), d.idx(8)]
+    assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)

@@ -1,0 +1,195 @@
+"""What a salvage wrote and tells, compared as a whole with what was in its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import KEY, make_records
+from tests.repair.salvage_cases import data_file, records_in
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.repair import salvage_output
+from waltzctl.engine.repair.salvage import salvage
+from waltzctl.engine.repair.salvage_report import IdRange, SalvagedPartition
+from waltzctl.engine.repair.salvage_sources import SECTOR, SalvageSource, UnreadableRange
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
+
+RECORDS = make_records(12, size=20)
+SIZE = 60
+
+
+def claims_other(record: Record) -> bytes:
+    """A record whose data does not agree with its own checksum."""
+    raw = bytearray(record.encode())
+    raw[32:36] = (record.data_checksum ^ 1).to_bytes(4)
+    raw[-4:] = crc32(bytes(raw[:-4])).to_bytes(4)
+    return bytes(raw)
+
+
+class Here:
+    """An executor that does the work in this process, as it comes."""
+
+    def map(self, work: Callable[[Any], Any], tasks: Sequence[Any], **_: object) -> Iterator[Any]:
+        return map(work, tasks)
+
+
+@pytest.mark.parametrize("damaged", [(0,), (4,), (5, 6), (11,), (3, 7)])
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_a_record_with_other_data_is_named_where_it_stands_now(
+    tmp_path: Path, damaged: tuple[int, ...], most: int
+) -> None:
+    """Found in two pieces, 0 to 5 and 6 to 11; a segment takes `most` records."""
+    raws = [claims_other(one) if one.transaction_id in damaged else one.encode() for one in RECORDS]
+    for name, part in (("a", raws[:6]), ("b", raws[6:])):
+        head = data_file(RECORDS[0 if name == "a" else 6 :])[:HEADER_SIZE]
+        (tmp_path / name).write_bytes(head + b"".join(part))
+    report = salvage(
+        [tmp_path / "a", tmp_path / "b"],
+        to=tmp_path / "to",
+        segment_size_threshold=HEADER_SIZE + SIZE * (most - 1),
+    )
+    assert [one.transaction_id for one in report.findings] == list(damaged)
+    for found in report.findings:
+        number = found.transaction_id
+        assert number is not None
+        first = number // most * most
+        assert (found.code, found.partition, found.segment, found.length) == ("data-checksum", 0, first, SIZE)
+        assert found.path == tmp_path / "to" / "0" / segment_name(first)
+        assert found.offset == HEADER_SIZE + SIZE * (number - first)
+    segments = -(-12 // most)
+    assert report.partitions == (
+        SalvagedPartition(
+            0, 0, 11, 12, segments, HEADER_SIZE * segments + SIZE * 12, (), (-1, -1, -1), {"header": 12}, 0
+        ),
+    )
+    sizes = [one.stat().st_size for one in sorted((tmp_path / "to" / "0").glob("*.seg"))]
+    assert sizes == [HEADER_SIZE + SIZE * min(most, 12 - first) for first in range(0, 12, most)]
+
+
+def test_ids_that_were_not_found_begin_a_segment_and_are_told(tmp_path: Path) -> None:
+    for name, part in (("a", RECORDS[2:4]), ("b", RECORDS[5:6]), ("c", RECORDS[6:8]), ("d", RECORDS[11:])):
+        (tmp_path / name).write_bytes(data_file(part))
+    report = salvage([tmp_path / name for name in "abcd"], to=tmp_path / "to")
+    missing = (IdRange(0, 1), IdRange(4, 4), IdRange(8, 10))
+    assert report.partitions == (
+        SalvagedPartition(0, 2, 11, 6, 3, 3 * HEADER_SIZE + 6 * SIZE, missing, (-1, -1, -1), {"header": 6}, 0),
+    )
+    assert sorted(one.name for one in (tmp_path / "to" / "0").glob("*.seg")) == [segment_name(n) for n in (2, 5, 11)]
+    assert (report.sources, report.bytes, report.headers, report.found) == (4, 4 * HEADER_SIZE + 6 * SIZE, 4, 6)
+    assert (report.written, report.duplicates, report.superseded, report.doubtful_records, report.elsewhere) == (
+        6,
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize("executor", [None, Here()], ids=["here", "executor"])
+def test_places_that_cannot_be_read_are_told_whoever_reads_them(
+    tmp_path: Path, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sector fails in each of two files; a second failure is read around in the same call."""
+    many = make_records(300, size=20)
+    for name, part in (("a", many[:150]), ("b", many[150:])):
+        (tmp_path / name).write_bytes(data_file(part).ljust(3 * SECTOR, b"\0"))
+    real = FileSource.read_into
+
+    def failing(self: FileSource, offset: int, buffer: memoryview) -> int:
+        from waltzctl.engine.errors import DiskReadError
+
+        if isinstance(self, SalvageSource) and offset < 2 * SECTOR <= offset + len(buffer) - 1:
+            real(self, offset, buffer[: 2 * SECTOR - offset])
+            raise DiskReadError(self.path, 2 * SECTOR, OSError(5, "Input/output error"))
+        if isinstance(self, SalvageSource) and 2 * SECTOR <= offset < 3 * SECTOR and len(buffer):
+            raise DiskReadError(self.path, None, OSError(5, "Input/output error"))
+        return real(self, offset, buffer)
+
+    monkeypatch.setattr(FileSource, "read_into", failing)
+    report = salvage([tmp_path / "a", tmp_path / "b"], to=tmp_path / "to", executor=executor)
+    assert report.unreadable == tuple(UnreadableRange(tmp_path / name, 2 * SECTOR, SECTOR) for name in "ab")
+    whole = [number for number in range(300) if HEADER_SIZE + SIZE * (number % 150 + 1) <= 2 * SECTOR]
+    assert [one.transaction_id for one in records_in(report.path)[0]] == whole
+
+
+def test_a_source_that_becomes_shorter_while_it_is_copied_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(data_file(RECORDS))
+    write = disk.make_directory
+
+    def shorten(path: Path) -> None:
+        source.write_bytes(source.read_bytes()[:-1])
+        write(path)
+
+    monkeypatch.setattr(salvage_output.disk, "make_directory", shorten)
+    with pytest.raises(DamageError, match="became shorter while it was read"):
+        salvage([source], to=tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_what_arrives_otherwise_than_it_was_found_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(data_file(RECORDS))
+    real, spot = disk.WritableFile.write_at, 0
+
+    def spoil(self: disk.WritableFile, offset: int, data: Any) -> None:
+        changed = bytearray(data)
+        if offset == HEADER_SIZE and len(changed) > 9 * SIZE:
+            changed[spot] ^= 1
+        real(self, offset, changed)
+
+    monkeypatch.setattr(disk.WritableFile, "write_at", spoil)
+    for place, said in ((SIZE + 9, "transaction 1 at offset 188 did not arrive"), (12 * SIZE - 1, "transaction 11 at")):
+        spot = place
+        with pytest.raises(DamageError, match=said):
+            salvage([source], to=tmp_path / "to")
+        assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a/b", "its parent directory does not exist"),
+        ("file", "exists and is not a directory"),
+        ("link", "exists and is not a directory"),
+        ("full", "the directory is not empty"),
+    ],
+)
+def test_a_target_is_new_or_empty(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full" / "x").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "source").write_bytes(data_file(RECORDS))
+    with pytest.raises(InvalidRequestError, match=said):
+        salvage([tmp_path / "source"], to=tmp_path / name)
+    assert salvage([tmp_path / "source"], to=tmp_path / "empty").cluster_key == KEY
+
+
+@pytest.mark.parametrize(
+    ("partition", "partitions", "said"),
+    [
+        (None, 0, "must be 1 to"),
+        (None, -1, "must be 1 to"),
+        (-1, None, "there are partitions 0 to"),
+        (3, 3, "there are partitions 0 to 2"),
+        (2**20, None, "there are partitions 0 to"),
+    ],
+)
+def test_numbers_of_partitions_that_cannot_be(
+    tmp_path: Path, partition: int | None, partitions: int | None, said: str
+) -> None:
+    (tmp_path / "source").write_bytes(data_file(RECORDS))
+    with pytest.raises(InvalidRequestError, match=said):
+        salvage([tmp_path / "source"], to=tmp_path / "to", partition=partition, num_partitions=partitions)
+    report = salvage([tmp_path / "source"], to=tmp_path / "to", partition=0, num_partitions=1)
+    assert (report.num_partitions, report.num_partitions_from) == (1, "given")

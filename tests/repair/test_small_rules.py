@@ -1,0 +1,338 @@
+"""Refusals, surveys and choices of repairs that no table of plans shows, each with a step to its side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.repair.test_replica_rules import RECORDS as HELD
+from tests.repair.test_replica_rules import another, content, opened, raws
+from tests.repair.test_replica_rules import build as build_replica
+from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
+from waltzctl.engine.columns.plan_columns import PLAN
+from waltzctl.engine.durable.edits import Cut
+from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.errors import (
+    DiskReadError,
+    InvalidRequestError,
+    NotWaltzError,
+    RefusedError,
+    StalePlanError,
+)
+from waltzctl.engine.findings import Code
+from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair import survey as surveys
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.arguments import Agreed, Arguments
+from waltzctl.engine.repair.content import Content, LiteralBytes
+from waltzctl.engine.repair.plan import bind
+from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
+from waltzctl.engine.repair.prune import plan_prune, prune
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.replicas import Agreement, open_replicas
+from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.storage.loss_ledger import read_ledger
+from waltzctl.engine.storage.store import list_entries
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, encode_records
+
+
+@pytest.fixture
+def d(tmp_path: Path) -> Twelve:
+    return Twelve(tmp_path / "d")
+
+
+def refusal(error: type[Exception], call: object, *arguments: object, **more: object) -> str:
+    with pytest.raises(error) as refused:
+        call(*arguments, **more)  # type: ignore[operator]
+    return str(refused.value)
+
+
+# --- what a plan is bound to, and how it is carried out ---------------------------------------------------------------
+
+
+def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: Twelve) -> None:
+    found = bind(d.root, (0, 0), [Cut(d.seg(4), 200)], [d.idx(8), d.idx(8)])
+    names = ["waltz-storage.ctl", *(f"0/{one.name}" for first in (0, 4, 8) for one in (d.idx(first), d.seg(first)))]
+    assert [one[0] for one in found.listing] == names
+    assert [one[1] for one in found.listing] == [204, *[160, 368] * 3]
+    assert [one[0] for one in found.digests] == [f"0/{d.seg(4).name}", "waltz-storage.ctl", str(d.idx(8).resolve())]
+    assert all(one[1] is not None and len(one[1]) == 64 for one in found.digests)
+    assert bind(d.root, (1,), []).listing == found.listing[:1]
+    d.accepted((1, 2))
+    assert [one[0] for one in bind(d.root, (), []).listing] == ["waltz-storage.ctl", ".waltzctl/accepted-losses"]
+    (d.root / "1").write_bytes(b"a file")
+    assert [one[0] for one in bind(d.root, (1, 0), []).listing[2:]] == [*names[1:], "1"]
+    d.control.unlink()
+    assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
+
+
+def test_a_directory_that_cannot_be_listed_binds_nothing(d: Twelve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("waltzctl.engine.repair.plan.os.listdir", fail)
+    assert "Permission denied" in refusal(DiskReadError, bind, d.root, (0,), [])
+
+
+def test_without_a_control_file_nothing_is_carried_out(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=10)
+    d.control.unlink()
+    assert "there is no control file, so that the directory cannot be locked" in refusal(
+        RefusedError, apply, repair, arguments=[]
+    )
+    assert d.seg(8).stat().st_size == 368
+
+
+def test_a_plan_that_is_empty_is_carried_out_without_a_control_file(d: Twelve) -> None:
+    d.control.unlink()
+    result = apply(plan_recover(d.root), arguments=[])
+    assert (result.applied, result.undo_id, result.quarantine, result.taken_back) == (False, None, None, ())
+
+
+def test_plans_are_made_by_the_command_that_is_named(d: Twelve) -> None:
+    assert set(PLANNERS) == {"rebuild-index", "truncate", "recover", "convert", "set-partition"}
+    for command, arguments in (
+        ("nothing", Arguments()),
+        ("truncate", Arguments()),
+        ("truncate", Arguments((0,))),
+        ("truncate", Arguments(after=3)),
+        ("convert", Arguments()),
+        ("set-partition", Arguments((0,))),
+    ):
+        assert refusal(InvalidRequestError, make, command, d.root, arguments) == (
+            f"{command!r} is not a command that makes plans"
+        )
+    assert make("truncate", d.root, Arguments((0,), after=10)) == plan_truncate(d.root, partition=0, after=10)
+    assert make("convert", d.root, Arguments(layout=Layout.DOCUMENTED)).plan.steps
+    d.accepted((1, 2))
+    assert told(make("recover", d.root, Arguments(forget_losses=True)))[0] == "forget-accepted-loss ledger 1..2"
+
+
+def test_a_plan_is_made_again_from_its_file_and_is_carried_out_as_a_whole(d: Twelve, tmp_path: Path) -> None:
+    repair, file = plan_truncate(d.root, partition=0, after=10), tmp_path / "plan.json"
+    body = PLAN.shown(repair.plan)
+    file.write_text(json.dumps(body))
+    assert load_plan(file) == repair
+    for key, value, said in (
+        ("schema", "other", "schema 'other'"),
+        ("type", "other", "not a plan"),
+        ("path", 3, "a text is missing"),
+    ):
+        file.write_text(json.dumps({**body, key: value}))
+        assert said in refusal(InvalidRequestError, load_plan, file)
+    file.write_text(json.dumps({**body, "steps": body["steps"][:-1]}))
+    assert "its steps are not those that would be done" in refusal(StalePlanError, load_plan, file)
+    file.write_text(json.dumps({**body, "hash": "0" * 64}))
+    assert "no longer those that the plan was made for" in refusal(StalePlanError, load_plan, file)
+
+
+def test_what_is_pruned_is_told_by_its_bytes(d: Twelve) -> None:
+    apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
+    (entry,) = list_entries(d.root)
+    prepared = plan_prune(d.root, older_than=0)
+    (step,) = prepared.plan.steps
+    assert (step.action, step.path, step.partition, step.from_transaction_id, step.to_transaction_id) == (
+        "drop-kept-copies", entry.path, None, None, None,
+    )  # fmt: skip
+    assert (step.offset, step.length, step.loses_data, prepared.bytes) == (0, 68, True, 68)
+    d.control.rename(d.root / "away")
+    assert "there is no control file" in refusal(RefusedError, prune, prepared)
+    (d.root / "away").rename(d.control)
+    assert prune(prepared) == 68
+    nothing = plan_prune(d.root, older_than=0)
+    assert (nothing.entries, nothing.bytes, prune(nothing)) == ((), 0, 0)
+
+
+# --- what cannot be planned -------------------------------------------------------------------------------------------
+
+
+def test_what_a_truncation_refuses_before_it_looks_at_records(d: Twelve) -> None:
+    assert "not in a storage directory" in refusal(RefusedError, plan_truncate, d.seg(4), partition=0, after=3)
+    assert "the first one is 0" in refusal(InvalidRequestError, plan_truncate, d.root, partition=0, after=-2)
+    assert plan_truncate(d.directory, partition=0, after=11).plan.steps == ()
+    os.truncate(d.control, 100)
+    assert "no usable control file" in refusal(RefusedError, plan_truncate, d.root, partition=0, after=3)
+
+
+def test_a_partition_that_holds_only_headers_ends_in_front_of_them(d: Twelve) -> None:
+    d.drop(0)
+    d.cut(4, HEADER_SIZE)
+    d.cut(8, HEADER_SIZE)
+    assert plan_truncate(d.root, partition=0, after=3, allow_data_loss=True).plan.steps == ()
+    assert "ends at transaction 3, before 4" in refusal(RefusedError, plan_truncate, d.root, partition=0, after=4)
+    assert told(plan_truncate(d.root, partition=0, after=-1, allow_data_loss=True))[:2] == [
+        "remove-segment 8.seg 8..8 [0+128]",
+        "remove-index 8.idx 8..8 [0+160]",
+    ]
+    d.cut(4, HEADER_SIZE - 1)
+    assert "ends at transaction 3" in refusal(RefusedError, plan_truncate, d.root, partition=0, after=9)
+
+
+def test_a_truncation_cuts_behind_the_record_in_front_of_damage(d: Twelve) -> None:
+    """What is damaged begins where the one in front of it ends; a byte behind a header is data that is lost."""
+    d.mark(-1)
+    d.spoil(7)
+    assert told(plan_truncate(d.root, partition=0, after=6))[2] == "cut-segment 4.seg 7..11 [308+60] loses"
+    d.cut(8, HEADER_SIZE + 1)
+    assert told(plan_truncate(d.root, partition=0, after=5))[0] == "remove-segment 8.seg 8..8 [0+129] loses"
+
+
+def test_a_recovery_is_of_a_storage_directory_and_its_own_partitions(d: Twelve, tmp_path: Path) -> None:
+    for call in (plan_recover, plan_forget):
+        assert "not a storage directory" in refusal(NotWaltzError, call, d.seg(4))
+    (d.root / "3").mkdir()
+    assert told(plan_recover(d.root)) == ["? partition-not-assigned in None"]
+    assert told(plan_recover(d.root, partitions=[0])) == []
+    os.mkfifo(tmp_path / "pipe")
+    d.control.unlink()
+    (tmp_path / "pipe").rename(d.control)
+    assert special_kind(d.control) is not None
+    assert told(plan_recover(d.root)) == ["? special-file in None"]
+
+
+def test_a_partition_that_cannot_be_read_does_not_keep_the_others_from_it(
+    d: Twelve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DiskReadError(d.seg(4), 200, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr("waltzctl.engine.repair.recover.plan_partition", fail)
+    assert told(plan_recover(d.root)) == ["? read-error in None"]
+
+
+def test_replicas_are_other_storage_directories_of_the_same_cluster(d: Twelve, tmp_path: Path) -> None:
+    other = Twelve(tmp_path / "o")
+    control = read_control(d.control)
+    assert control is not None
+    assert [one.path for one in open_replicas([other.root], d.root, control)] == [other.root]
+    assert "a partition directory, not the storage directory" in refusal(
+        NotWaltzError, open_replicas, [other.directory], d.root, control
+    )
+    assert "this is the directory to repair" in refusal(InvalidRequestError, open_replicas, [d.root], d.root, control)
+    os.truncate(other.control, 100)
+    assert "no usable control file" in refusal(NotWaltzError, open_replicas, [other.root], d.root, control)
+
+
+def test_the_ledger_of_a_partition_is_forgotten(d: Twelve) -> None:
+    d.accepted((1, 2), (5, 6))
+    wanted = ["forget-accepted-loss ledger 1..2", "forget-accepted-loss ledger 5..6", "= remove ledger"]
+    for path, partitions in ((d.root, None), (d.root, [0]), (d.directory, None), (d.directory, [0])):
+        assert told(plan_forget(path, partitions=partitions)) == wanted
+    for path, partitions in ((d.root, []), (d.directory, [])):
+        assert told(plan_forget(path, partitions=partitions)) == []
+    ledger = d.root / ".waltzctl" / "accepted-losses"
+    ledger.write_bytes(ledger.read_bytes()[:-9])
+    assert told(plan_forget(d.root))[-2:] == ["set-ledger-aside ledger", "= remove ledger"]
+    assert "nobody knows whose losses" in refusal(RefusedError, plan_forget, d.root, partitions=[0])
+    assert "? accepted-losses-damaged in None" in told(plan_recover(d.root))
+    d.spoil(5)
+    assert "nothing more can be entered" in refusal(RefusedError, plan_recover, d.root, allow_data_loss=True)
+    ledger.unlink()
+    assert told(plan_forget(d.root)) == []
+
+
+def test_losses_enter_the_ledger_in_the_order_of_their_ids(d: Twelve) -> None:
+    d.accepted((6, 6))
+    d.spoil(1, 3)
+    apply(plan_recover(d.root, allow_data_loss=True), arguments=[])
+    found = read_ledger(d.root).losses
+    assert [(one.first, one.last, one.local_low_water_mark, one.disputed) for one in found] == [
+        (1, 1, MARK, False), (3, 3, MARK, False), (6, 6, 8, False),
+    ]  # fmt: skip
+    assert [bool(one.time) for one in found] == [True, True, True]
+
+
+# --- surveys ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_hint_is_closed_behind_its_use(d: Twelve) -> None:
+    with hint_of(d.idx(4)) as hint:
+        assert hint is not None
+        assert hint.size() == 160
+        held = hint.fileno()
+        os.fstat(held)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held)
+    d.idx(4).unlink()
+    for path in (None, d.idx(4)):
+        with hint_of(path) as none:
+            assert none is None
+    os.mkfifo(d.idx(4))
+    assert open_hint(d.idx(4)) is None
+
+
+def test_an_end_by_its_places_keeps_the_losses_in_front_of_it() -> None:
+    losses = [Loss(Code.RECORD_CHECKSUM, 100 * n, 100 * n + 60, 10 * n, 10 * n + 1, None) for n in (2, 3, 4)]
+    jump = Loss(Code.RECORD_ORDER, 500, 500, 50, 60, 440)
+    found = Survey(0, 70, 1100, 1100, 57, 1040, (*losses, jump))
+    other = by_places(found)
+    assert other is not None
+    tail = dataclasses.replace(jump, end=1100, stop=None)
+    assert other == Survey(0, 50, 500, 1100, 47, 440, (*losses, tail))
+    torn = Loss(Code.TORN_TAIL, 1100, 1130, 70, None, 1040)
+    other = by_places(dataclasses.replace(found, size=1130, losses=(*losses, jump, torn)))
+    assert other is not None
+    assert other.losses == (*losses, dataclasses.replace(tail, end=1130))
+    for change in ({"unread": True}, {"either": True}, {"doubtful": True}, {"cause": Code.RECORD_ORDER}):
+        spoilt = dataclasses.replace(torn, **change)  # type: ignore[arg-type]
+        assert by_places(dataclasses.replace(found, losses=(*losses, jump, spoilt))) is None
+    assert by_places(dataclasses.replace(found, losses=())) is None
+    assert by_places(dataclasses.replace(found, losses=(torn,))) is None
+
+
+class Row(list[int]):
+    """A run of records of 60 bytes as a scan gives it, with the id of the first."""
+
+    def __init__(self, first: int, start: int, many: int) -> None:
+        super().__init__(range(many))
+        self.first_transaction_id, self.start, self.end = first, start, start + SIZE * many
+        self.offset = surveys.np.arange(start, self.end, SIZE)
+        self.data_damaged, self.data_ok = False, surveys.np.ones(many, bool)
+
+
+def test_records_behind_what_was_taken_for_the_end_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scan gives that; if one did, nothing of them may be taken for a part of a torn end."""
+    broken = [Damage(DamageCause.RECORD_CHECKSUM, at(n), SIZE, n, n + 1, None, None, None, None, "index") for n in (1,)]
+    end = Damage(DamageCause.RECORD_ORDER, at(3), SIZE, 3, None, None, None, None, None, "end")
+    items = [Row(0, at(0), 1), *broken, Row(2, at(2), 1), end, Row(5, 128 + 4 * SIZE, 2)]
+    monkeypatch.setattr(surveys, "summarise_records", lambda *_, **__: iter(items))
+    found = survey(Content("", (LiteralBytes(bytes(128 + 6 * SIZE)),)), 0)
+    assert [(one.first, one.stop) for one in found.losses] == [(1, 2), (3, 5)]
+    assert (found.tail, found.next_id, found.records) == (None, 7, 4)
+
+
+def test_a_torn_end_is_looked_over_from_its_second_byte_on(tmp_path: Path) -> None:
+    """That byte reads as the first of an id, and what follows as a length beyond the end; a whole record begins behind it."""
+    d = Twelve(tmp_path / "d")
+    body = encode_records(RECORDS[:1])[0]
+    d.seg(0).write_bytes(d.seg(0).read_bytes()[:128] + b"\0" + body + b"torn")
+    found = survey(Content.of_file(d.seg(0), 128 + 1 + len(body) + 4), 0)
+    assert [(one.cause, one.first, one.stop, one.doubtful) for one in found.losses] == [(Code.TORN_TAIL, 0, None, True)]
+
+
+# --- replicas ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("differing", [20, 21, 22, 23])
+def test_each_record_of_a_row_that_a_replica_holds_in_part_is_compared(tmp_path: Path, differing: int) -> None:
+    """The replica ends with 23; the row goes on to 24."""
+    replica = opened(build_replica(tmp_path / "r"))
+    more = another(dataclasses.replace(HELD[0], transaction_id=24))
+    assert replica.compare(0, content(20, [*raws(20, 24), more]), 20) is Agreement.EQUAL
+    changed = raws(20, 24, **{f"r{differing}": another})
+    assert replica.compare(0, content(20, [*changed, more]), 20) is Agreement.DIFFERS
+
+
+def test_replicas_that_agree_with_each_other_and_not_with_what_is_here_restore_it(tmp_path: Path) -> None:
+    agreed = [Agreed(0, 11, None, ((10, 10),))]
+    for way in ("replica", "loss replica"):
+        lines = planned(tmp_path / way, lambda one: one.put(8, range(8, 12), other=[10]), way, agreed=agreed)
+        assert lines == ["restore-record 8.seg 10..10 [248+60] loses", "= write 8.seg [248+60]"]
