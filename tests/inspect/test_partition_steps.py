@@ -106,7 +106,7 @@ def test_what_changed_since_the_segments_were_checked(
 
 def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
     one = opened(storage)
-    begin(storage, 30)
+    begin(storage, 21)
     seg(storage, 0, 10).unlink()
     assert one._look_again()
     assert [(job.first, job.last, job.following) for job in one.jobs] == [(0, False, 20), (20, True, None)]

@@ -424,6 +424,36 @@ def test_what_passes_is_waited_for_in_the_last_segment_only(
     assert clock.now >= (QUIET - 0.01) * last
 
 
+def test_what_never_passes_is_told_at_once(storage: Path, clock: Clock) -> None:
+    flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * 3 + 50)
+    touched(seg(storage, 0, 0), 0)
+    assert seen(checked(storage, clock, lambda: None)) == ["record-checksum"]
+    assert clock.waited == []
+    with idx(storage, 0, 0).open("ab") as file:
+        file.write((HEADER_SIZE + SIZE * 20).to_bytes(8))
+    assert seen(checked(storage, clock, lambda: None)) == ["record-checksum", "excess"]
+    assert clock.waited != [], "the entry may be in front of its record"
+
+
+@pytest.mark.parametrize(("size", "index", "passes"), [(0, 0, True), (0, 127, True), (1, 0, False), (1, None, False)])
+@pytest.mark.parametrize("held", [False, True])
+def test_an_index_that_is_not_there_yet_passes_while_its_segment_is_empty(
+    storage: Path, clock: Clock, size: int, index: int | None, passes: bool, held: bool
+) -> None:
+    """A release makes it first; what this program truncates loses it first, for a moment."""
+    write(storage, size)
+    if index is None:
+        idx(storage, 0, 0).unlink()
+    else:
+        cut(idx(storage, 0, 0), index)
+    clock.then = lambda: touched(seg(storage, 0, 0), clock.now) and None
+    touched(seg(storage, 0, 0), 0)
+    report = checked(storage, clock, lambda: None, held=held)
+    told = passes or (held and index is None)
+    assert seen(report) == ([] if told else ["index-missing" if index is None else "index-header"])
+    assert report.uncertain == told
+
+
 def test_a_file_that_never_stands_still_has_no_torn_end(storage: Path, clock: Clock) -> None:
     write(storage, 20, more=b"torn")
     clock.then = lambda: touched(seg(storage, 0, 0), clock.now) and None

@@ -566,6 +566,8 @@ _PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, Budget(2**63))
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
+_FAR_APART = "if stop - start.offset > 4 * CHUNK:"
+_RISEN = "if mark is not None and first is not None and mark >= first:"
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))"
 _IN_ORDER = (
@@ -611,11 +613,28 @@ _INSPECT = (
         for other in ("1,", "(-1),")
     ),
     Equivalent(
-        "engine/inspect/dump_chunks.py",
-        "SegmentReader._subdivide",
-        "if stop - start.offset > 4 * CHUNK:",
-        "if stop - start.offset >= 4 * CHUNK:",
-        "pieces of one size or of another hold the same records",
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._at_the_end",
+        "if attempt == _ATTEMPTS or not self._look_again():",
+        "if attempt == _ATTEMPTS or False:",
+        "a directory that is gone is looked at a few times more, in vain",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "SegmentReader._subdivide",
+            _FAR_APART,
+            _FAR_APART.replace(old, new),
+            "pieces of one size or of another hold the same records",
+        )
+        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"))
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun.promised",
+        _RISEN,
+        _RISEN.replace(">= first", ">= (first) - 1"),
+        "a mark in front of that transaction stays what it is",
     ),
     *(
         Equivalent(
