@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
-from tests.inspect.test_codes import accept, break_struct
+from tests.inspect.test_codes import accept
 from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
@@ -50,7 +50,7 @@ from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
-from waltzctl.formats.control import ControlFile, ControlHeader, Layout
+from waltzctl.formats.control import ControlHeader, Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
 
 SIZE = 20
@@ -95,28 +95,26 @@ def told(storage: Path, **options: object) -> list[str]:
 # --- the control file --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("held", "looks"), [(False, 1), (True, 2)])
-def test_a_control_file_that_somebody_holds_is_looked_at_twice(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, looks: int
+@pytest.mark.parametrize(
+    ("held", "old", "looks"), [(False, True, 1), (True, True, 2), (False, False, 2), (True, False, 2)]
+)
+def test_a_control_file_that_somebody_may_be_writing_is_looked_at_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool, old: bool, looks: int
 ) -> None:
-    """Its time tells nothing: it is written through a memory map."""
-    sound = read_control(storage / CONTROL)
-    break_struct(storage, 0, 1)
-    age(storage)
-    seen = [read_control(storage / CONTROL), sound]
-
-    def look(path: Path) -> ControlFile | None:
-        return seen.pop(0)
-
-    monkeypatch.setattr(control_checks, "read_control", look)
+    """Its time alone does not tell: it is written through a memory map."""
+    sound = initial_control(Layout.RELEASED, KEY, 1, 1)
+    path = tmp_path / CONTROL
+    path.write_bytes(sound.encode())
+    flip(path, sound.layout.struct_offset(0, 1))
+    seen = [read_control(path), sound]
+    monkeypatch.setattr(control_checks, "read_control", lambda path: seen.pop(0))
     monkeypatch.setattr(control_checks, "_PAUSE", 0)
-    if held:
-        with DirectoryLock.acquire(storage, storage / CONTROL):
-            os.utime(storage / CONTROL, (0, 0))
-            found = inspect_control(storage / CONTROL, storage).findings
-    else:
-        found = inspect_control(storage / CONTROL, storage).findings
-    assert codes(found) == ([] if held else ["control-struct-checksum"])
+    with contextlib.ExitStack() as stack:
+        if held:
+            stack.enter_context(DirectoryLock.acquire(tmp_path, path))
+        os.utime(path, (0, 0) if old else None)
+        found = inspect_control(path, tmp_path).findings
+    assert codes(found) == (["control-struct-checksum"] if looks == 1 else [])
     assert len(seen) == 2 - looks
 
 
@@ -789,3 +787,52 @@ def test_what_another_scan_could_not_read_is_taken_over() -> None:
     mine.unlisted = 4
     mine.adopt(other)
     assert (mine.unreadable, mine.unlisted, mine.sound) == ([place], 7, False)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_dump_that_stopped_in_front_of_a_torn_end_did_not_see_it(storage: Path, length: int) -> None:
+    cut(seg(storage, 0, 20), at(9) + length)
+    with SegmentReader(job(storage), Limits(), data=False) as reader:
+        list(reader.forwards(None, 28))
+        assert reader.next_id is None
+
+
+def test_a_stray_that_cannot_be_read_hides_no_other(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.seg", "b.seg"):
+        (storage / "0" / name).write_bytes(bytes(200))
+    unreadable(monkeypatch, storage / "0" / "a.seg")
+    findings, _ = run(age(storage))
+    assert [(one.code.value, one.path.name) for one in findings] == [
+        ("read-error", "a.seg"),
+        ("segment-stray", "b.seg"),
+    ]
+
+
+def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Path) -> None:
+    """Each is sound in itself, and the ids go on."""
+    records = make_records(10, size=SIZE)
+    path = write_segment(tmp_path, records)
+    data = path.read_bytes()
+    path.write_bytes(data[: at(5)] + bytes(RECORD) + data[at(5) :])
+    with SegmentCheck(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), Limits()) as check:
+        scans = [(check.range_scan(at(0), 0), at(5)), (check.range_scan(at(6), 5), at(11))]
+        for scan, stop in scans:
+            scan.advance(stop)
+            assert (scan.position, scan.records) == (stop, 5)
+        assert {one.path.suffix for one in check.finish_parts(scans).findings} == {".seg", ".idx"}
+
+
+def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 1}, num_partitions=11)
+    for number in (10, 9, 2, 1):
+        (storage / str(number)).mkdir()
+    (scope,) = plan([storage], None)
+    assert [one.number for one in scope.partitions.values()] == [0, 1, 2, 9, 10]
+
+
+def test_a_control_file_alone_is_held_by_nobody(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", {0: 1}) / CONTROL
+    with DirectoryLock.acquire(tmp_path / "s", path):
+        (scope,) = plan([path.rename(tmp_path / "other.ctl")], None)
+        around = look_around(scope, None)
+    assert (around.held, around.cluster_key, around.findings) == (False, KEY, ())

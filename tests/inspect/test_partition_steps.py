@@ -124,6 +124,7 @@ def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
         (29, (30,), 29),
         (30, (30,), 29),
         (35, (30,), 29),
+        (35, (21,), 20),
         (35, (40, 32), 31),
         (35, (), 35),
         (20, (), 20),

@@ -302,6 +302,21 @@ def test_a_file_that_only_grew_is_read_on_and_not_again(storage: Path, clock: Cl
     assert (seen(report), report.records) == ([], 25)
 
 
+@pytest.mark.parametrize(("torn", "again"), [(0, False), (1, True), (2, True)])
+def test_a_file_whose_end_was_torn_and_is_still_is_read_again(
+    storage: Path, clock: Clock, torn: int, again: bool
+) -> None:
+    """What is torn only behind the end that was seen came since."""
+    write(storage, 20, more=b"torn"[:torn])
+
+    def change() -> None:
+        write(storage, 20, more=b"torn!")
+        flip(seg(storage, 0, 0), HEADER_SIZE + 50)
+
+    report = checked(storage, clock, change)
+    assert ("record-checksum" in seen(report)) == again
+
+
 def test_a_file_in_which_something_looked_wrong_is_read_again_from_the_beginning(storage: Path, clock: Clock) -> None:
     write(storage, 20, indexed=21)
     flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * 3 + 50)
