@@ -95,9 +95,8 @@ class PartialScan:
             scan.advance(stop)
             if scan.tail is not None:
                 claimed = self._claimed_end(scan.tail)
-                if (
-                    claimed is not None and claimed > stop
-                ):  # a record that only reaches beyond what was read, or one whose length is damaged
+                # a record that only reaches beyond what was read, or one whose length is damaged
+                if claimed is not None and claimed > stop:
                     stop = claimed
                     scan.advance(stop)
             if stop == self._size or scan.open_end:

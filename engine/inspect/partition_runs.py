@@ -364,7 +364,8 @@ class PartitionRun:
         """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
         for attempt in range(_ATTEMPTS + 1):
             view, last = self._partition.view, self.jobs[-1] if self.jobs else None
-            if view is None or (last is not None and not _meets(span, (last.first, None))):
+            assert view is not None
+            if last is not None and not _meets(span, (last.first, None)):
                 return ()
             reports = [] if last is None else [self._by_ends(last)]
             gone = any(one.gone for one in reports)

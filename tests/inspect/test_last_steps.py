@@ -770,6 +770,7 @@ def test_what_passes_by_is_hashed_once(reads: list[tuple[int, int]], left: int) 
     """The first 100 of 200 bytes."""
     data = bytes(range(200))
     source, limits = HashingSource(BytesSource(data), 100), Limits()
+    assert source.size() == 200
     for offset, count in reads:
         buffer = memoryview(bytearray(count))
         assert source.read_into(offset, buffer) == count

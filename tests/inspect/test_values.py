@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.builders import KEY, with_marks
 from tests.inspect.helpers import codes
 from tests.inspect.test_distributed_checks import Workers
 from tests.inspect.test_while_written import NOW, Clock
+from waltzctl.engine.durable import disk
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect import partition_runs, read_limits
 from waltzctl.engine.inspect import verify as verify_module
@@ -491,3 +493,28 @@ def test_whether_a_directory_should_be_here(
     context = PartitionContext(STORAGE, number, STORAGE / "0", 14, assigned, 3)
     view = None if segments is None else PartitionView(number, STORAGE / "0", tuple(segments))
     assert codes(placement_findings(context, view, partitions)) == told
+
+
+@pytest.mark.parametrize(
+    ("span", "told"), [((30, 30), [30]), ((31, 31), [31]), ((30, 31), [30, 31]), ((32, 32), [31]), ((33, 33), [])]
+)
+def test_of_losses_beside_each_other_those_are_told_that_are_wanted(span: Span, told: list[int]) -> None:
+    losses = (AcceptedLoss(0, 30, 30, 14, "t", "x"), AcceptedLoss(0, 31, 32, 14, "t", "x"))
+    one = run_of(SEGMENTS, local_low_water_mark=14, accepted=losses)
+    assert [found.transaction_id for found in one.losses_behind(span) if found.code == "loss-accepted"] == told
+
+
+@pytest.mark.parametrize(("repaired", "entries"), [(False, 0), (True, 0), (True, 2)])
+def test_repairs_that_were_interrupted_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool, entries: int
+) -> None:
+    if repaired:
+        (tmp_path / disk.STATE_DIRECTORY / disk.QUARANTINE).mkdir(parents=True)
+    entry = SimpleNamespace(path=tmp_path / "q", command="recover", created="then", id="7")
+    monkeypatch.setattr("waltzctl.engine.storage.store.interrupted", lambda storage: [entry] * entries)
+    seen = Scope(tmp_path, tmp_path / "waltz-storage.ctl", whole=True)
+    found = list(storage_findings(seen, around(control()), Limits()))
+    said = "recover of then was interrupted half-way; quarantine 7 keeps what it replaced"
+    assert [(one.code.value, one.path, one.message) for one in found] == [
+        ("repair-interrupted", tmp_path / "q", said)
+    ] * entries

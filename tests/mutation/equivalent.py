@@ -571,6 +571,8 @@ _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
 _NO_CRASH = "a round number far above what a crash tears, and as round a little above or below"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
+_ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
+_FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))"
 _IN_ORDER = (
@@ -637,6 +639,27 @@ _INSPECT = (
         Equivalent("engine/inspect/partial.py", "", f"{name} = {size} << 20", f"{name} = {other}", _NO_CRASH)
         for name, size in (("TAIL", 8), ("SEARCH", 64), ("ZEROS", 256))
         for other in (f"{size + 1} << 20", f"{size - 1} << 20", f"{size} << 21", f"{size} << 19")
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "SegmentReader._scan",
+            _ENOUGH,
+            _ENOUGH.replace(old, new),
+            "what is read beyond a piece is left to the next one",
+        )
+        for old, new in (
+            ("end >= stop", "end > stop"),
+            ("stop < self.size", "stop <= self.size"),
+            ("< self.size", "< (self.size) - 1"),
+        )
+    ),
+    Equivalent(
+        "engine/inspect/partial.py",
+        "PartialScan._end",
+        _FURTHER_CLAIM,
+        _FURTHER_CLAIM.replace("claimed > stop", "claimed >= stop"),
+        "the same bytes once more",
     ),
     *(
         Equivalent(
