@@ -376,6 +376,8 @@ def test_a_dump_reads_from_the_first_to_a_little_behind_the_last(
         assert read(reader.forwards(first, last)) == batches
         assert reader.next_id == (10 if ended else None)
         assert reader.stretch.next_id == (10 if ended else None)
+        list(reader.forwards(None, 1))
+        assert reader.next_id is None
 
 
 @pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD, 1 << 20])

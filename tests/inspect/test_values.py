@@ -16,7 +16,7 @@ from tests.inspect.test_distributed_checks import Workers
 from tests.inspect.test_while_written import NOW, Clock
 from waltzctl.engine.durable import disk
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import partition_runs, read_limits
+from waltzctl.engine.inspect import dump, partition_runs, read_limits
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
@@ -518,3 +518,56 @@ def test_repairs_that_were_interrupted_are_told(
     assert [(one.code.value, one.path, one.message) for one in found] == [
         ("repair-interrupted", tmp_path / "q", said)
     ] * entries
+
+
+def test_partitions_come_by_number() -> None:
+    """Whatever the order in which they were named."""
+    found = runs(scope_of((8, ()), (1, ())), around(control(assigned=(16,), count=17)), Limits(), None)
+    assert [one.context.number for one in found] == [1, 8, 16]
+
+
+@pytest.mark.parametrize(
+    ("length", "cause"),
+    [
+        (None, DamageCause.RECORD_CHECKSUM),
+        (-1, DamageCause.RECORD_LENGTH),
+        (0, DamageCause.RECORD_CHECKSUM),
+        (60, DamageCause.RECORD_CHECKSUM),
+        (61, DamageCause.RECORD_LENGTH),
+    ],
+)
+def test_what_an_end_that_nobody_searched_is_called(length: int | None, cause: DamageCause) -> None:
+    """100 bytes; a record takes 40 beside its data."""
+    scan = RangeScan(BytesSource(bytes(400)), 0, 300, 10, Limits())
+    scan.tail = Damage(DamageCause.TORN_TAIL, 300, 7, 10, None, None, length, None, None, proof="end")
+    scan.extend_tail(400, empty=False)
+    assert scan.tail is None
+    (found,) = scan.damages
+    assert (found.cause, found.offset, found.length, found.proof) == (cause, 300, 100, "budget")
+    assert (scan.open_end, scan.position, scan.next_id) == (True, 400, 10)
+
+
+def test_a_segment_is_described_as_it_was_when_it_was_checked() -> None:
+    states = FileState(STORAGE / "a", 700, 1, 2), FileState(STORAGE / "b", 300, 1, 3)
+    shown = dump._describe(replace(REPORT, states=states), [])
+    assert (shown.data_bytes, shown.index_bytes, shown.index) == (700, 300, "ok")
+    assert (shown.path, shown.segment, shown.last_transaction_id, shown.records) == (REPORT.job.data_path, 20, 29, 9)
+    stale = make_finding(Code.INDEX_LONG, REPORT.job.index_path, "x")
+    assert dump._describe(replace(REPORT, states=states), [stale]).index == "stale"
+
+
+def test_who_listens_hears_what_was_read() -> None:
+    class Listener:
+        heard = 0
+
+        def start(self, what: str, total: int) -> None:
+            raise AssertionError(what)
+
+        def advance(self, amount: int) -> None:
+            self.heard += amount
+
+    listener = Listener()
+    limits = Limits(progress=listener)
+    limits.spend(5)
+    limits.spend(7)
+    assert (listener.heard, limits.bytes_read) == (12, 12)

@@ -302,6 +302,20 @@ def test_a_file_that_only_grew_is_read_on_and_not_again(storage: Path, clock: Cl
     assert (seen(report), report.records) == ([], 25)
 
 
+def test_a_file_in_which_something_new_is_wrong_at_every_look_is_opened_anew(storage: Path, clock: Clock) -> None:
+    write(storage, 20, more=b"torn")
+    places = iter(range(0, 20, 2))
+
+    def damage() -> None:
+        flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * next(places) + 50)
+        touched(seg(storage, 0, 0), clock.now)
+
+    clock.then = damage
+    with pytest.raises(FilesChangedError):
+        checked(storage, clock, damage, held=True)
+    assert next(places) == 2 * LOOKS_WHEN_HELD
+
+
 @pytest.mark.parametrize(("torn", "again"), [(0, False), (1, True), (2, True)])
 def test_a_file_whose_end_was_torn_and_is_still_is_read_again(
     storage: Path, clock: Clock, torn: int, again: bool
