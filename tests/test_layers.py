@@ -42,8 +42,15 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
             continue
         if isinstance(node, ast.Import):
@@ -59,8 +66,7 @@ def _imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
 @functools.cache
 def graph(*, types: bool) -> Graph:
     return {
-        name: frozenset(_imports(ast.parse(path.read_text()), types=types)) & MODULES.keys() - {name}
-        for name, path in MODULES.items()
+        name: frozenset(_imports(_tree(path), types=types)) & MODULES.keys() - {name} for name, path in MODULES.items()
     }
 
 

@@ -118,7 +118,8 @@ def dump_segments(path: PurePath, partitions: Collection[int] | None = None) -> 
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
-    return _segments(plan([path], partitions)[0], partitions)
+    (scope,) = plan([path], partitions)
+    return _segments(scope, partitions)
 
 
 def dump_segment(job: SegmentJob, limits: ReadLimits) -> SegmentDump | None:

@@ -47,7 +47,7 @@ def dump_index(
     """
     if limit is not None and limit < 0:
         raise InvalidRequestError(f"the limit must not be negative: {limit}")
-    scope = plan([path], partitions)[0]
+    (scope,) = plan([path], partitions)
     return _limited(_dump(scope, partitions, first, last, reverse), limit)
 
 

@@ -69,7 +69,7 @@ def dump_records(
     """
     if limit is not None and limit < 0:
         raise InvalidRequestError(f"the limit must not be negative: {limit}")
-    scope = plan([path], partitions)[0]
+    (scope,) = plan([path], partitions)
     return _limited(_dump(scope, partitions, _Range(first, last), reverse, data), limit)
 
 

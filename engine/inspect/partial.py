@@ -9,7 +9,7 @@ from waltzctl.engine.log.index import MOST_HELD, last_proven, prove_at_or_before
 from waltzctl.engine.log.index_comparison import check_rising
 from waltzctl.engine.scan.byte_source import only_zeros
 from waltzctl.engine.scan.columns import Damage, RecordView
-from waltzctl.engine.scan.probe import Probe, SearchBudget
+from waltzctl.engine.scan.probe import Probe
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
@@ -95,7 +95,8 @@ class PartialScan:
             scan.advance(stop)
             if scan.tail is not None:
                 claimed = self._claimed_end(scan.tail)
-                if claimed > stop:  # a record that only reaches beyond what was read, or one whose length is damaged
+                # a record that only reaches beyond what was read, or one whose length is damaged
+                if claimed is not None and claimed > stop:
                     stop = claimed
                     scan.advance(stop)
             if stop == self._size or scan.open_end:
@@ -105,10 +106,10 @@ class PartialScan:
                 return
         scan.extend_tail(self._size, empty=only_zeros(scan.source, stop, ZEROS))
 
-    def _claimed_end(self, tail: Damage) -> int:
-        """Where the record that is expected at a tail would end by its own length; 0 where it cannot be that record."""
-        probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))
+    def _claimed_end(self, tail: Damage) -> int | None:
+        """Where the record that is expected at a tail would end by its own length; None where it cannot be that record."""
+        probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))
         header = probe.header(tail.offset)
         if header is None or header.transaction_id != tail.transaction_id:
-            return 0
-        return probe.end_of(tail.offset, header) or 0
+            return None
+        return probe.end_of(tail.offset, header)

@@ -104,6 +104,11 @@ class PartitionRun:
         segments = () if self.view is None else self.view.segments
         return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
+    @property
+    def _latest(self) -> int:
+        """The id in the name of the last segment that is checked; -1 without any."""
+        return max((job.first for job in self.jobs), default=-1)
+
     def holding(self, span: Span) -> Iterator[SegmentJob]:
         """The jobs of segments that may hold records of a span, in order; nothing is read for it.
 
@@ -172,8 +177,7 @@ class PartitionRun:
             again = self._view_again()
             if again is None:
                 return
-            latest = max((job.first for job in self.jobs), default=-1)
-            self._partition.view = view = _up_to(again, latest)
+            self._partition.view = view = _up_to(again, self._latest)
             reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
             for report in reports:
                 yield from (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
@@ -200,7 +204,7 @@ class PartitionRun:
         transaction then, and are not asked for more.
         """
         context, again = self._context, self._view_again()
-        latest = max((job.first for job in self.jobs), default=-1)
+        latest = self._latest
         begun = () if again is None else (one.first_transaction_id for one in again.data_segments)
         first = min((one for one in begun if one > latest), default=None)
         mark = context.local_low_water_mark
@@ -241,7 +245,7 @@ class PartitionRun:
         again = self._view_again()
         if again is None or any(report.gone for report in reports):
             return False
-        latest = max((job.first for job in self.jobs), default=-1)
+        latest = self._latest
         names = [segment.first_transaction_id for segment in _up_to(again, latest).data_segments]
         if names != [segment.first_transaction_id for segment in view.data_segments]:
             return False
@@ -365,7 +369,8 @@ class PartitionRun:
         """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
         for attempt in range(_ATTEMPTS + 1):
             view, last = self._partition.view, self.jobs[-1] if self.jobs else None
-            if view is None or (last is not None and not _meets(span, (last.first, None))):
+            assert view is not None
+            if last is not None and not _meets(span, (last.first, None)):
                 return ()
             reports = [] if last is None else [self._by_ends(last)]
             gone = any(one.gone for one in reports)
@@ -406,8 +411,7 @@ class PartitionRun:
         again = self._view_again()
         if again is None:
             return False
-        latest = max((job.first for job in self.jobs), default=-1)
-        self._partition.view = _up_to(again, latest)
+        self._partition.view = _up_to(again, self._latest)
         self.jobs = tuple(self._scope.segment_jobs(self._partition, self._template))
         return True
 

@@ -51,8 +51,8 @@ class RangeScan:
     next_id: int
     limits: ReadLimits
     index: IndexReader | None = None
-    start: int = 0
-    first_id: int = 0
+    start: int = field(init=False)
+    first_id: int = field(init=False)
     records: int = 0
     last_id: int | None = None
     comparison: IndexComparison | None = None

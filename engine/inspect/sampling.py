@@ -16,7 +16,7 @@ def choose_blocks(index: IndexReader, size: int, fraction: float, seed: str) -> 
     Raises DiskReadError.
     """
     count = index.count()
-    per_block = max(1, count * BLOCK // max(size, 1))
+    per_block = max(1, count * BLOCK // size)
     chooser = random.Random(seed)
     chosen: list[tuple[int, int]] = []
     for first in range(0, count, per_block):

@@ -79,7 +79,7 @@ def storage_status(
     Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;
     DiskReadError.
     """
-    scope = plan([path], partitions)[0]
+    (scope,) = plan([path], partitions)
     storage = scope.storage
     if not scope.whole or storage is None:
         raise InvalidRequestError(f"{path}: status describes a whole storage directory, not a part of one")

@@ -47,5 +47,4 @@ def stray_findings(
 
 
 def _ids(report: SegmentReport) -> list[Ids]:
-    last = report.last_id
-    return [] if report.gone or last is None or last < report.begins else [(report.begins, last)]
+    return [] if report.last_id is None else [(report.begins, report.last_id)]

@@ -280,5 +280,5 @@ def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:
             if sum(seen.values()) >= _HEADERS_COMPARED:
                 break
     if key is None:
-        return seen.most_common(1)[0][0] if seen else None
+        return max(seen, key=seen.__getitem__, default=None)
     return next(iter(seen)) if len(seen) == 1 and sum(seen.values()) > 1 else None

@@ -266,13 +266,13 @@ class _Verification:
             yield _Ready(around.findings)
             yield _Ready(tuple(partition_runs.storage_findings(scope, around, self._limits)))
             for run in partition_runs.runs(scope, around, self._limits, self._options.partitions):
-                if self._cut or self._limits.exceeded:
+                if self._limits.exceeded:
                     self._cut = True
                     return
                 self._partitions += run.present
                 yield _Ready(tuple(run.begin()))
                 for job in run.jobs:
-                    if self._cut or self._limits.exceeded:
+                    if self._limits.exceeded:
                         self._cut = True
                         return
                     yield _SegmentStep(run, self._start(job, pool))

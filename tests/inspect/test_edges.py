@@ -255,9 +255,10 @@ def test_files_with_other_names_are_checked_where_they_are_named(storage: Path) 
 @pytest.mark.parametrize("name", ["01", "x", "1x", "2147483648"])
 def test_only_numbers_are_partitions(storage: Path, name: str) -> None:
     (storage / name).mkdir()
+    (storage / "2147483647").mkdir()
     (storage / "1").write_bytes(b"")
     (scope,) = plan([storage], None)
-    assert [one.number for one in scope.partitions.values()] == [0]
+    assert [one.number for one in scope.partitions.values()] == [0, 2147483647]
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,14 +16,15 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
-from tests.inspect.test_codes import accept, break_struct
+from tests.inspect.test_codes import accept
 from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import control_checks, distributed_checks, vouching
+from waltzctl.engine.inspect import control_checks, distributed_checks, dump_index, vouching
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
+from waltzctl.engine.inspect.digests import Digest, HashingSource
 from waltzctl.engine.inspect.directory_manifest import (
     DamagedManifestError,
     Manifest,
@@ -33,11 +35,13 @@ from waltzctl.engine.inspect.directory_manifest import (
     decode_manifest,
 )
 from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, Terms
-from waltzctl.engine.inspect.dump_chunks import ChunkReader
+from waltzctl.engine.inspect.dump import dump_control
+from waltzctl.engine.inspect.dump_chunks import SegmentReader
 from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
-from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
@@ -45,8 +49,8 @@ from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
-from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.formats.control import ControlFile, ControlHeader, Layout
+from waltzctl.engine.scan.byte_source import BytesSource, FileSource
+from waltzctl.formats.control import ControlHeader, Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
 
 SIZE = 20
@@ -91,28 +95,26 @@ def told(storage: Path, **options: object) -> list[str]:
 # --- the control file --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("held", "looks"), [(False, 1), (True, 2)])
-def test_a_control_file_that_somebody_holds_is_looked_at_twice(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, looks: int
+@pytest.mark.parametrize(
+    ("held", "old", "looks"), [(False, True, 1), (True, True, 2), (False, False, 2), (True, False, 2)]
+)
+def test_a_control_file_that_somebody_may_be_writing_is_looked_at_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool, old: bool, looks: int
 ) -> None:
-    """Its time tells nothing: it is written through a memory map."""
-    sound = read_control(storage / CONTROL)
-    break_struct(storage, 0, 1)
-    age(storage)
-    seen = [read_control(storage / CONTROL), sound]
-
-    def look(path: Path) -> ControlFile | None:
-        return seen.pop(0)
-
-    monkeypatch.setattr(control_checks, "read_control", look)
+    """Its time alone does not tell: it is written through a memory map."""
+    sound = initial_control(Layout.RELEASED, KEY, 1, 1)
+    path = tmp_path / CONTROL
+    path.write_bytes(sound.encode())
+    flip(path, sound.layout.struct_offset(0, 1))
+    seen = [read_control(path), sound]
+    monkeypatch.setattr(control_checks, "read_control", lambda path: seen.pop(0))
     monkeypatch.setattr(control_checks, "_PAUSE", 0)
-    if held:
-        with DirectoryLock.acquire(storage, storage / CONTROL):
-            os.utime(storage / CONTROL, (0, 0))
-            found = inspect_control(storage / CONTROL, storage).findings
-    else:
-        found = inspect_control(storage / CONTROL, storage).findings
-    assert codes(found) == ([] if held else ["control-struct-checksum"])
+    with contextlib.ExitStack() as stack:
+        if held:
+            stack.enter_context(DirectoryLock.acquire(tmp_path, path))
+        os.utime(path, (0, 0) if old else None)
+        found = inspect_control(path, tmp_path).findings
+    assert codes(found) == (["control-struct-checksum"] if looks == 1 else [])
     assert len(seen) == 2 - looks
 
 
@@ -510,6 +512,10 @@ def test_a_part_whose_index_cannot_be_read_to_its_end_is_no_answer(storage: Path
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
         assert distributed_checks.check(task) == Checked(0)
+        report = check_segment(job(storage), WHOLE, Limits())
+    (found,) = report.findings
+    assert (found.code.value, found.path, found.offset) == ("read-error", idx(storage, 0, 20), HEADER_SIZE)
+    assert (report.records, report.index_excess) == (10, None)
 
 
 # --- a manifest --------------------------------------------------------------------------------------------------------------
@@ -577,3 +583,258 @@ def test_a_file_that_goes_while_it_is_compared_is_told(
     findings, summary = run(storage, manifest=request)
     assert summary.manifest == "differs"
     assert findings[0].message.startswith("the file is not what the manifest says: SHA-256 none, ")
+
+
+# --- what was read only in part ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 2, 59])
+def test_a_torn_end_of_one_byte_is_told_backwards_too(storage: Path, length: int) -> None:
+    cut(seg(storage, 0, 20), at(9) + length)
+    assert told(age(storage)) == ["28", "torn-tail"]
+    assert told(storage, reverse=True) == ["torn-tail", "0"]
+
+
+def test_how_segments_join_is_not_told_before_all_are_reported(storage: Path) -> None:
+    one = opened(storage)
+
+    def again(job: SegmentJob) -> SegmentReport:
+        raise AssertionError(job)
+
+    assert list(one.finish(again)) == []
+    reports = [check_segment(each, WHOLE, Limits()) for each in one.jobs]
+    for report in reports[1:]:
+        list(one.add(report))
+    assert list(one.finish(again)) == []
+    list(one.add(replace(reports[0], finished=False)))
+    assert list(one.finish(again)) == []
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_whether_a_process_holds_a_directory(storage: Path, held: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        if held:
+            stack.enter_context(DirectoryLock.acquire(storage, storage / CONTROL))
+        for path in (storage, storage / "0", seg(storage, 0, 0)):
+            (scope,) = plan([path], None)
+            assert look_around(scope, None).held is held
+
+
+def test_a_manifest_that_names_only_one_file_of_a_pair_takes_the_other_for_another_file(
+    storage: Path, tmp_path: Path
+) -> None:
+    """What comes later begins behind the last segment that it names."""
+    request = ManifestRequest(tmp_path / "manifest")
+    _, summary = run(storage, manifest=request)
+    made = decode_manifest(request.path.read_bytes())
+    request.path.unlink()
+    left = tuple(one for one in made.files if one.name != f"0/{seg(storage, 0, 20).name}")
+    (tmp_path / "manifest").write_bytes(replace(made, files=left).encode())
+    findings, again = run(storage, manifest=request)
+    assert [(one.code.value, one.path) for one in findings] == [("manifest-extra-file", seg(storage, 0, 20))]
+    assert again.manifest == "differs"
+    (tmp_path / "manifest").write_bytes(made.encode())
+    assert run(storage, manifest=request)[1].bytes == summary.bytes, "each file is read once"
+
+
+def test_a_directory_that_has_no_number_may_lie_in_a_storage_directory(storage: Path) -> None:
+    """And be named beside it; a part of it is verified on its own."""
+    seg(storage, 0, 20).rename(storage / "x.seg")
+    (storage / "odd").mkdir()
+    (storage / "x.seg").rename(storage / "odd" / seg(storage, 0, 20).name)
+    idx(storage, 0, 20).rename(storage / "odd" / idx(storage, 0, 20).name)
+    findings, summary = run(age(storage), storage / "odd")
+    assert (codes(findings), summary.partitions, summary.records) == (["unknown-file", "segment-gap"], 2, 30)
+    assert run(storage / "0")[1].records == 20
+
+
+def test_an_entry_that_may_be_written_just_now_is_no_finding(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch(idx(storage, 0, 20), HEADER_SIZE, b"\0" * 8)
+    assert len([one for one in dump_index.dump_index(storage) if isinstance(one, Finding)]) == 1
+    monkeypatch.setattr(dump_index, "settled", lambda segment: False)
+    assert not [one for one in dump_index.dump_index(storage) if isinstance(one, Finding)]
+
+
+def test_time_that_is_over_while_a_manifest_is_written_leaves_it_unwritten(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def over(*more: object) -> None:
+        raise CutShort
+
+    monkeypatch.setattr(vouching.Vouching, "write", over)
+    findings, summary = run(storage, manifest=ManifestRequest(tmp_path / "manifest"))
+    assert (findings, summary.complete, summary.manifest) == ([], False, "not-written")
+
+
+def test_time_that_is_over_while_a_file_is_hashed_leaves_the_segment_unfinished(storage: Path) -> None:
+    one, limits = job(storage, hash_to=at(10)), Limits()
+    with SegmentCheck(one, limits) as check:
+        report = check.with_digest(SegmentReport(one, 20, records=3))
+        assert report.digest == Digest(at(10), hashlib.sha256(one.data_path.read_bytes()).hexdigest())
+    with SegmentCheck(one, limits) as check:
+        limits.stop()
+        assert check.with_digest(SegmentReport(one, 20, records=3)) == SegmentReport(one, 20, records=3, finished=False)
+        unfinished = SegmentReport(one, 20, finished=False)
+        assert check.with_digest(unfinished) is unfinished
+
+
+@pytest.mark.parametrize(("first", "last", "here"), [(None, 0, True), (1, 1, True), (2, None, False)])
+def test_an_accepted_loss_of_the_first_transaction_is_told(
+    tmp_path: Path, first: int | None, last: int | None, here: bool
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 0}, local_low_water_mark=-1)
+    accept(storage, 0, 1, mark=-1)
+    assert ("loss-accepted" in told(age(storage), first=first, last=last)) == here
+
+
+@pytest.mark.parametrize("place", [0, 9])
+def test_an_end_that_cannot_be_read_leaves_open_what_is_in_it(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Without an index nothing leads behind it."""
+
+    class Failing(FileSource):
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            if self.name.endswith(".seg") and offset <= at(place) + 50 < offset + len(buffer):
+                raise DiskReadError(self.name, at(place) + 50, OSError(5, "made up"))
+            return super().read_into(offset, buffer)
+
+    idx(storage, 0, 20).unlink()
+    age(storage)
+    monkeypatch.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
+    with SegmentCheck(job(storage), Limits()) as check:
+        scan = check.whole()
+        scan.advance(check.size)
+        report = check.finish(scan)
+    assert scan.open_end
+    assert (codes(report.findings), report.uncertain) == (["read-error", "index-missing"], True)
+
+
+def test_a_segment_behind_may_begin_earlier_than_its_name_says(storage: Path) -> None:
+    """Then nothing is missing in front."""
+    for suffix in (".seg", ".idx"):
+        seg(storage, 0, 20).with_suffix(suffix).unlink()
+        seg(storage, 0, 0).with_suffix(suffix).rename(seg(storage, 0, 20).with_suffix(suffix))
+    assert list(opened(age(storage)).losses_in_front((None, None))) == []
+
+
+@pytest.mark.parametrize("span", [(None, None), (0, 5), (40, 50)])
+def test_what_is_missing_is_seen_without_reading_data_or_indexes(tmp_path: Path, span: Span) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=45)
+    seg(storage, 0, 0).unlink()
+    (scope,), limits = plan([age(storage)], None), Limits()
+    (one,) = runs(scope, look_around(scope, None), limits, None)
+    assert [*one.losses_in_front(span), *one.losses_behind(span)] != []
+    assert limits.bytes_read == 0
+
+
+def test_headers_that_cannot_be_read_say_nothing_of_the_key(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch(storage / CONTROL, 12, bytes(16))
+    unreadable(monkeypatch, seg(storage, 0, 0))
+    (scope,) = plan([age(storage)], None)
+    around = look_around(scope, None)
+    assert (around.cluster_key, codes(around.findings)) == (KEY, ["segment-key"])
+
+
+def test_what_is_hashed_is_read_by_one_thread(storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(*more: object) -> None:
+        raise AssertionError(more)
+
+    monkeypatch.setattr(verify_module, "SplitSegment", split)
+    monkeypatch.setattr(verify_module, "PART", 1)
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 1)
+    assert run(storage, threads=2, manifest=ManifestRequest(tmp_path / "manifest"))[1].manifest == "written"
+
+
+def test_a_control_file_is_dumped_of_partitions_that_it_has(storage: Path) -> None:
+    assert [info.partition for info in dump_control(storage, [0]).partitions] == [0]
+    with pytest.raises(InvalidRequestError):
+        dump_control(storage / "0", [1])
+
+
+@pytest.mark.parametrize(
+    ("reads", "left"),
+    [
+        ([(0, 100)], 0),
+        ([(0, 50), (50, 50)], 0),
+        ([(0, 50), (49, 2)], 49),
+        ([(0, 50), (49, 1)], 50),
+        ([(0, 50), (40, 11)], 49),
+        ([(0, 50), (51, 49)], 0),  # one byte is read on the way
+        ([(1, 99)], 0),
+        ([(0, 50), (0, 50)], 50),
+        ([(0, 200)], 0),
+        ([(0, 99)], 1),
+    ],
+)
+def test_what_passes_by_is_hashed_once(reads: list[tuple[int, int]], left: int) -> None:
+    """The first 100 of 200 bytes."""
+    data = bytes(range(200))
+    source, limits = HashingSource(BytesSource(data), 100), Limits()
+    assert source.size() == 200
+    for offset, count in reads:
+        buffer = memoryview(bytearray(count))
+        assert source.read_into(offset, buffer) == count
+        assert bytes(buffer) == data[offset : offset + count]
+    assert source.digest(limits) == Digest(100, hashlib.sha256(data[:100]).hexdigest())
+    assert limits.bytes_read == left
+    assert HashingSource(BytesSource(data), 201).digest(limits) is None
+
+
+def test_what_another_scan_could_not_read_is_taken_over() -> None:
+    source = BytesSource(bytes(1000))
+    mine, other = (RangeScan(source, 0, HEADER_SIZE, 0, Limits()) for _ in range(2))
+    place = Unreadable(300, DiskReadError(Path("x"), 300, OSError(5, "made up")), None)
+    other.unreadable, other.unlisted = [place], 3
+    mine.unlisted = 4
+    mine.adopt(other)
+    assert (mine.unreadable, mine.unlisted, mine.sound) == ([place], 7, False)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_dump_that_stopped_in_front_of_a_torn_end_did_not_see_it(storage: Path, length: int) -> None:
+    cut(seg(storage, 0, 20), at(9) + length)
+    with SegmentReader(job(storage), Limits(), data=False) as reader:
+        list(reader.forwards(None, 28))
+        assert reader.next_id is None
+
+
+def test_a_stray_that_cannot_be_read_hides_no_other(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.seg", "b.seg"):
+        (storage / "0" / name).write_bytes(bytes(200))
+    unreadable(monkeypatch, storage / "0" / "a.seg")
+    findings, _ = run(age(storage))
+    assert [(one.code.value, one.path.name) for one in findings] == [
+        ("read-error", "a.seg"),
+        ("segment-stray", "b.seg"),
+    ]
+
+
+def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Path) -> None:
+    """Each is sound in itself, and the ids go on."""
+    records = make_records(10, size=SIZE)
+    path = write_segment(tmp_path, records)
+    data = path.read_bytes()
+    path.write_bytes(data[: at(5)] + bytes(RECORD) + data[at(5) :])
+    with SegmentCheck(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), Limits()) as check:
+        scans = [(check.range_scan(at(0), 0), at(5)), (check.range_scan(at(6), 5), at(11))]
+        for scan, stop in scans:
+            scan.advance(stop)
+            assert (scan.position, scan.records) == (stop, 5)
+        assert {one.path.suffix for one in check.finish_parts(scans).findings} == {".seg", ".idx"}
+
+
+def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 1}, num_partitions=11)
+    for number in (10, 9, 2, 1):
+        (storage / str(number)).mkdir()
+    (scope,) = plan([storage], None)
+    assert [one.number for one in scope.partitions.values()] == [0, 1, 2, 9, 10]
+
+
+def test_a_control_file_alone_is_held_by_nobody(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", {0: 1}) / CONTROL
+    with DirectoryLock.acquire(tmp_path / "s", path):
+        (scope,) = plan([path.rename(tmp_path / "other.ctl")], None)
+        around = look_around(scope, None)
+    assert (around.held, around.cluster_key, around.findings) == (False, KEY, ())

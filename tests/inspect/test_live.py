@@ -72,7 +72,7 @@ def check_never_false(storage: Path, mode: str, times: int) -> None:
 def test_a_directory_that_a_node_writes_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Small unsynchronised writes in the release's order, roll-overs, truncations, control file updates; lock held."""
     storage = build(tmp_path / "s")
-    check_never_false(storage, "hold", rounds(request, 120, 1000))
+    check_never_false(storage, "hold", rounds(request, 40, 1000))
     assert run(age(storage))[0] == []
 
 
@@ -80,18 +80,18 @@ def test_a_writer_that_takes_no_lock_is_noticed_by_what_it_writes(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """On another host, or in another container, a lock may not be visible."""
-    check_never_false(build(tmp_path / "s"), "free", rounds(request, 60, 1000))
+    check_never_false(build(tmp_path / "s"), "free", rounds(request, 30, 1000))
 
 
 def test_a_writer_of_batches_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Data first, index after it."""
-    check_never_false(build(tmp_path / "s"), "batches", rounds(request, 60, 1000))
+    check_never_false(build(tmp_path / "s"), "batches", rounds(request, 30, 1000))
 
 
 def test_our_own_engine_at_work_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Its roll-overs go through temporary files and renames; truncations and low-water marks as well."""
     storage = build(tmp_path / "s")
-    check_never_false(storage, "engine", rounds(request, 60, 300))
+    check_never_false(storage, "engine", rounds(request, 30, 300))
     assert run(storage)[0] == []
 
 
@@ -104,7 +104,7 @@ def test_real_damage_in_a_directory_that_is_written_is_found_every_time(
     flip(seg(storage, 0, 20), 128 + 70 * 3 + 50)
     flip(seg(storage, 1, 0), 12)
     with writing(storage, mode):
-        for number in range(rounds(request, 20, 300)):
+        for number in range(rounds(request, 10, 300)):
             findings, summary = run(storage, quick=False)
             assert codes(findings) == ["record-checksum", "segment-key"], f"run {number}: {findings}"
             assert findings[0].transaction_id == 23
@@ -116,7 +116,7 @@ def test_damage_in_the_segment_that_is_being_written_is_found(tmp_path: Path, re
     storage = age(build_directory(tmp_path / "s", {0: 10, 1: 10}, size=30, session=1, local_low_water_mark=3))
     flip(seg(storage, 0, 0), 128 + 70 * 5 + 50)
     with writing(storage, "hold"):
-        for _ in range(rounds(request, 20, 300)):
+        for _ in range(rounds(request, 10, 300)):
             findings, _ = run(storage)
             assert [(one.code, one.transaction_id) for one in findings] == [("record-checksum", 5)]
 
@@ -149,7 +149,7 @@ def test_dump_and_status_of_a_directory_that_is_written_show_no_damage(
     """Whole records only, in order, and health ok."""
     storage = build(tmp_path / "s")
     with writing(storage, "hold"):
-        for number in range(rounds(request, 20, 300)):
+        for number in range(rounds(request, 10, 300)):
             items = list(dump_records(storage, reverse=number % 2 == 1))
             assert [one for one in items if not isinstance(one, DumpedRecord)] == []
             assert all(not hasattr(one, "code") for one in dump_index(storage))

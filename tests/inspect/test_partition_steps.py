@@ -106,7 +106,7 @@ def test_what_changed_since_the_segments_were_checked(
 
 def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
     one = opened(storage)
-    begin(storage, 30)
+    begin(storage, 21)
     seg(storage, 0, 10).unlink()
     assert one._look_again()
     assert [(job.first, job.last, job.following) for job in one.jobs] == [(0, False, 20), (20, True, None)]
@@ -124,6 +124,7 @@ def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
         (29, (30,), 29),
         (30, (30,), 29),
         (35, (30,), 29),
+        (35, (21,), 20),
         (35, (40, 32), 31),
         (35, (), 35),
         (20, (), 20),
@@ -375,6 +376,8 @@ def test_a_dump_reads_from_the_first_to_a_little_behind_the_last(
         assert read(reader.forwards(first, last)) == batches
         assert reader.next_id == (10 if ended else None)
         assert reader.stretch.next_id == (10 if ended else None)
+        list(reader.forwards(None, 1))
+        assert reader.next_id is None
 
 
 @pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD, 1 << 20])

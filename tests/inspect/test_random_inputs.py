@@ -26,8 +26,8 @@ from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout, Part
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, parse_name
 
-FEW, MANY = 4_000, 100_000
-FEW_DIRECTORIES = 1_000
+FEW, MANY = 1_500, 100_000
+FEW_DIRECTORIES = 300
 MEMORY = 48 << 20
 SLOWEST = 30.0
 """Seconds for one input: a bound for a hang, far above what any takes."""

@@ -430,3 +430,12 @@ def test_a_sample_of_all_is_all(fraction: float, indexed: bool) -> None:
     if fraction == 1.0 or not indexed:
         assert [one.offset for one in scan.damages] == [at(9)]
     assert (scan.next_id, scan.tail) == (20, None)
+
+
+@pytest.mark.parametrize(("fraction", "read"), [(None, 20), (0.5, 30), (1.0, 40)])
+def test_without_an_index_a_look_at_the_ends_reads_once(fraction: float | None, read: int) -> None:
+    """And a sample reads its share from the beginning besides."""
+    scan = scan_of(file_of())
+    PartialScan(scan, at(20)).run(fraction, "seed")
+    assert (scan.records, scan.next_id, scan.sound) == (20, 20, True)
+    assert scan.limits.bytes_read == read * SIZE

@@ -302,6 +302,35 @@ def test_a_file_that_only_grew_is_read_on_and_not_again(storage: Path, clock: Cl
     assert (seen(report), report.records) == ([], 25)
 
 
+def test_a_file_in_which_something_new_is_wrong_at_every_look_is_opened_anew(storage: Path, clock: Clock) -> None:
+    write(storage, 20, more=b"torn")
+    places = iter(range(0, 20, 2))
+
+    def damage() -> None:
+        flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * next(places) + 50)
+        touched(seg(storage, 0, 0), clock.now)
+
+    clock.then = damage
+    with pytest.raises(FilesChangedError):
+        checked(storage, clock, damage, held=True)
+    assert next(places) == 2 * LOOKS_WHEN_HELD
+
+
+@pytest.mark.parametrize(("torn", "again"), [(0, False), (1, True), (2, True)])
+def test_a_file_whose_end_was_torn_and_is_still_is_read_again(
+    storage: Path, clock: Clock, torn: int, again: bool
+) -> None:
+    """What is torn only behind the end that was seen came since."""
+    write(storage, 20, more=b"torn"[:torn])
+
+    def change() -> None:
+        write(storage, 20, more=b"torn!")
+        flip(seg(storage, 0, 0), HEADER_SIZE + 50)
+
+    report = checked(storage, clock, change)
+    assert ("record-checksum" in seen(report)) == again
+
+
 def test_a_file_in_which_something_looked_wrong_is_read_again_from_the_beginning(storage: Path, clock: Clock) -> None:
     write(storage, 20, indexed=21)
     flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * 3 + 50)
@@ -422,6 +451,36 @@ def test_what_passes_is_waited_for_in_the_last_segment_only(
     assert seen(report) == ["torn-tail"]
     assert bool(clock.waited) == last
     assert clock.now >= (QUIET - 0.01) * last
+
+
+def test_what_never_passes_is_told_at_once(storage: Path, clock: Clock) -> None:
+    flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * 3 + 50)
+    touched(seg(storage, 0, 0), 0)
+    assert seen(checked(storage, clock, lambda: None)) == ["record-checksum"]
+    assert clock.waited == []
+    with idx(storage, 0, 0).open("ab") as file:
+        file.write((HEADER_SIZE + SIZE * 20).to_bytes(8))
+    assert seen(checked(storage, clock, lambda: None)) == ["record-checksum", "excess"]
+    assert clock.waited != [], "the entry may be in front of its record"
+
+
+@pytest.mark.parametrize(("size", "index", "passes"), [(0, 0, True), (0, 127, True), (1, 0, False), (1, None, False)])
+@pytest.mark.parametrize("held", [False, True])
+def test_an_index_that_is_not_there_yet_passes_while_its_segment_is_empty(
+    storage: Path, clock: Clock, size: int, index: int | None, passes: bool, held: bool
+) -> None:
+    """A release makes it first; what this program truncates loses it first, for a moment."""
+    write(storage, size)
+    if index is None:
+        idx(storage, 0, 0).unlink()
+    else:
+        cut(idx(storage, 0, 0), index)
+    clock.then = lambda: touched(seg(storage, 0, 0), clock.now) and None
+    touched(seg(storage, 0, 0), 0)
+    report = checked(storage, clock, lambda: None, held=held)
+    told = passes or (held and index is None)
+    assert seen(report) == ([] if told else ["index-missing" if index is None else "index-header"])
+    assert report.uncertain == told
 
 
 def test_a_file_that_never_stands_still_has_no_torn_end(storage: Path, clock: Clock) -> None:

@@ -594,6 +594,13 @@ _PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(2
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
+_FAR_APART = "if stop - start.offset > 4 * CHUNK:"
+_RISEN = "if mark is not None and first is not None and mark >= first:"
+_AT_THE_STOP = "of what begins there nothing is taken"
+_NO_CRASH = "a round number far above what a crash tears, and as round a little above or below"
+_LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
+_ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
+_FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))"
 _IN_ORDER = (
@@ -619,7 +626,11 @@ _INSPECT = (
             _WORK_AHEAD.replace(old, new),
             "how many segments are begun before the first is reported",
         )
-        for old, new in (("> _AHEAD", ">= _AHEAD"), ("_AHEAD * self._threads", "(_AHEAD * self._threads) + 1"))
+        for old, new in (
+            ("> _AHEAD", ">= _AHEAD"),
+            ("_AHEAD * self._threads", "(_AHEAD * self._threads) + 1"),
+            ("segments > _AHEAD * self._threads", "False"),
+        )
     ),
     Equivalent(
         "engine/inspect/verify.py",
@@ -639,11 +650,78 @@ _INSPECT = (
         for other in ("1,", "(-1),")
     ),
     Equivalent(
-        "engine/inspect/dump_chunks.py",
-        "ChunkReader._subdivide",
-        "if stop - start.offset > 4 * CHUNK:",
-        "if stop - start.offset >= 4 * CHUNK:",
-        "pieces of one size or of another hold the same records",
+        "engine/inspect/partition_runs.py",
+        "PartitionRun.losses_behind",
+        "if self._partition.whole and _meets(span, *given_up):",
+        "if self._partition.whole and True:",
+        "what is not wanted is left out afterwards",
+    ),
+    *(
+        Equivalent("engine/inspect/dump_chunks.py", "SegmentReader._subdivide", f"if {old}", f"if {new}", _AT_THE_STOP)
+        for old, new in (
+            ("run.offset >= stop:", "run.offset > stop:"),
+            ("run.start >= stop:", "run.start > stop:"),
+        )
+    ),
+    *(
+        Equivalent("engine/inspect/partial.py", "", f"{name} = {size} << 20", f"{name} = {other}", _NO_CRASH)
+        for name, size in (("TAIL", 8), ("SEARCH", 64), ("ZEROS", 256))
+        for other in (f"{size + 1} << 20", f"{size - 1} << 20", f"{size} << 21", f"{size} << 19")
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "SegmentReader._scan",
+            _ENOUGH,
+            _ENOUGH.replace(old, new),
+            "what is read beyond a piece is left to the next one",
+        )
+        for old, new in (
+            ("end >= stop", "end > stop"),
+            ("stop < self.size", "stop <= self.size"),
+            ("< self.size", "< (self.size) - 1"),
+        )
+    ),
+    Equivalent(
+        "engine/inspect/partial.py",
+        "PartialScan._end",
+        _FURTHER_CLAIM,
+        _FURTHER_CLAIM.replace("claimed > stop", "claimed >= stop"),
+        "the same bytes once more",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/vouching.py",
+            "Vouching._ends",
+            _LAST_NAME,
+            _LAST_NAME.replace("-1", other),
+            "the first id in a name is 0 or more",
+        )
+        for other in ("-0", "-2")
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._at_the_end",
+        "if attempt == _ATTEMPTS or not self._look_again():",
+        "if attempt == _ATTEMPTS or False:",
+        "a directory that is gone is looked at a few times more, in vain",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "SegmentReader._subdivide",
+            _FAR_APART,
+            _FAR_APART.replace(old, new),
+            "pieces of one size or of another hold the same records",
+        )
+        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"))
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun.promised",
+        _RISEN,
+        _RISEN.replace(">= first", ">= (first) - 1"),
+        "a mark in front of that transaction stays what it is",
     ),
     *(
         Equivalent(
@@ -776,6 +854,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
+    "engine/inspect/live.py": ("LOOKS", "LOOKS_WHEN_HELD"),
     "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),

@@ -1,0 +1,253 @@
+"""A comparison with a manifest on files of a few bytes: what counts as growth, as another file, as damage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import KEY, with_marks
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.directory_manifest import Manifest, ManifestFile, ManifestPartition, Signature
+from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.targets import Scope
+from waltzctl.engine.inspect.verification import ManifestRequest
+from waltzctl.engine.inspect.vouching import Vouching, listing
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, initial_control
+from waltzctl.formats.segment import index_name, segment_name
+
+CONTROL = replace(
+    made := initial_control(Layout.RELEASED, KEY, 3, 1),
+    partitions=tuple(
+        with_marks(one, session_id=3, low_water_mark=5, local_low_water_mark=5) for one in made.partitions
+    ),
+)
+Files = dict[str, bytes]
+
+
+def pair(number: int, first: int, data: bytes = b"data") -> Files:
+    return {f"{number}/{segment_name(first)}": data, f"{number}/{index_name(first)}": b"index"}
+
+
+BEFORE: Files = {CONTROL_FILE_NAME: CONTROL.encode(), **pair(0, 0), **pair(0, 10), **pair(1, 0), "notes.txt": b"mine"}
+
+
+def lay(storage: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        (storage / name).parent.mkdir(parents=True, exist_ok=True)
+        (storage / name).write_bytes(data)
+
+
+def manifest_of(files: Mapping[str, bytes], signature: Signature | None = None) -> Manifest:
+    named = tuple(
+        ManifestFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in sorted(files.items())
+    )
+    parts = (
+        ManifestPartition(0, 0, 19, 3, 5, 5),
+        ManifestPartition(1, 0, 9, 3, 5, 5),
+        ManifestPartition(2, None, None, 3, 5, 5),
+    )
+    return Manifest("2026-11-21T08:51:18.000Z", "t", CONTROL.header, CONTROL.layout, parts, named, signature)
+
+
+def vouching(tmp_path: Path, files: Mapping[str, bytes], key: Path | None = None) -> Vouching:
+    """Of a directory `s` with these files; the manifest beside it is that of BEFORE."""
+    lay(tmp_path / "s", files)
+    (tmp_path / "manifest").write_bytes(manifest_of(BEFORE).encode())
+    return opened(tmp_path, key)
+
+
+def opened(tmp_path: Path, key: Path | None = None) -> Vouching:
+    storage = tmp_path / "s"
+    scope = Scope(storage, storage / CONTROL_FILE_NAME, whole=True)
+    return Vouching(ManifestRequest(tmp_path / "manifest", key, "t"), [scope])
+
+
+def said(one: Finding, storage: Path) -> tuple[str, str, str, int | None, int | None, int | None]:
+    name = Path(one.path).relative_to(storage).as_posix()
+    return (
+        one.code.value.removeprefix("manifest-"),
+        one.severity.value,
+        name,
+        one.partition,
+        one.segment,
+        one.transaction_id,
+    )
+
+
+def changed(**changes: bytes | None) -> Files:
+    """BEFORE with other files; None: without."""
+    return {name: data for name, data in {**BEFORE, **changes}.items() if data is not None}
+
+
+def control(partition: int, **changes: int) -> bytes:
+    infos = tuple(with_marks(one, **changes) if one.partition == partition else one for one in CONTROL.partitions)
+    return replace(CONTROL, partitions=infos).encode()
+
+
+LAST, FIRST = f"0/{segment_name(10)}", f"0/{segment_name(0)}"
+OTHER_CONTROL = ("differs", "damage", CONTROL_FILE_NAME, None, None, None)
+GROWN = ("grown", "note", "0", 0, None, 20)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (BEFORE, []),
+        (changed(**{FIRST: None}), [("missing-file", "damage", FIRST, 0, 0, None)]),
+        (changed(**{"notes.txt": None}), [("missing-file", "damage", "notes.txt", None, None, None)]),
+        (changed(**{FIRST: b"dat"}), [("differs", "damage", FIRST, 0, 0, None)]),
+        (changed(**{FIRST: b"datb"}), [("differs", "damage", FIRST, 0, 0, None)]),
+        (changed(**{FIRST: b"data!"}), [("differs", "damage", FIRST, 0, 0, None)]),
+        (changed(**{LAST: b"dat"}), [("differs", "damage", LAST, 0, 10, None)]),
+        (changed(**{LAST: b"datb"}), [("differs", "damage", LAST, 0, 10, None)]),
+        (changed(**{LAST: b"data!"}), [GROWN]),
+        (changed(**{LAST: b"datb!"}), [("differs", "damage", LAST, 0, 10, None)]),
+        (changed(**{f"0/{index_name(10)}": b"index!"}), [GROWN]),
+        (changed(**{"notes.txt": b"mine!"}), [("differs", "damage", "notes.txt", None, None, None)]),
+        (changed(**{"other.txt": b""}), [("extra-file", "damage", "other.txt", None, None, None)]),
+        (changed(**pair(0, 11)), [GROWN]),
+        (changed(**{f"0/{segment_name(9)}": b""}), [("extra-file", "damage", f"0/{segment_name(9)}", 0, 9, None)]),
+        (changed(**{"0/11.seg.tmp": b""}), [("extra-file", "damage", "0/11.seg.tmp", None, None, None)]),
+        (changed(**pair(2, 0)), [("grown", "note", "2", 2, None, None)]),
+        (changed(**{f"3/{segment_name(0)}": b""}), [("extra-file", "damage", f"3/{segment_name(0)}", 3, 0, None)]),
+        (changed(**{f"01/{segment_name(50)}": b""}), [("extra-file", "damage", f"01/{segment_name(50)}", None, None, None)]),
+        (changed(**{f"x/{segment_name(50)}": b""}), [("extra-file", "damage", f"x/{segment_name(50)}", None, None, None)]),
+        (changed(**{f"\N{SUPERSCRIPT TWO}/{segment_name(50)}": b""}),
+            [("extra-file", "damage", f"\N{SUPERSCRIPT TWO}/{segment_name(50)}", None, None, None)]),
+        (changed(**{CONTROL_FILE_NAME: control(0, low_water_mark=6)}), [("grown", "note", CONTROL_FILE_NAME, None, None, None)]),
+        (changed(**{CONTROL_FILE_NAME: control(2, session_id=4)}), [("grown", "note", CONTROL_FILE_NAME, None, None, None)]),
+        (changed(**{CONTROL_FILE_NAME: control(1, low_water_mark=4)}), [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: control(1, local_low_water_mark=4)}),
+            [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: control(1, session_id=2)}), [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: control(1, session_id=9, local_low_water_mark=4)}),
+            [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: CONTROL.encode()[:-1]}), [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: CONTROL.encode() + b"\0"}), [OTHER_CONTROL]),
+        (changed(**{f"{disk.STATE_DIRECTORY}/anything": b""}), []),
+        (changed(**{f"0/half{disk.TEMPORARY_SUFFIX}": b""}), []),
+        (changed(**{"0/deep/er": b""}), [("extra-file", "damage", "0/deep/er", None, None, None)]),
+        (changed(**{f"{disk.STATE_DIRECTORY}/unassigned/1/x": b""}),
+            [("extra-file", "damage", f"{disk.STATE_DIRECTORY}/unassigned/1/x", None, None, None)]),
+        (changed(**{LAST: b"data!", FIRST: b"", "a": b""}),
+            [("differs", "damage", FIRST, 0, 0, None), ("extra-file", "damage", "a", None, None, None), GROWN]),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_the_manifest_says(
+    tmp_path: Path, files: Files, told: list[tuple[str, str, str, int | None, int | None, int | None]]
+) -> None:
+    one = vouching(tmp_path, files)
+    assert (one.writing, one.outcome) == (False, "not-compared")
+    assert [said(found, tmp_path / "s") for found in one.findings(Limits())] == told
+    assert one.outcome == ("differs" if any(severity == "damage" for _, severity, *_ in told) else "matches")
+
+
+def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None:
+    """A partition may lie on another disk; deeper ones could go in a circle."""
+    lay(tmp_path / "s", {"0/a": b"1", "b": b"22"})
+    lay(tmp_path / "there", {"c": b"333"})
+    (tmp_path / "s" / "1").symlink_to(tmp_path / "there")
+    (tmp_path / "s" / "0" / "deep").symlink_to(tmp_path / "there")
+    assert [(name, one.size) for name, one in listing(tmp_path / "s").items()] == [("0/a", 1), ("1/c", 3), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "hashed"),
+    [(segment_name(0), 4, 4), (segment_name(0), 5, 4), (segment_name(0), 3, None), (segment_name(20), 4, None)],
+)
+def test_as_much_of_a_segment_is_hashed_as_the_manifest_names(
+    tmp_path: Path, name: str, size: int, hashed: int | None
+) -> None:
+    one = vouching(tmp_path, BEFORE)
+    job = SegmentJob(tmp_path / "s" / "0", int(name[:-4]), 0, bytes=size)
+    assert one.hash_to(job) == hashed
+    assert one.other_bytes() == len(CONTROL.encode()) + 3 * len(b"index") + len(b"mine")
+    (tmp_path / "manifest").unlink()
+    writing = opened(tmp_path)
+    assert (writing.writing, writing.outcome, writing.hash_to(job)) == (True, "not-written", size)
+    assert list(writing.findings(Limits())) == []
+    assert writing.outcome == "not-written"
+
+
+def test_what_is_written_is_what_is_there(tmp_path: Path) -> None:
+    lay(tmp_path / "s", BEFORE)
+    one = opened(tmp_path)
+    for number, first, last in ((0, 0, 9), (0, 10, 19), (1, 0, 9)):
+        job = SegmentJob(tmp_path / "s" / str(number), first, number)
+        one.remember(SegmentReport(job, first, last_id=last))
+    one.remember(SegmentReport(SegmentJob(tmp_path / "s" / "0", 20, 0), 20))
+    one.write(Limits())
+    assert one.outcome == "written"
+    text = (tmp_path / "manifest").read_text()
+    expected = manifest_of(BEFORE)
+    created = text.partition('"created": "')[2].partition('"')[0]
+    assert text == replace(expected, created=created).encode().decode()
+    assert text.startswith('{\n "schema": "waltzctl.manifest/1",\n "type": "manifest",\n')
+    with pytest.raises(RefusedError, match="somebody made it meanwhile"):
+        one.write(Limits())
+    (tmp_path / "manifest").unlink()
+    (tmp_path / "s" / "b").write_bytes(b"")
+    with pytest.raises(RefusedError, match="changed while it was read"):
+        one.write(Limits())
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "why"),
+    [
+        (lambda path: None, None, ""),
+        (lambda path: (path / "manifest").write_text("{}"), InvalidRequestError, "not a manifest"),
+        (lambda path: (path / "manifest").mkdir(), InvalidRequestError, "not a file that can be read"),
+    ],
+)
+def test_where_a_manifest_may_stand(
+    tmp_path: Path, harm: Callable[[Path], object], error: type[Exception] | None, why: str
+) -> None:
+    lay(tmp_path / "s", BEFORE)
+    harm(tmp_path)
+    if error is None:
+        assert opened(tmp_path).writing
+        with (
+            DirectoryLock.acquire(tmp_path / "s", tmp_path / "s" / CONTROL_FILE_NAME),
+            pytest.raises(RefusedError, match="at rest"),
+        ):
+            opened(tmp_path)
+    else:
+        with pytest.raises(error, match=why):
+            opened(tmp_path)
+
+
+def test_one_whole_directory_is_asked_for(tmp_path: Path) -> None:
+    lay(tmp_path / "s", BEFORE)
+    storage, request = tmp_path / "s", ManifestRequest(tmp_path / "manifest")
+    whole = Scope(storage, storage / CONTROL_FILE_NAME, whole=True)
+    part = Scope(storage, storage / CONTROL_FILE_NAME)
+    for scopes in ([], [part], [whole, whole], [whole, part], [part, whole]):
+        with pytest.raises(InvalidRequestError, match="one whole storage directory"):
+            Vouching(request, scopes)
+    assert Vouching(request, [whole]).writing
+
+
+def test_a_damaged_or_signed_manifest_is_told(tmp_path: Path) -> None:
+    text = manifest_of(BEFORE).encode()
+    one = vouching(tmp_path, BEFORE)
+    (tmp_path / "manifest").write_bytes(text.replace(b'"tool": "t"', b'"tool": "u"'))
+    damaged = opened(tmp_path)
+    (found,) = damaged.findings(Limits())
+    assert (found.code, found.severity, damaged.outcome) == ("manifest-signature", "damage", "not-believed")
+    assert (
+        found.message
+        == "the manifest is damaged: its SHA-256 is not that of its contents; nothing was compared with it"
+    )
+    (tmp_path / "manifest").write_bytes(manifest_of(BEFORE, Signature("1" * 64, "2" * 128)).encode())
+    signed = opened(tmp_path)
+    (found,) = signed.findings(Limits())
+    assert (found.code, found.severity, signed.outcome) == ("manifest-signature", "note", "matches")
+    assert list(one.findings(Limits())) == []
