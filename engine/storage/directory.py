@@ -287,8 +287,8 @@ class StorageDirectory:
                 check_put_aside(self.path, number)
             if assigned:
                 self._partitions.pop(number).close()
-            if assigned and not unknown and self.layout.has_flags:
-                self._control.set_flag(number, FLAG_ASSIGNED, False)
+                if not unknown and self.layout.has_flags:
+                    self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
                 begin_deletion(self.path, number)
                 finish_deletions(self.path, self._control)

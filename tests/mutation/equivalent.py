@@ -101,6 +101,8 @@ _COMPARE = (
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
+_PROVEN = "proven_here = max(proven.mark, proven.names, proven.with_data)"
+_HERE = "sound = sound and not missing and examination.contiguous_next >= proven_here"
 _STORAGE = (
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
@@ -193,6 +195,37 @@ _STORAGE = (
         "if start <= run.first_transaction_id:",
         "if start < run.first_transaction_id:",
         "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/orphans.py",
+            "listed_in",
+            "if begins >= stop:",
+            new,
+            "of a data file that begins behind them no record is compared anyway, only later",
+        )
+        for new in ("if begins > stop:", "if False:")
+    ),
+    Equivalent(
+        "engine/storage/orphans.py",
+        "_alike",
+        "if low >= high:",
+        "if low > high:",
+        "of no records all lengths agree, and their number is 0",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/partition_recovery.py",
+            "examine_partition",
+            old,
+            new,
+            "what is proven and not there is one of the losses above, too: the log is kept closed whatever they are called",
+        )
+        for old, new in (
+            (_PROVEN, _PROVEN.replace("max", "min")),
+            (_HERE, _HERE.replace("examination.contiguous_next >= proven_here", "True")),
+            (_HERE, _HERE.replace("proven_here", "(proven_here) - 1")),
+        )
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"

@@ -360,7 +360,7 @@ def test_a_file_that_shrank_below_its_header_meanwhile_is_gone(tmp_path: Path) -
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def test_rolling_over_keeps_no_file_open(tmp_path: Path) -> None:
+def test_rolling_over_and_truncating_keep_no_file_open(tmp_path: Path) -> None:
     built(tmp_path, 0)
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
@@ -369,6 +369,9 @@ def test_rolling_over_keeps_no_file_open(tmp_path: Path) -> None:
             partition.append([record])
         assert len(partition.segments) > 10
         assert len(os.listdir("/proc/self/fd")) == before
+        for after in (50, 10, -1):
+            partition.truncate(after)
+            assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_segment_that_cannot_be_opened_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
