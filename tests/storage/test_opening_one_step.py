@@ -231,6 +231,30 @@ def test_a_data_file_that_ends_inside_its_header_holds_nothing_unless_its_index_
         assert codes(partition.findings) == ([] if size == HEADER_SIZE else ["segment-header-short"])
 
 
+@pytest.mark.parametrize(
+    ("size", "entries", "mark", "said"),
+    [
+        (127, 0, 19, None),
+        (127, 0, 20, (20, "the last transaction is 19, but the local low-water mark is 20: transaction 20 was")),
+        (127, 3, 22, None),
+        (127, 3, 23, (23, "the last transaction is 22, but the local low-water mark is 23: transaction 23 was")),
+        (60, 3, 25, (23, "the last transaction is 22, but the local low-water mark is 25: transactions 23 to 25 were")),
+    ],
+)
+def test_what_a_data_file_that_ends_inside_its_header_held_is_not_missed_twice(
+    tmp_path: Path, size: int, entries: int, mark: int, said: tuple[int, str] | None
+) -> None:
+    """Its index, which lists them, says that they are lost."""
+    built(tmp_path, 20, mark=mark)
+    header = segment_header(0, 20).encode()
+    data_path(tmp_path, 20).write_bytes(header[:size])
+    index_path(tmp_path, 20).write_bytes(header + struct.pack(f">{entries}q", *range(128, 128 + 50 * entries, 50)))
+    with opened(tmp_path) as storage:
+        findings = storage.partition(0).findings
+        missed = [(one.transaction_id, one.message) for one in findings if one.code == "acknowledged-missing"]
+        assert missed == ([] if said is None else [(said[0], f"{said[1]} durable here once")])
+
+
 @pytest.mark.parametrize(("hiding", "sound"), [(28, True), (29, True), (30, True), (31, False)])
 def test_a_stray_file_that_holds_one_record_more_than_the_segments_stands_in_the_way(
     tmp_path: Path, hiding: int, sound: bool
