@@ -101,8 +101,7 @@ _COMPARE = (
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
-_PROVEN = "proven_here = max(proven.mark, proven.names, proven.with_data)"
-_HERE = "sound = sound and not missing and examination.contiguous_next >= proven_here"
+_HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
 _STORAGE = (
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
@@ -217,14 +216,14 @@ _STORAGE = (
         Equivalent(
             "engine/storage/partition_recovery.py",
             "examine_partition",
-            old,
+            _HERE,
             new,
             "what is proven and not there is one of the losses above, too: the log is kept closed whatever they are called",
         )
-        for old, new in (
-            (_PROVEN, _PROVEN.replace("max", "min")),
-            (_HERE, _HERE.replace("examination.contiguous_next >= proven_here", "True")),
-            (_HERE, _HERE.replace("proven_here", "(proven_here) - 1")),
+        for new in (
+            "and True",
+            _HERE.replace("max", "min"),
+            "and examination.contiguous_next >= (max(proven.mark, proven.names, proven.with_data)) - 1",
         )
     ),
 )

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -68,16 +69,18 @@ def test_what_is_read_is_made_durable_first(tmp_path: Path, layout: Layout) -> N
     for number, first in ((0, 20), (1, 0)):
         wanted += [("sync", segment_name(first)), ("sync", index_name(first)), ("sync-directory", str(number))]
     assert [one for one in seen if one in wanted] == wanted
+    assert [one for one in seen if one[1].endswith((".seg", ".idx"))] == [one for one in wanted if one[0] == "sync"][1:]
     assert {kind for kind, _ in seen} <= {"sync", "sync-directory"}
 
 
 def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_path: Path) -> None:
     built(tmp_path, 5)
+    index = index_path(tmp_path).read_bytes()
     index_path(tmp_path).unlink()
     with recording() as changes, opened(tmp_path):
         seen = steps(changes)
     assert seen.index(("sync", segment_name(0))) < seen.index(("sync-directory", "0"))
-    assert index_path(tmp_path).exists()
+    assert index_path(tmp_path).read_bytes() == index
 
 
 @pytest.mark.parametrize("rows", [70, 500, 16384])
@@ -101,16 +104,22 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
     assert index_path(tmp_path).read_bytes() == raw
 
 
-@pytest.mark.parametrize(("name", "kind"), [(segment_name(0), "a directory"), (index_name(0), "a directory")])
-def test_what_is_no_regular_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
-    built(tmp_path, 5)
-    (tmp_path / "0" / name).unlink()
-    (tmp_path / "0" / name).mkdir()
+@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.parametrize(("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False)])
+def test_what_is_no_regular_file_is_named(tmp_path: Path, name: Callable[[int], str], alone: bool, first: int) -> None:
+    """A directory in its place; the index beside a data file is not called one without data, because nobody knows."""
+    built(tmp_path, 15)
+    place = tmp_path / "0" / name(first)
+    place.unlink()
+    place.mkdir()
+    if alone:
+        index_path(tmp_path, first).unlink()
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined
         found = [one for one in partition.findings if one.code == "special-file"]
-        assert [(one.path, kind in one.message) for one in found] == [(tmp_path / "0" / name, True)]
+        assert [(one.path, "a directory" in one.message) for one in found] == [(place, True)]
+        assert "index-orphan" not in codes(partition.findings)
 
 
 def test_a_partition_without_a_directory_has_no_transaction(tmp_path: Path) -> None:

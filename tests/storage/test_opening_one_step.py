@@ -68,6 +68,18 @@ def test_a_sealed_segments_index_has_an_entry_for_each_record(tmp_path: Path, ch
     assert path.read_bytes() == whole, "the index is made anew from the data"
 
 
+@pytest.mark.parametrize("change", [-9, -8, -1, 1, 8, 9])
+def test_the_last_segments_index_is_brought_to_its_length(tmp_path: Path, change: int) -> None:
+    built(tmp_path, 30)
+    path = index_path(tmp_path, 20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) + change] if change < 0 else whole + b"\1" * change)
+    with opened(tmp_path) as storage:
+        assert codes(storage.partition(0).findings) == ["index-short" if change < 0 else "index-long"]
+        assert not storage.partition(0).quarantined
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("first", [0, 20])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_the_first_entry_of_a_segments_index_is_where_its_records_begin(
