@@ -321,13 +321,21 @@ def test_reads_see_nothing_of_a_batch_that_is_not_durable(tmp_path: Path, monkey
         real, seen = os.fdatasync, []
 
         def look(descriptor: int) -> None:
-            seen.append((partition.max_transaction_id, len(partition.read_range(0, 100)), partition.read(5)))
+            seen.append(
+                (
+                    partition.max_transaction_id,
+                    len(partition.read_range(0, 100)),
+                    partition.read(5),
+                    partition.read_wire(0, 100).count,
+                    partition.read_wire(5, 1).count,
+                )
+            )
             real(descriptor)
 
         monkeypatch.setattr(os, "fdatasync", look)
         partition.append(batch)
         assert len(seen) > 5
-        assert set(seen) == {(4, 5, None)}
+        assert set(seen) == {(4, 5, None, 5, 0)}
         assert partition.read_range(0, 100) == records + batch
 
 
