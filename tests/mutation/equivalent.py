@@ -220,6 +220,13 @@ _STORAGE = (
         "no record has room there, which reading it tells as well",
     ),
     Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._may_be_cut",
+        "return torn.end == self.size and self.tail.harmless(torn.transaction_id)",
+        "return True and self.tail.harmless(torn.transaction_id)",
+        "nobody appends while a partition is examined: its directory is locked",
+    ),
+    Equivalent(
         "engine/storage/orphans.py",
         "_alike",
         "if low >= high:",

@@ -14,7 +14,18 @@ import pytest
 
 from tests.builders import KEY, build_directory, digest, make_records, segment_header, write_segment
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, codes, damage, data_path, index_path, opened, write_at
+from tests.storage.support import (
+    LAYOUTS,
+    SMALL,
+    built,
+    codes,
+    damage,
+    data_path,
+    index_path,
+    offset_of,
+    opened,
+    write_at,
+)
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.errors import (
@@ -98,6 +109,7 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
     os.truncate(index_path(tmp_path), entry_position(1500, 0))
     with recording() as changes, opened(tmp_path, LARGE) as storage:
         assert not storage.partition(0).quarantined
+        assert storage.partition(0).undo_ids == (), "nothing that was durable is taken away"
         seen = steps(changes)
     assert (("write", index_name(0)) in seen) != whole
     assert any(kind == "rename" for kind, _ in seen) == whole
@@ -314,6 +326,63 @@ def test_a_closed_partition_refuses_everything(tmp_path: Path) -> None:
         with recording() as changes:
             partition.close()
         assert not changes
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_partition_is_closed_once(tmp_path: Path, failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed while it was closed is not tried again, and neither is anything where a sync had failed before."""
+    built(tmp_path, 5)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=5))
+        error = SyncFailedError(partition.path, None, OSError("as if"), doing="sync")
+        calls = []
+
+        def sync(active: ActiveSegment) -> None:
+            calls.append(active)
+            raise error
+
+        monkeypatch.setattr(ActiveSegment, "sync_index", sync)
+        if failed:
+            partition._failed = error
+            partition.close()
+        else:
+            with pytest.raises(SyncFailedError):
+                partition.close()
+        partition.close()
+        assert len(calls) == (not failed)
+        with pytest.raises(RefusedError, match="partition 0 is closed"):
+            partition.check_writable()
+
+
+def test_an_interrupt_inside_a_truncation_leaves_what_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = built(tmp_path, 25)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=25))
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "unlink", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                partition.truncate(5)
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).read_range(0, 6) == records[:6]
+
+
+def _interrupted(path: PurePath) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_first_damage_says_why_writes_are_refused(tmp_path: Path) -> None:
+    records = built(tmp_path, 15)
+    for number in (11, 13):
+        damage(data_path(tmp_path, 10), offset_of(records[10:], number) + 9)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert [one.transaction_id for one in partition.findings] == [11, 13]
+        with pytest.raises(PartitionQuarantinedError, match="partition 0 is quarantined: transaction 11: checksum"):
+            partition.append(make_records(1, first=11))
 
 
 def state_of(path: Path, first: int) -> SegmentState:

@@ -188,6 +188,12 @@ class TestSealed:
         assert state.scanned_from is None
         assert state.extent is not None
         assert (state.extent.next_transaction_id, state.extent.end) == (50, at(50))
+        assert state.stretch == Stretch(0, 0, 50, 49, False, 50, False, False)
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_one_of_few_records_is_not_scanned_either(self, tmp_path: Path, count: int) -> None:
+        state = examined(built(tmp_path / "s", count), sealed=count)
+        assert (state.scanned_from, state.findings) == (None, ())
 
     @pytest.mark.parametrize(
         ("what", "scanned"),
@@ -417,6 +423,43 @@ def test_what_the_last_segment_comes_to(
     for change in changes:
         change(path)
     assert comes_to(examined(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("between", "from_there", "expected", "code"),
+    [
+        (b"", 5, [(0, 4, at(0), at(4)), (5, 10, at(4), at(9))], ("record-order", 4)),
+        (b"\xff" * 50, 4, [(0, 4, at(0), at(4)), (4, 10, at(4) + 50, at(10) + 50)], ("record-length", 4)),
+    ],
+)
+def test_what_does_not_follow_by_id_and_place_is_another_run(
+    tmp_path: Path, between: bytes, from_there: int, expected: list[tuple[int, int, int, int]], code: tuple[str, int]
+) -> None:
+    """A record is missing, and something stands in front of one."""
+    path = built(tmp_path / "s", 10)
+    raw = data_path(path).read_bytes()
+    data_path(path).write_bytes(raw[: at(4)] + between + raw[at(from_there) :])
+    state = examined(path)
+    assert state.extent is not None
+    assert [
+        (run.first_transaction_id, run.next_transaction_id, run.start, run.end) for run in state.extent.runs
+    ] == expected
+    assert [(str(one.code), one.transaction_id) for one in state.findings][:1] == [code]
+
+
+def test_each_record_whose_data_is_damaged_is_named(tmp_path: Path) -> None:
+    path = built(tmp_path / "s", 10)
+    for number in (2, 7):
+        raw = bytearray(data_path(path).read_bytes()[at(number) : at(number + 1)])
+        raw[-9] ^= 1
+        raw[-4:] = struct.pack(">I", zlib.crc32(raw[:-4]))
+        write_at(data_path(path), at(number), bytes(raw))
+    state = examined(path)
+    assert [(str(one.code), one.transaction_id, one.offset) for one in state.findings] == [
+        ("data-checksum", 2, at(2)),
+        ("data-checksum", 7, at(7)),
+    ]
+    assert state.trusted
 
 
 def begun_anew(path: Path) -> None:
