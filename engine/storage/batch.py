@@ -45,8 +45,10 @@ def batch_of_blocks(blocks: Sequence[EncodedBlock], following: int, place: str) 
 
     Raises OutOfOrderError, and ValueError for a block that does not agree with itself; the records' bytes are trusted.
     """
-    if len(blocks) == 1 and blocks[0].first_transaction_id == following and _agrees(blocks[0]):
-        return Batch(following, (blocks[0].data,), blocks[0].offsets)
+    if len(blocks) == 1:
+        (only,) = blocks
+        if only.first_transaction_id == following and _agrees(only):
+            return Batch(following, (only.data,), only.offsets)
     offsets: list[npt.NDArray[np.int64]] = []
     size, expected = 0, following
     for block in blocks:

@@ -246,13 +246,14 @@ class StorageDirectory:
             info = self._control.info(number)
             if number in self._partitions or number in self._unopened:
                 return
-            if info.current is None or info.stored_partition != number:
+            current = info.current_struct
+            if current is None or info.stored_partition != number:
                 raise self._info_damaged(number)
             directory = self.path / str(number)
             if put_aside_path(self.path, number).is_dir() and not directory.exists():
                 take_from_aside(self.path, number)
             elif not directory.is_dir():
-                if info.current_struct is not None and info.current_struct.marks != (-1, -1, -1):
+                if current.marks != (-1, -1, -1):
                     self._control.reset(number)  # nothing is left of what the marks speak of
                 disk.make_directory(directory)
                 create_segment(directory, partition=number, first_transaction_id=0, cluster_key=self.cluster_key)
@@ -276,10 +277,9 @@ class StorageDirectory:
             leftover = (self.path / str(number)).is_dir() or put_aside_path(self.path, number).is_dir()
             if not assigned and not (delete_files and leftover):
                 raise self._not_assigned(number)
-            damaged = info.current is None or info.stored_partition != number
+            unknown = info.current is None
             # a pair without a struct in force can be written anew, and is when everything goes; a misplaced one cannot
-            hopeless = damaged and not delete_files if self.layout.has_flags else False
-            if hopeless or info.stored_partition != number:
+            if info.stored_partition != number or (unknown and not delete_files and self.layout.has_flags):
                 raise self._info_damaged(number)
             if delete_files:
                 check_deletion(self.path, number)
@@ -287,8 +287,8 @@ class StorageDirectory:
                 check_put_aside(self.path, number)
             if assigned:
                 self._partitions.pop(number).close()
-            if assigned and not damaged and self.layout.has_flags:
-                self._control.set_flag(number, FLAG_ASSIGNED, False)
+                if not unknown and self.layout.has_flags:
+                    self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
                 begin_deletion(self.path, number)
                 finish_deletions(self.path, self._control)

@@ -334,15 +334,16 @@ class Partition:
         target, end = self._log.end_after(following - 1)
         kept = whole_extent(self.number, self.path, target.first_transaction_id, following, end)
         dropped = self._log.end_with(kept)
-        if dropped and self._active is not None:
-            self._active.close()
+        active = self._active
+        assert active is not None
+        if dropped:
+            active.close()
             self._active = None
-        for segment in reversed(dropped):
-            self._remove_segment(segment)
-        if self._active is None:
-            self._active = ActiveSegment.open(kept)
-        self._active.next_transaction_id, self._active.end = following, end
-        self._active.cut_back()
+            for segment in reversed(dropped):
+                self._remove_segment(segment)
+            active = self._active = ActiveSegment.open(kept)
+        active.next_transaction_id, active.end = following, end
+        active.cut_back()
 
     def _remove_segment(self, segment: SegmentExtent) -> None:
         """Remove both files, durably: the index first, for without its data file it would prove that records were lost."""

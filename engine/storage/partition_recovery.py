@@ -29,7 +29,7 @@ from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, 
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view_partition
-from waltzctl.engine.losses import BelowMark, BelowProof, NoSegment, ShortHeader
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment, index_entries
@@ -101,14 +101,12 @@ def examine_partition(
 
     present = list(view.data_segments)
     short: SegmentView | None = None
-    sound = not view.special
     findings += [_special(path, view, where) for path in view.special]
     if present and _is_short(present[-1]):
         short = present.pop()
     states: list[SegmentState] = []
     for number, segment in enumerate(present):
         if _is_short(segment):
-            sound = False
             findings.append(loss_finding(_short_header(segment, last=False), where))
             states.append(SegmentState(segment, None, trusted=False))
             continue
@@ -122,45 +120,52 @@ def examine_partition(
         )
         findings.extend(state.findings)
         states.append(state)
-        sound = sound and state.trusted
     stretches = [state.stretch or _short_stretch(state.view) for state in states]
     if short is not None:
         stretches.append(_short_stretch(short))
     stretches.sort(key=lambda one: one.begins)
     joined = tuple(joints(stretches, 0))
-    sound = sound and all(isinstance(one, IndexExcess) for one in joined)
+    lost = tuple(losses(stretches, proven, local_low_water_mark, joined))
     excess = {state.view.first_transaction_id: state.index_excess for state in states}
-    missing = False
-    for one in losses(stretches, proven, local_low_water_mark, joined):
-        missing = missing or isinstance(one, (BelowMark, BelowProof))
+    for one in lost:
         if not isinstance(one, IndexExcess):
             findings.append(loss_finding(one, where))
         elif (known := excess.get(one.segment)) is not None:
             findings.append(known)
-    if short is not None:
-        empty = _short_header(short, last=True)
-        findings.append(loss_finding(empty, where))
-        sound = sound and empty.harmless
-    if hiding := tuple(_hiding_strays(view, states, place)):
-        sound = False
-        findings += hiding
-    examination = Examination(directory, place, view, tuple(states), short, tuple(findings), not sound, proven)
+    empty = None if short is None else _short_header(short, last=True)
+    hiding = tuple(_hiding_strays(view, states, place))
+    examination = Examination(directory, place, view, tuple(states), short, (), False, proven)
+    gone = tuple(_data_gone(examination))
+    no_log = None
+    if not view.segments and local_low_water_mark in (None, -1):
+        no_log = NoSegment(session_id if session_id >= 0 else None)
+    findings += [] if empty is None else [loss_finding(empty, where)]
+    findings += hiding
+    findings += [loss_finding(one, where) for one in gone]
+    findings += [] if no_log is None else [loss_finding(no_log, where)]
+    sound = (
+        not view.special
+        and all(state.trusted for state in states)
+        and all(isinstance(one, IndexExcess) for one in joined)
+        and not any(isinstance(one, (BelowMark, BelowProof)) for one in lost)
+        and (empty is None or empty.harmless)
+        and not hiding
+        and not any(one.lost for one in gone)
+        and (no_log is None or no_log.began is None)
+        # what is proven and not there in one row from 0 on keeps the log closed, whatever it was that told of it
+        and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)
+    )
+    return replace(examination, findings=tuple(findings), quarantined=not sound)
+
+
+def _data_gone(examination: Examination) -> Iterator[DataGone]:
+    """The indexes whose data file is missing, and whether what they list stands elsewhere."""
+    view = examination.view
     held = [(one.first_transaction_id, one.next_transaction_id) for one in examination.extents]
     for orphan in view.segments:
-        if orphan.data is not None or orphan.index is None or orphan.data_path in view.special:
-            continue
-        alike = partial(stand_elsewhere, orphan, view.data_segments)
-        gone = data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
-        findings.append(loss_finding(gone, where))
-        sound = sound and not gone.lost
-    if not view.segments and local_low_water_mark in (None, -1):
-        empty_log = NoSegment(session_id if session_id >= 0 else None)
-        findings.append(loss_finding(empty_log, where))
-        sound = sound and empty_log.began is None
-    # what is proven and not there in one row from 0 on keeps the log closed, whatever it was that told of it
-    proven_here = max(proven.mark, proven.names, proven.with_data)
-    sound = sound and not missing and examination.contiguous_next >= proven_here
-    return replace(examination, findings=tuple(findings), quarantined=not sound)
+        if orphan.data is None and orphan.index is not None and orphan.data_path not in view.special:
+            alike = partial(stand_elsewhere, orphan, view.data_segments)
+            yield data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
 
 
 def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: SegmentPlace) -> Iterator[Finding]:
@@ -345,7 +350,7 @@ def _remove_empty_orphans(examination: Examination) -> None:
     One that a power loss brings back says nothing either.
     """
     for orphan in _orphans(examination):
-        if orphan.size <= HEADER_SIZE and Path(orphan.path).exists():
+        if orphan.size <= HEADER_SIZE:
             disk.unlink(orphan.path)
 
 

@@ -101,7 +101,7 @@ def examine_segment(
     files = SegmentFiles(where, first, view.data_path, view.index_path)
     header = read_segment_header(view.data)
     index_header = read_segment_header(view.index)
-    if header is None or view.data is None:
+    if header is None:
         raise FileNotFoundError(view.data_path)
     expected = Expected(first, place.partition, place.cluster_key)
     with FileSource(view.data_path) as data:
@@ -179,7 +179,7 @@ class _Examination:
         return found if isinstance(found, RecordView) else None
 
     def _sealed_looks_right(self, next_first: int) -> bool:
-        if next_first <= self.first or self.index_size != entry_position(next_first, self.first):
+        if self.index_size != entry_position(next_first, self.first):
             return False
         if self._entry(self.first) != HEADER_SIZE:
             return False
@@ -188,7 +188,9 @@ class _Examination:
 
     def _last_checkpoint(self) -> tuple[int, int]:
         """Id and offset from which the last segment has to be scanned."""
-        entries = max(0, (self.index_size - HEADER_SIZE) // ENTRY_SIZE)
+        if self.index is None:
+            return self.first, HEADER_SIZE
+        entries = (self.index_size - HEADER_SIZE) // ENTRY_SIZE
         low = outside = self.first // CHECKPOINT_INTERVAL  # the last one in front of the segment
         high = (self.first + entries) // CHECKPOINT_INTERVAL
         while low < high:  # entries behind the end of the data say nothing; below it they rise
@@ -202,10 +204,11 @@ class _Examination:
             record = self._record(checkpoint)
             if record is None:
                 continue
-            before = self._record(checkpoint - 1) if checkpoint > self.first else None
-            joined = (
-                record.offset == HEADER_SIZE if checkpoint == self.first else before and before.end == record.offset
-            )
+            if checkpoint == self.first:
+                joined = record.offset == HEADER_SIZE
+            else:
+                before = self._record(checkpoint - 1)
+                joined = before is not None and before.end == record.offset
             if joined and self._look(record.end, checkpoint + 1) is not None:
                 return checkpoint + 1, record.end
         return self.first, HEADER_SIZE
@@ -243,14 +246,14 @@ class _Examination:
 
     def _may_be_cut(self, torn: Damage) -> bool:
         """Whether it is what a crash leaves of a write that nobody was told had succeeded."""
-        return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)
+        return torn.end == self.size and self.tail.harmless(torn.transaction_id)
 
     def _note_damage(self, damage: Damage) -> None:
         self.findings.append(damage_finding(damage, self.files))
         self.open_end = damage.proof == "budget"
         if self.comparison is not None:
             self.comparison.compare_span(damage)
-        if damage.cause is DamageCause.RECORD_ORDER and damage.end == self.size:
+        if damage.cause is DamageCause.RECORD_ORDER:
             self.order_end = damage
 
     def _note_data(self, run: RecordRun) -> None:

@@ -86,7 +86,7 @@ def ids_of(verdict: StrayVerdict) -> tuple[Ids, ...]:
     try:
         with FileSource(verdict.stray.data.path) as source:
             items = summarise_records(source, first_transaction_id=first, start=HEADER_SIZE, max_record=MAX_DATA_LENGTH)
-            runs = (item for item in items if isinstance(item, RecordRun) and len(item))
+            runs = (item for item in items if isinstance(item, RecordRun))
             return joined((run.first_transaction_id, run.first_transaction_id + len(run) - 1) for run in runs)
     except FileNotFoundError:
         return ()

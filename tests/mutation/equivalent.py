@@ -101,6 +101,7 @@ _COMPARE = (
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
+_HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
 _STORAGE = (
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
@@ -193,6 +194,58 @@ _STORAGE = (
         "if start <= run.first_transaction_id:",
         "if start < run.first_transaction_id:",
         "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/orphans.py",
+            "listed_in",
+            "if begins >= stop:",
+            new,
+            "of a data file that begins behind them no record is compared anyway, only later",
+        )
+        for new in ("if begins > stop:", "if False:")
+    ),
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog._extent_of",
+        "if transaction_id < 0 or (not self._gaps and transaction_id >= self._next):",
+        "if transaction_id < 0 or (not self._gaps and transaction_id > self._next):",
+        "readers ask in front of the next one; whoever a truncation overtakes asks for a later one",
+    ),
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._entry",
+        "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None",
+        "return offset if HEADER_SIZE <= offset <= (self.size - RECORD_OVERHEAD) + 1 else None",
+        "no record has room there, which reading it tells as well",
+    ),
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._may_be_cut",
+        "return torn.end == self.size and self.tail.harmless(torn.transaction_id)",
+        "return True and self.tail.harmless(torn.transaction_id)",
+        "nobody appends while a partition is examined: its directory is locked",
+    ),
+    Equivalent(
+        "engine/storage/orphans.py",
+        "_alike",
+        "if low >= high:",
+        "if low > high:",
+        "of no records all lengths agree, and their number is 0",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/partition_recovery.py",
+            "examine_partition",
+            _HERE,
+            new,
+            "what is proven and not there is one of the losses above, too: the log is kept closed whatever they are called",
+        )
+        for new in (
+            "and True",
+            _HERE.replace("max", "min"),
+            "and examination.contiguous_next >= (max(proven.mark, proven.names, proven.with_data)) - 1",
+        )
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"

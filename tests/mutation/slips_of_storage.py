@@ -199,7 +199,7 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _OPENING,
-        "        sound = sound and empty.harmless\n",
+        "        and (empty is None or empty.harmless)\n",
         "",
         _OPENS,
         "a data file whose records are gone is removed with the index that lists them",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, data_path, index_path, opened
-from waltzctl.engine.errors import CorruptRecordError, NotAssignedError, PartitionQuarantinedError
+from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, opened
+from waltzctl.engine.errors import CorruptRecordError, DiskReadError, NotAssignedError, PartitionQuarantinedError
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.partition_log import PartitionLog
-from waltzctl.engine.storage.segment_files import whole_extent
+from waltzctl.engine.storage.segment_files import ActiveSegment, whole_extent
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout
@@ -244,3 +246,74 @@ def test_room_for_whole_records_only(tmp_path: Path, room: int) -> None:
             assert storage.partition(0).read_wire(first, 9, room).count == wanted
             assert len(storage.partition(0).read_range(first, 9, room)) == wanted
         assert storage.partition(0).read_wire_cached(-1, 1, 100, headers=False) is None
+
+
+# --- what stands behind a gap, what is not waited for, what is begun -----------------------------------------------
+
+
+def test_a_list_goes_on_behind_a_gap_where_it_begins_there(tmp_path: Path) -> None:
+    """Of a log that is not sound, whose next transaction is that of the gap."""
+    records = built(tmp_path, 30)
+    damage(data_path(tmp_path, 20), HEADER_SIZE + sum(one.size for one in records[20:24]) + 9)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert (partition.quarantined, partition.next_transaction_id) == (True, 24)
+        for read in (partition.read_wire, partition.read_wire_headers):
+            assert [read(first, 100).count for first in (0, 15, 23, 25, 29, 30)] == [24, 9, 1, 5, 1, 0]
+            with pytest.raises(CorruptRecordError):
+                read(24, 1)
+        assert partition.read_wire_cached(0, 5, 10**6, headers=False) is None
+
+
+@pytest.mark.parametrize("absent", [".seg", ".idx"])
+def test_in_memory_neither_file_is_waited_for(tmp_path: Path, absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = built(tmp_path, 5)
+    size = HEADER_SIZE + sum(one.size for one in records)
+    extent = whole_extent(0, tmp_path / "0", 0, 5, size)
+
+    class Cached:
+        """Of one of the two files nothing is in memory."""
+
+        def __init__(self, source: FileSource) -> None:
+            self.source = source
+
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            path = Path(os.readlink(f"/proc/self/fd/{self.source.fileno()}"))
+            if path.suffix == absent:
+                raise DiskReadError(path, offset, OSError("not in memory"))
+            return self.source.read_into(offset, buffer)
+
+    monkeypatch.setattr(segment_reader, "CachedSource", Cached)
+    reader = segment_reader.SegmentReader(extent, max_data_length=1 << 20, storage=tmp_path)
+    assert reader.read_list(extent, 0, 5, None, headers=False) is not None
+    with pytest.raises(DiskReadError, match="not in memory"):
+        reader.in_memory.read_list(extent, 0, 5, None, headers=False)
+
+
+@pytest.mark.parametrize("absent", [data_path, index_path])
+def test_a_segment_of_which_one_file_is_missing_is_not_opened(tmp_path: Path, absent: Callable[[Path], Path]) -> None:
+    built(tmp_path, 5)
+    absent(tmp_path).unlink()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        ActiveSegment.open(whole_extent(0, tmp_path / "0", 0, 5, 500))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_control_file_of_a_new_directory_comes_when_everything_else_is_durable(tmp_path: Path) -> None:
+    with recording() as changes:
+        create_cluster([tmp_path / "s"], num_partitions=2, layout=Layout.RELEASED, assign=[1])
+    steps = [(one.kind, one.path.name) for one in changes if one.kind in ("mkdir", "sync-directory", "rename")]
+    temporary = [name for kind, name in steps if kind == "rename"]
+    assert steps == [
+        ("mkdir", "s"),
+        ("sync-directory", tmp_path.name),
+        ("mkdir", "1"),
+        ("rename", temporary[0]),
+        ("sync-directory", "1"),
+        ("rename", temporary[1]),
+        ("sync-directory", "1"),
+        ("sync-directory", "s"),
+        ("rename", temporary[2]),
+        ("sync-directory", "s"),
+    ]

@@ -220,3 +220,28 @@ def test_a_disk_that_can_no_longer_be_changed_at_all(
         group = make_records(GROUP, first=acknowledged, seed=acknowledged)
         whole = records_until(acknowledged) + pack_records(map(wire_record, group))
         assert whole.startswith(found.data), "what was under way may be there, nothing else"
+
+
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+@pytest.mark.parametrize("arrived", [0, 1, 8, 9])
+def test_whatever_part_of_a_write_arrived_is_cut_off_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, arrived: int
+) -> None:
+    build_directory(tmp_path, {0: 3})
+    before = {path: path.read_bytes() for path in (tmp_path / "0").iterdir()}
+    write = os.pwrite
+
+    def some(descriptor: int, data: memoryview, offset: int) -> int:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(suffix):
+            return write(descriptor, data, offset)
+        write(descriptor, data[:arrived], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(tmp_path, SMALL) as storage:
+        partition = storage.partition(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", some)
+            with pytest.raises(DiskFullError):
+                partition.append(make_records(1, first=3))
+        assert {path: path.read_bytes() for path in (tmp_path / "0").iterdir()} == before
+        partition.append(make_records(1, first=3))

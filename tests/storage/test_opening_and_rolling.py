@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -13,7 +14,18 @@ import pytest
 
 from tests.builders import KEY, build_directory, digest, make_records, segment_header, write_segment
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, codes, damage, data_path, index_path, opened, write_at
+from tests.storage.support import (
+    LAYOUTS,
+    SMALL,
+    built,
+    codes,
+    damage,
+    data_path,
+    index_path,
+    offset_of,
+    opened,
+    write_at,
+)
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.errors import (
@@ -68,16 +80,18 @@ def test_what_is_read_is_made_durable_first(tmp_path: Path, layout: Layout) -> N
     for number, first in ((0, 20), (1, 0)):
         wanted += [("sync", segment_name(first)), ("sync", index_name(first)), ("sync-directory", str(number))]
     assert [one for one in seen if one in wanted] == wanted
+    assert [one for one in seen if one[1].endswith((".seg", ".idx"))] == [one for one in wanted if one[0] == "sync"][1:]
     assert {kind for kind, _ in seen} <= {"sync", "sync-directory"}
 
 
 def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_path: Path) -> None:
     built(tmp_path, 5)
+    index = index_path(tmp_path).read_bytes()
     index_path(tmp_path).unlink()
     with recording() as changes, opened(tmp_path):
         seen = steps(changes)
     assert seen.index(("sync", segment_name(0))) < seen.index(("sync-directory", "0"))
-    assert index_path(tmp_path).exists()
+    assert index_path(tmp_path).read_bytes() == index
 
 
 @pytest.mark.parametrize("rows", [70, 500, 16384])
@@ -95,22 +109,29 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
     os.truncate(index_path(tmp_path), entry_position(1500, 0))
     with recording() as changes, opened(tmp_path, LARGE) as storage:
         assert not storage.partition(0).quarantined
+        assert storage.partition(0).undo_ids == (), "nothing that was durable is taken away"
         seen = steps(changes)
     assert (("write", index_name(0)) in seen) != whole
     assert any(kind == "rename" for kind, _ in seen) == whole
     assert index_path(tmp_path).read_bytes() == raw
 
 
-@pytest.mark.parametrize(("name", "kind"), [(segment_name(0), "a directory"), (index_name(0), "a directory")])
-def test_what_is_no_regular_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
-    built(tmp_path, 5)
-    (tmp_path / "0" / name).unlink()
-    (tmp_path / "0" / name).mkdir()
+@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.parametrize(("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False)])
+def test_what_is_no_regular_file_is_named(tmp_path: Path, name: Callable[[int], str], alone: bool, first: int) -> None:
+    """A directory in its place; the index beside a data file is not called one without data, because nobody knows."""
+    built(tmp_path, 15)
+    place = tmp_path / "0" / name(first)
+    place.unlink()
+    place.mkdir()
+    if alone:
+        index_path(tmp_path, first).unlink()
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined
         found = [one for one in partition.findings if one.code == "special-file"]
-        assert [(one.path, kind in one.message) for one in found] == [(tmp_path / "0" / name, True)]
+        assert [(one.path, "a directory" in one.message) for one in found] == [(place, True)]
+        assert "index-orphan" not in codes(partition.findings)
 
 
 def test_a_partition_without_a_directory_has_no_transaction(tmp_path: Path) -> None:
@@ -307,6 +328,63 @@ def test_a_closed_partition_refuses_everything(tmp_path: Path) -> None:
         assert not changes
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_partition_is_closed_once(tmp_path: Path, failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed while it was closed is not tried again, and neither is anything where a sync had failed before."""
+    built(tmp_path, 5)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=5))
+        error = SyncFailedError(partition.path, None, OSError("as if"), doing="sync")
+        calls = []
+
+        def sync(active: ActiveSegment) -> None:
+            calls.append(active)
+            raise error
+
+        monkeypatch.setattr(ActiveSegment, "sync_index", sync)
+        if failed:
+            partition._failed = error
+            partition.close()
+        else:
+            with pytest.raises(SyncFailedError):
+                partition.close()
+        partition.close()
+        assert len(calls) == (not failed)
+        with pytest.raises(RefusedError, match="partition 0 is closed"):
+            partition.check_writable()
+
+
+def test_an_interrupt_inside_a_truncation_leaves_what_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = built(tmp_path, 25)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=25))
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "unlink", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                partition.truncate(5)
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).read_range(0, 6) == records[:6]
+
+
+def _interrupted(path: PurePath) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_first_damage_says_why_writes_are_refused(tmp_path: Path) -> None:
+    records = built(tmp_path, 15)
+    for number in (11, 13):
+        damage(data_path(tmp_path, 10), offset_of(records[10:], number) + 9)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert [one.transaction_id for one in partition.findings] == [11, 13]
+        with pytest.raises(PartitionQuarantinedError, match="partition 0 is quarantined: transaction 11: checksum"):
+            partition.append(make_records(1, first=11))
+
+
 def state_of(path: Path, first: int) -> SegmentState:
     (view,) = [one for one in view_partition(path / "0", 0).segments if one.first_transaction_id == first]
     return examine_segment(view, SegmentPlace(path, 0, KEY, 1 << 20), next_first=None, durable_to=-1, mark=-1)
@@ -360,7 +438,7 @@ def test_a_file_that_shrank_below_its_header_meanwhile_is_gone(tmp_path: Path) -
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def test_rolling_over_keeps_no_file_open(tmp_path: Path) -> None:
+def test_rolling_over_and_truncating_keep_no_file_open(tmp_path: Path) -> None:
     built(tmp_path, 0)
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
@@ -369,6 +447,9 @@ def test_rolling_over_keeps_no_file_open(tmp_path: Path) -> None:
             partition.append([record])
         assert len(partition.segments) > 10
         assert len(os.listdir("/proc/self/fd")) == before
+        for after in (50, 10, -1):
+            partition.truncate(after)
+            assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_segment_that_cannot_be_opened_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,18 @@ def test_a_sealed_segments_index_has_an_entry_for_each_record(tmp_path: Path, ch
     assert path.read_bytes() == whole, "the index is made anew from the data"
 
 
+@pytest.mark.parametrize("change", [-9, -8, -1, 1, 8, 9])
+def test_the_last_segments_index_is_brought_to_its_length(tmp_path: Path, change: int) -> None:
+    built(tmp_path, 30)
+    path = index_path(tmp_path, 20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) + change] if change < 0 else whole + b"\1" * change)
+    with opened(tmp_path) as storage:
+        assert codes(storage.partition(0).findings) == ["index-short" if change < 0 else "index-long"]
+        assert not storage.partition(0).quarantined
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("first", [0, 20])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_the_first_entry_of_a_segments_index_is_where_its_records_begin(
@@ -229,6 +241,30 @@ def test_a_data_file_that_ends_inside_its_header_holds_nothing_unless_its_index_
         partition = storage.partition(0)
         assert partition.quarantined != sound
         assert codes(partition.findings) == ([] if size == HEADER_SIZE else ["segment-header-short"])
+
+
+@pytest.mark.parametrize(
+    ("size", "entries", "mark", "said"),
+    [
+        (127, 0, 19, None),
+        (127, 0, 20, (20, "the last transaction is 19, but the local low-water mark is 20: transaction 20 was")),
+        (127, 3, 22, None),
+        (127, 3, 23, (23, "the last transaction is 22, but the local low-water mark is 23: transaction 23 was")),
+        (60, 3, 25, (23, "the last transaction is 22, but the local low-water mark is 25: transactions 23 to 25 were")),
+    ],
+)
+def test_what_a_data_file_that_ends_inside_its_header_held_is_not_missed_twice(
+    tmp_path: Path, size: int, entries: int, mark: int, said: tuple[int, str] | None
+) -> None:
+    """Its index, which lists them, says that they are lost."""
+    built(tmp_path, 20, mark=mark)
+    header = segment_header(0, 20).encode()
+    data_path(tmp_path, 20).write_bytes(header[:size])
+    index_path(tmp_path, 20).write_bytes(header + struct.pack(f">{entries}q", *range(128, 128 + 50 * entries, 50)))
+    with opened(tmp_path) as storage:
+        findings = storage.partition(0).findings
+        missed = [(one.transaction_id, one.message) for one in findings if one.code == "acknowledged-missing"]
+        assert missed == ([] if said is None else [(said[0], f"{said[1]} durable here once")])
 
 
 @pytest.mark.parametrize(("hiding", "sound"), [(28, True), (29, True), (30, True), (31, False)])

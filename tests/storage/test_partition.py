@@ -191,15 +191,19 @@ def test_19_truncating_out_of_range_or_below_the_mark_is_refused(tmp_path: Path,
         assert storage.partition(0).read_range(0, 50) == records[:4]
 
 
-def test_a_truncation_that_would_end_with_a_damaged_record_changes_nothing(tmp_path: Path) -> None:
-    built(tmp_path, 30)
+@pytest.mark.parametrize(("mark", "permitted"), [(-1, False), (20, True)])
+def test_a_truncation_that_would_end_with_a_damaged_record_changes_nothing(
+    tmp_path: Path, mark: int, permitted: bool
+) -> None:
+    """Nor the mark, which falls first where it may."""
+    built(tmp_path, 30, mark=mark)
     damage(data_path(tmp_path), HEADER_SIZE + 40 + 3)
     records = make_records(30)
     victim = next(r for r in records if offset_of(records, r.transaction_id) + r.size > HEADER_SIZE + 43)
     before = digest(tmp_path)
     with opened(tmp_path) as storage:
         with pytest.raises(CorruptRecordError):
-            storage.partition(0).truncate(victim.transaction_id)
+            storage.partition(0).truncate(victim.transaction_id, allow_data_loss=permitted)
         after = digest(tmp_path)
         assert {name: after[name] for name in before} == before
         assert storage.partition(0).max_transaction_id == 29
@@ -317,13 +321,21 @@ def test_reads_see_nothing_of_a_batch_that_is_not_durable(tmp_path: Path, monkey
         real, seen = os.fdatasync, []
 
         def look(descriptor: int) -> None:
-            seen.append((partition.max_transaction_id, len(partition.read_range(0, 100)), partition.read(5)))
+            seen.append(
+                (
+                    partition.max_transaction_id,
+                    len(partition.read_range(0, 100)),
+                    partition.read(5),
+                    partition.read_wire(0, 100).count,
+                    partition.read_wire(5, 1).count,
+                )
+            )
             real(descriptor)
 
         monkeypatch.setattr(os, "fdatasync", look)
         partition.append(batch)
         assert len(seen) > 5
-        assert set(seen) == {(4, 5, None)}
+        assert set(seen) == {(4, 5, None, 5, 0)}
         assert partition.read_range(0, 100) == records + batch
 
 

@@ -16,7 +16,8 @@ from tests.builders import KEY, build_directory, make_records, segment_header
 from tests.storage.support import damage, data_path, index_path, write_at
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.view import view_partition
-from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment
+from waltzctl.engine.scan import scanner
+from waltzctl.engine.storage.segment_recovery import SegmentState, examine_segment
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     encode_entries,
@@ -85,7 +86,9 @@ def test_the_last_checkpoint_that_proves_itself(tmp_path: Path, first: int, coun
     assert (state.trusted, state.findings, state.cut_at, state.index_from) == (True, (), None, None)
     assert state.extent is not None
     assert (state.extent.next_transaction_id, state.extent.end) == (count, at(count, first))
-    assert len(state.extent.runs) == (count > first)
+    assert [(run.first_transaction_id, run.next_transaction_id) for run in state.extent.runs] == (
+        [(first, count)] if count > first else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,6 +188,12 @@ class TestSealed:
         assert state.scanned_from is None
         assert state.extent is not None
         assert (state.extent.next_transaction_id, state.extent.end) == (50, at(50))
+        assert state.stretch == Stretch(0, 0, 50, 49, False, 50, False, False)
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_one_of_few_records_is_not_scanned_either(self, tmp_path: Path, count: int) -> None:
+        state = examined(built(tmp_path / "s", count), sealed=count)
+        assert (state.scanned_from, state.findings) == (None, ())
 
     @pytest.mark.parametrize(
         ("what", "scanned"),
@@ -235,6 +244,19 @@ def test_entries_behind_the_last_checkpoint_are_mended_in_place(
     assert state.scanned_from == (start, at(start))
 
 
+@pytest.mark.parametrize(("wrong", "whole"), [(999, True), (1000, False), (1001, False)])
+def test_what_is_wrong_in_front_of_the_last_checkpoint_is_made_anew_as_a_whole(
+    tmp_path: Path, wrong: int, whole: bool
+) -> None:
+    """Also where everything was scanned, because the record in front of the checkpoint is damaged."""
+    path = built(tmp_path / "s", 1003)
+    spoilt(998)(path)
+    entry(wrong, 5)(path)
+    state = examined(path)
+    assert state.scanned_from == (0, HEADER_SIZE)
+    assert (state.rebuild_index, state.index_from) == (whole, None if whole else wrong)
+
+
 @pytest.mark.parametrize(("durable_to", "cut"), [(8, at(9)), (9, None), (10, None)])
 def test_a_torn_tail_is_cut_where_nothing_proves_that_it_was_durable(
     tmp_path: Path, durable_to: int, cut: int | None
@@ -264,8 +286,28 @@ class Found:
     excess: str | None = None
 
 
-def stretch(next_id: int, accounted: int, listed: int = 10, *, long: bool = False, torn: bool = False) -> Stretch:
-    return Stretch(0, 0, next_id, accounted, False, listed, long, torn)
+def stretch(
+    next_id: int | None, accounted: int, listed: int = 10, *, long: bool = False, torn: bool = False
+) -> Stretch:
+    """Without a next id its end is not known."""
+    return Stretch(0, 0, next_id, accounted, next_id is None, listed, long, torn)
+
+
+def comes_to(state: SegmentState) -> Found:
+    assert state.extent is not None
+    assert state.stretch is not None
+    runs = [(run.first_transaction_id, run.next_transaction_id) for run in state.extent.runs]
+    assert [(run.start, run.end) for run in state.extent.runs] == [(at(one), at(end)) for one, end in runs]
+    assert (state.rebuild_index, state.scanned_from) == (False, (0, HEADER_SIZE))
+    return Found(
+        [(str(one.code), one.transaction_id) for one in state.findings],
+        runs,
+        state.stretch,
+        state.trusted,
+        state.cut_at,
+        state.index_from,
+        None if state.index_excess is None else state.index_excess.message,
+    )
 
 
 def spoilt(*numbers: int) -> Callable[[Path], None]:
@@ -304,6 +346,7 @@ SOUND = [(0, 10)]
 AROUND = [(0, 3), (5, 10)]
 
 
+@pytest.mark.parametrize("rows", [2, 16384])
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -368,22 +411,87 @@ AROUND = [(0, 3), (5, 10)]
     ],
 )
 def test_what_the_last_segment_comes_to(
-    tmp_path: Path, changes: Sequence[Callable[[Path], None]], expected: Found
+    tmp_path: Path,
+    changes: Sequence[Callable[[Path], None]],
+    expected: Found,
+    rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Everything that the opening of a partition hangs on, with all entries of the index compared."""
+    """Everything that the opening of a partition hangs on, however many records are looked at together."""
+    monkeypatch.setattr(scanner, "RUN_ROWS", rows)
     path = built(tmp_path / "s", 10)
     for change in changes:
         change(path)
+    assert comes_to(examined(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("between", "from_there", "expected", "code"),
+    [
+        (b"", 5, [(0, 4, at(0), at(4)), (5, 10, at(4), at(9))], ("record-order", 4)),
+        (b"\xff" * 50, 4, [(0, 4, at(0), at(4)), (4, 10, at(4) + 50, at(10) + 50)], ("record-length", 4)),
+    ],
+)
+def test_what_does_not_follow_by_id_and_place_is_another_run(
+    tmp_path: Path, between: bytes, from_there: int, expected: list[tuple[int, int, int, int]], code: tuple[str, int]
+) -> None:
+    """A record is missing, and something stands in front of one."""
+    path = built(tmp_path / "s", 10)
+    raw = data_path(path).read_bytes()
+    data_path(path).write_bytes(raw[: at(4)] + between + raw[at(from_there) :])
     state = examined(path)
     assert state.extent is not None
-    assert expected == Found(
-        [(str(one.code), one.transaction_id) for one in state.findings],
-        [(run.first_transaction_id, run.next_transaction_id) for run in state.extent.runs],
-        state.stretch,  # type: ignore[arg-type]
-        state.trusted,
-        state.cut_at,
-        state.index_from,
-        None if state.index_excess is None else state.index_excess.message,
-    )
-    assert [(run.start, run.end) for run in state.extent.runs] == [(at(one), at(end)) for one, end in expected.runs]
-    assert (state.rebuild_index, state.scanned_from) == (False, (0, HEADER_SIZE))
+    assert [
+        (run.first_transaction_id, run.next_transaction_id, run.start, run.end) for run in state.extent.runs
+    ] == expected
+    assert [(str(one.code), one.transaction_id) for one in state.findings][:1] == [code]
+
+
+def test_each_record_whose_data_is_damaged_is_named(tmp_path: Path) -> None:
+    path = built(tmp_path / "s", 10)
+    for number in (2, 7):
+        raw = bytearray(data_path(path).read_bytes()[at(number) : at(number + 1)])
+        raw[-9] ^= 1
+        raw[-4:] = struct.pack(">I", zlib.crc32(raw[:-4]))
+        write_at(data_path(path), at(number), bytes(raw))
+    state = examined(path)
+    assert [(str(one.code), one.transaction_id, one.offset) for one in state.findings] == [
+        ("data-checksum", 2, at(2)),
+        ("data-checksum", 7, at(7)),
+    ]
+    assert state.trusted
+
+
+def begun_anew(path: Path) -> None:
+    """Half of a long record."""
+    whole = make_records(1, first=10, size=9000)[0].encode()
+    data_path(path).write_bytes(data_path(path).read_bytes() + whole[:5000])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            spoilt(5),
+            Found(
+                [("record-checksum", 5)],
+                [(0, 5)],
+                stretch(None, 4, long=True),
+                trusted=False,
+                index_from=5,
+                excess="the index has 10 entries, the segment has 5 records: 5 entries too many",
+            ),
+        ),
+        (placed((6, 2)), Found([("record-order", 6)], [(0, 6)], stretch(None, 5), trusted=False, index_from=6)),
+        (begun_anew, Found([("record-length", 10)], SOUND, stretch(None, 9), trusted=False)),
+    ],
+)
+def test_nothing_is_cut_where_the_search_was_given_up(
+    tmp_path: Path, change: Callable[[Path], None], expected: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes were made to be expensive: nobody knows what follows."""
+    monkeypatch.setattr(scanner, "BUDGET_BASE", 0)
+    monkeypatch.setattr(scanner, "BUDGET_PER_BYTE", 0)
+    path = built(tmp_path / "s", 10)
+    change(path)
+    assert comes_to(examined(path)) == expected
