@@ -196,6 +196,7 @@ _STORAGE = (
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
+_INFO_SCHEMA = "schema = self.structs[0].layout.info_schema"
 _LINE = "if first.sequence is not None and second.sequence is not None:"
 _CUT_AWAY = "what is packed for the checksum is cut away before the checksum is made"
 _HANDED_BACK = "what a construct hands back while it builds is for members that refer to it, and none does"
@@ -207,6 +208,12 @@ _FORMATS = (
             "if first.sequence is not None and True:",
             "if first.sequence is not None or second.sequence is not None:",
         )
+    ),
+    *(
+        Equivalent(
+            "formats/control.py", "PartitionInfo.encode", _INFO_SCHEMA, _INFO_SCHEMA.replace("[0]", other), _BOTH
+        )
+        for other in ("[1]", "[(-1)]")
     ),
     Equivalent(
         "formats/control.py",
