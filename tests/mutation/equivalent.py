@@ -277,7 +277,59 @@ _HELD = "if length and not self._cache_at <= offset <= offset + length <= self._
 _ORDER = "engine/scan/order.py"
 _HEAD = "if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):"
 _RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
+_WORD_AT = "order = [15 - at if 12 <= at < 16 else 8 * width for at in range(8 * width)]"
+_ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:"
+_CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
+_WHOLE_STEPS = "what is left is gone through byte by byte"
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "encode",
+            _ENOUGH,
+            _ENOUGH.replace(old, new),
+            "of the counts that cannot be it refuses at once; every record's place is looked at below all the same",
+        )
+        for old, new in (
+            ("> length - APPEND_LEAST", "> (length - APPEND_LEAST) + 1"),
+            ("> length or", ">= length or"),
+            ("> length or", "> (length) + 1 or"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            function,
+            line,
+            line.replace("align=1", "align=2"),
+            "half words are loaded and stored by the same instructions at any address",
+        )
+        for function, line in (
+            ("_loaded", "return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)"),
+            ("_stored", "builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)"),
+        )
+    ),
+    Equivalent(
+        "engine/scan/machine.py",
+        "Vectors.__init__.word_at.generate",
+        _WORD_AT,
+        _WORD_AT.replace("12 <=", "11 <="),
+        "the byte behind the word is zero there",
+    ),
+    *(
+        Equivalent("engine/scan/native.py", "crc_sliced", "while address + 16 <= end:", new, _WHOLE_STEPS)
+        for new in ("while address + 16 < end:", "while address + 17 <= end:", "while False:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "InterpretedLoops.split",
+            _CELLS,
+            _CELLS.replace("[0]", other),
+            "of the cells only those that are filled are taken",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
     Equivalent(
         _ORDER,
         "OrderJudge._as_indexed",
@@ -708,7 +760,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/carve.py": ("BATCH_ROWS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES",),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),
@@ -716,6 +768,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/transcode.py": ("_FEW",),
     "engine/scan/walk.py": ("PAGE", "BLOCK", "CARRY"),
     "engine/scan/wire_compiled.py": ("_SHORT",),
+    "engine/scan/wire_layout.py": ("WORDS",),
     "engine/scan/wire_loops.py": ("_TWO_PASSES",),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
