@@ -279,9 +279,39 @@ _HEAD = "if head is not None and head.transaction_id > expected and not self._be
 _RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
 _WORD_AT = "order = [15 - at if 12 <= at < 16 else 8 * width for at in range(8 * width)]"
 _ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:"
+_FITS = "keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)"
 _CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
 _WHOLE_STEPS = "what is left is gone through byte by byte"
+_TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
+_PASSES = (
+    ("engine/scan/kernel.py", "note", "if length < _TWO_PASSES:"),
+    ("engine/scan/wire_loops.py", "joined", "if length < _TWO_PASSES:"),
+    ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
+    ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
+)
 _SCAN = (
+    *(
+        Equivalent(file, function, line, line.replace(*change), _TWICE)
+        for file, function, line in _PASSES
+        for change in (("<", "<="), ("TWO_PASSES", "(TWO_PASSES) - 1"), ("_TWO_PASSES", "(_TWO_PASSES) - 1"))
+        if ("_TWO" in line) is ("_TWO" in change[0]) or change[0] == "<"
+    ),
+    *(
+        Equivalent(file, function, line, "if False:", _TWICE)
+        for file, function, line in _PASSES
+        if file != "engine/scan/wire_native.py"
+    ),
+    *(
+        Equivalent(file, "", "_TWO_PASSES = 16 << 10", "_TWO_PASSES = 16 >> 10", _TWICE)
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge.judge",
+        "if resumption.expected >= expected:",
+        "if resumption.expected > expected:",
+        "it is searched for ids behind those that were passed over, one at least",
+    ),
     *(
         Equivalent(
             "engine/scan/wire_loops.py",
@@ -294,6 +324,15 @@ _SCAN = (
             ("> length - APPEND_LEAST", "> (length - APPEND_LEAST) + 1"),
             ("> length or", ">= length or"),
             ("> length or", "> (length) + 1 or"),
+        )
+    ),
+    *(
+        Equivalent(
+            _PROBE, "Candidates._search", _FITS, _FITS.replace(old, new), "whoever asks for candidates checks them"
+        )
+        for old, new in (
+            ("<= self._probe.max_record", "<= (self._probe.max_record) + 1"),
+            ("<= self._stop", "<= (self._stop) + 1"),
         )
     ),
     *(
@@ -791,11 +830,24 @@ TUNED: dict[str, tuple[str, ...]] = {
 _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>>|\*\*?|//) [-0-9_() ]+?)(?: *#.*)?")
 
 
+_INVENTED = "which input is made up for a comparison: the next number is as good"
+MADE_UP: dict[str, tuple[str, ...]] = {
+    "engine/scan/compiled.py": ("_answers_rightly",),
+    "engine/scan/kernel.py": ("answers",),
+    "engine/scan/wire_trials.py": ("", "_append", "_stream", "answers", "_split", "_encode", "_list"),
+}
+"""Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
+is another number there nothing follows but other input, for both."""
+_NUMBER = re.compile(r"[0-9]+")
+
+
 def why_equivalent(mutant: Mutant) -> str:
     """The reason, empty where it is not."""
     known = _BY_KEY.get(mutant.key)
     if known is not None:
         return known.reason
+    if mutant.function in MADE_UP.get(mutant.file, ()) and _NUMBER.sub("#", mutant.old) == _NUMBER.sub("#", mutant.new):
+        return _INVENTED
     named = _CONSTANT.fullmatch(mutant.new) if not mutant.function else None
     if named is None or named[1] not in TUNED.get(mutant.file, ()):
         return ""

@@ -20,6 +20,7 @@ from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compil
 from waltzctl.engine.scan.frames import Column, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, Verdict
+from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -186,6 +187,53 @@ def test_the_trial_notices_a_constant_that_is_one_off(name: str, monkeypatch: py
     monkeypatch.setattr(wire_loops, name, getattr(wire_loops, name) + 1)
     with contextlib.suppress(struct.error, IndexError, ValueError):
         assert wire_trials.answers(INTERPRETED) != right
+
+
+class _WrongLoops:
+    """The interpreted loops, with one number that one of them delivers one too large: a word of its state, or of an array."""
+
+    name = "wrong"
+
+    def __init__(self, loop: str, word: int | None = None, array: int | None = None) -> None:
+        self._wrong = loop, word, array
+
+    def _spoilt(self, loop: str, status: int, state: Any, *arrays: Any) -> int:
+        wrong, word, array = self._wrong
+        if loop != wrong:
+            return status
+        if array is not None:
+            arrays[array].reshape(-1)[0] += 1
+        elif word is not None:
+            state[word] += 1
+        else:
+            return status + 1
+        return status
+
+    def split(self, state: Any, buffer: Any, table: Any) -> int:
+        return self._spoilt("split", INTERPRETED.split(state, buffer, table), state, table)
+
+    def encode(self, state: Any, buffer: Any, table: Any, offsets: Any, out: Any) -> int:
+        status = INTERPRETED.encode(state, buffer, table, offsets, out)
+        return self._spoilt("encode", status, state, offsets, out)
+
+    def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
+        status = INTERPRETED.to_list(state, buffer, out, brief=brief)
+        return self._spoilt("headers" if brief else "records", status, state, out)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(("split",), ("split", POSITION), ("split", TAKEN), ("split", NEEDED), ("split", None, 0)),
+        *(("encode",), ("encode", TAKEN), ("encode", RECORDS), ("encode", FOUND)),
+        *(("encode", None, 0), ("encode", None, 1)),
+        *(("headers",), ("headers", FOUND), ("headers", None, 0)),
+        *(("records",), ("records", BYTES), ("records", None, 0)),
+    ],
+    ids=str,
+)
+def test_the_trial_notices_whatever_a_loop_gets_wrong(wrong: tuple[Any, ...]) -> None:
+    assert wire_trials.answers(_WrongLoops(*wrong)) != _right_answers()
 
 
 @pytest.mark.parametrize("way", WAYS)
