@@ -14,6 +14,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import shake_128
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,8 +172,7 @@ def _words_of_header() -> struct.Struct:
     codes = {field.offset: field.code for field in RECORD_HEADER.fields if not field.name.startswith("request_id.")}
     codes |= {REQUEST_ID_HIGH_AT: "q", REQUEST_ID_LOW_AT: "q"}
     words = struct.Struct(">" + "".join(codes[offset] for offset in sorted(codes)))
-    if words.size != HEADER:
-        raise AssertionError("the request id is not two words")
+    assert words.size == HEADER, "the request id is not two words"
     return words
 
 
@@ -357,9 +357,14 @@ INTERPRETED = InterpretedKernel()
 
 def made_up_record(transaction_id: int, length: int) -> bytes:
     """A record with right checksums and `length` bytes of data that look like nothing."""
-    data = bytes((i * i + 17 * transaction_id >> 3) & 0xFF for i in range(length))
-    header = HEADER_WORDS.pack(transaction_id, -3 - transaction_id, 2**60 + length, -1, length, crc32(data))
+    whole = shake_128(b"%d" % transaction_id).digest(_INVENTED.size + length)
+    data = whole[_INVENTED.size :]
+    header = HEADER_WORDS.pack(transaction_id, *_INVENTED.unpack_from(whole), length, crc32(data))
     return header + data + CHECKSUM.struct.pack(crc32(data, crc32(header)))
+
+
+_INVENTED = struct.Struct(">qqi")
+"""Request id (two words) and header."""
 
 
 def answers(kernel: Kernel, records: bytes | bytearray) -> list[Any]:

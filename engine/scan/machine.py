@@ -39,6 +39,17 @@ def _constant(builder, instruction):
     return instruction
 
 
+def _loaded(builder, address, kind):
+    """A value at an address, which need not be a multiple of anything."""
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+
+
+def _stored(builder, value, address):
+    """Store a value at any address."""
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
+    return _NOTHING
+
+
 def _load(code: str, *, constant: bool = False, signed: bool = True) -> Any:
     """A load of a value at an address: ``>`` or ``=``, then the number of bits."""
     kind = ir.IntType(int(code[1:]))
@@ -46,13 +57,11 @@ def _load(code: str, *, constant: bool = False, signed: bool = True) -> Any:
     @intrinsic
     def load(context, address):
         def generate(_, builder, signature, arguments):
-            value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            value = _loaded(builder, arguments[0], kind)
             if constant:
                 _constant(builder, value)
             if code[0] == ">":
                 value = builder.bswap(value)
-            if kind.width == 64:
-                return value
             return builder.sext(value, I64) if signed else builder.zext(value, I64)
 
         return types.int64(types.int64), generate
@@ -66,10 +75,8 @@ def _store(bits: int, *, swapped: bool = False) -> Any:
     @intrinsic
     def store(context, address, value):
         def generate(_, builder, signature, arguments):
-            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
-            value = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
-            builder.store(builder.bswap(value) if swapped else value, pointer, align=1)
-            return _NOTHING
+            value = builder.trunc(arguments[1], kind)
+            return _stored(builder, builder.bswap(value) if swapped else value, arguments[0])
 
         return types.int64(types.int64, types.int64), generate
 
@@ -190,7 +197,7 @@ class Vectors:
             @intrinsic
             def load(context, address):
                 def generate(_, builder, signature, arguments):
-                    value = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=1)
+                    value = _loaded(builder, arguments[0], vector)
                     return _constant(builder, value) if constant else value
 
                 return kind(types.int64), generate
@@ -221,8 +228,7 @@ class Vectors:
         @intrinsic
         def store(context, address, value):
             def generate(_, builder, signature, arguments):
-                builder.store(arguments[1], builder.inttoptr(arguments[0], vector.as_pointer()), align=1)
-                return _NOTHING
+                return _stored(builder, arguments[1], arguments[0])
 
             return types.int64(types.int64, kind), generate
 
@@ -239,7 +245,7 @@ class Vectors:
                 vectors = []
                 for lane in range(width // 2):
                     place = builder.add(arguments[0], ir.Constant(I64, 64 * lane))
-                    vectors.append(builder.load(builder.inttoptr(place, vector.as_pointer()), align=1))
+                    vectors.append(_loaded(builder, place, vector))
                 return _sum_each(builder, vectors)
 
             return kind(types.int64), generate
@@ -261,7 +267,7 @@ class Vectors:
             """A checksum as it is stored at an address, as a register in the first lane."""
 
             def generate(_, builder, signature, arguments):
-                word = builder.load(builder.inttoptr(arguments[0], I32.as_pointer()), align=1)
+                word = _loaded(builder, arguments[0], I32)
                 words = ir.Constant(ir.VectorType(I32, 2 * width), [0] * 2 * width)
                 words = builder.insert_element(words, word, ir.Constant(I32, 0))
                 octets = builder.bitcast(words, ir.VectorType(I8, 8 * width))

@@ -45,13 +45,10 @@ BRIEF = WIRE_RECORD_HEADER.size
 def _check_layouts() -> None:
     """The head of a record is copied as it is: the first fields on disk must be those on the wire."""
     shared = RECORD_HEADER.fields[: len(WIRE_RECORD_HEAD.fields)]
-    if (
-        shared != WIRE_RECORD_HEAD.fields
-        or BRIEF != DATA_LENGTH_AT
-        or RECORD_HEADER.offset_of("data_checksum") != HEAD
-        or DISK_HEAD != HEAD + WORD
-    ):
-        raise AssertionError("the record on disk does not begin like the one on the wire")
+    assert shared == WIRE_RECORD_HEAD.fields, "the record on disk does not begin like the one on the wire"
+    assert BRIEF == DATA_LENGTH_AT, "a record header is not what stands in front of the data length"
+    assert RECORD_HEADER.offset_of("data_checksum") == HEAD, "the data's checksum does not follow on disk"
+    assert DISK_HEAD == HEAD + WORD, "something else stands in front of the data on disk"
 
 
 _check_layouts()

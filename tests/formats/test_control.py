@@ -427,6 +427,21 @@ def test_a_mark_that_fell_stays_as_low_in_the_documented_layout(
     assert found.structs[1].marks == kept
 
 
+@pytest.mark.parametrize("current", [1, 2])
+def test_where_the_higher_marks_win_a_rewritten_pair_says_the_same_twice(current: int) -> None:
+    pair = (documented(3, 9, 9), documented(3, 5, 5))[:: 3 - 2 * current]
+    info = PartitionInfo(4, 4, pair, *choose_current(*pair))
+    assert info.current == current
+    found = info.rewritten(low_water_mark=6)
+    assert found == PartitionInfo(4, 4, (documented(3, 6, 9),) * 2, 1, Choice.SAME)
+
+
+def test_where_the_sequence_wins_a_rewritten_pair_keeps_what_was_in_force() -> None:
+    info = _pair((3, 9, 9), (3, 5, 5))
+    written = PartitionStruct(3, 6, 9, FLAG_AVAILABLE, 2).sealed()
+    assert info.rewritten(low_water_mark=6) == PartitionInfo(0, 0, (info.structs[0], written), 2, Choice.NEWER)
+
+
 def test_a_pair_with_one_struct_that_is_not_valid_is_renewed_from_the_other() -> None:
     whole = _pair((3, 9, 9), (3, 5, 5))
     assert whole.renewed() == whole

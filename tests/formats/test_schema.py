@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.formats.settings import properties
+from tests.formats.settings import few, properties
 from waltzctl.formats import control, request_id, segment
 from waltzctl.formats.adapters import Uuid
 from waltzctl.formats.pages import blocks, write_batch
-from waltzctl.formats.schema import CompiledSchema, SchemaError, compile_schema
+from waltzctl.formats.schema import CompiledSchema, Field, SchemaError, compile_schema
 
 
 def compiled_schemas() -> dict[str, CompiledSchema]:
@@ -64,7 +64,7 @@ def test_every_layout_has_the_size_that_the_format_fixes() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-@properties
+@few
 @given(data=st.data())
 def test_schema_struct_and_dtype_agree_on_random_bytes(name: str, data: st.DataObject) -> None:
     """Construct schema, struct and NumPy dtype read the same leaves from any bytes and write the same bytes back."""
@@ -103,6 +103,12 @@ def test_offsets_of_nested_members() -> None:
     for asked in (info.offset_of, info.size_of):
         with pytest.raises(KeyError):
             asked("struct")  # a prefix of a name is no name
+
+
+def test_a_single_byte_has_no_byte_order() -> None:
+    schema = compile_schema(construct.Struct("a" / construct.Int8ub, "b" / construct.Int16ul, "c" / construct.Bytes(3)))
+    assert schema.fields == (Field("a", 0, "B", 1, ""), Field("b", 1, "H", 2, "<"), Field("c", 3, "3s", 3, ""))
+    assert (schema.order, schema.size, compile_schema(construct.Struct("a" / construct.Int8sb)).order) == ("<", 6, ">")
 
 
 _NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True)

@@ -18,6 +18,7 @@ from waltzctl.formats.znodes import (
     UNRESOLVED,
     AssignedPartition,
     ClusterParameters,
+    IssuedId,
     NodeAssignment,
     NodeConnection,
     NodeConnections,
@@ -209,6 +210,11 @@ def test_why_a_value_is_refused() -> None:
         NodeGroups.decode(bytes.fromhex("01 00000001 0002 c328 00000000"))
     with pytest.raises(ZnodeVersionError, match=r"^StoreParameters: version 2 is not known, only 1$"):
         StoreParameters.decode(b"\x02" + whole[1:])
+
+
+def test_an_id_that_was_issued_has_no_version() -> None:
+    assert IssuedId(258).encode() == b"\0\0\1\2"
+    assert IssuedId.decode(b"\0\0\1\2") == IssuedId(258)
 
 
 def test_the_numbers_of_the_release() -> None:

@@ -87,7 +87,7 @@ class _Program:
                 file = os.path.realpath(one.__code__.co_filename)
                 if file.startswith(ours):
                     self._functions.setdefault(file, []).append(one)
-            elif isinstance(one, functools._lru_cache_wrapper):
+            elif type(one) is functools._lru_cache_wrapper:  # isinstance would ask what a dead proxy stands for
                 self._remembering.append(one)
 
     def apply(self, file: Path, before: bytes, after: bytes) -> bool:

@@ -249,6 +249,7 @@ _STORAGE = (
     ),
 )
 _BOTH = "both structs of a pair are of one layout, so that both have a sequence number or none"
+_INFO_SCHEMA = "schema = self.structs[0].layout.info_schema"
 _LINE = "if first.sequence is not None and second.sequence is not None:"
 _CUT_AWAY = "what is packed for the checksum is cut away before the checksum is made"
 _HANDED_BACK = "what a construct hands back while it builds is for members that refer to it, and none does"
@@ -260,6 +261,12 @@ _FORMATS = (
             "if first.sequence is not None and True:",
             "if first.sequence is not None or second.sequence is not None:",
         )
+    ),
+    *(
+        Equivalent(
+            "formats/control.py", "PartitionInfo.encode", _INFO_SCHEMA, _INFO_SCHEMA.replace("[0]", other), _BOTH
+        )
+        for other in ("[1]", "[(-1)]")
     ),
     Equivalent(
         "formats/control.py",
@@ -323,7 +330,98 @@ _HELD = "if length and not self._cache_at <= offset <= offset + length <= self._
 _ORDER = "engine/scan/order.py"
 _HEAD = "if head is not None and head.transaction_id > expected and not self._beyond(run, expected, head):"
 _RISEN = "if one.transaction_id <= expected or self._out_of_reach(expected, one):"
+_WORD_AT = "order = [15 - at if 12 <= at < 16 else 8 * width for at in range(8 * width)]"
+_ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:"
+_FITS = "keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)"
+_CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
+_WHOLE_STEPS = "what is left is gone through byte by byte"
+_TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
+_PASSES = (
+    ("engine/scan/kernel.py", "note", "if length < _TWO_PASSES:"),
+    ("engine/scan/wire_loops.py", "joined", "if length < _TWO_PASSES:"),
+    ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
+    ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
+)
 _SCAN = (
+    *(
+        Equivalent(file, function, line, line.replace(*change), _TWICE)
+        for file, function, line in _PASSES
+        for change in (("<", "<="), ("TWO_PASSES", "(TWO_PASSES) - 1"), ("_TWO_PASSES", "(_TWO_PASSES) - 1"))
+        if ("_TWO" in line) is ("_TWO" in change[0]) or change[0] == "<"
+    ),
+    *(
+        Equivalent(file, function, line, "if False:", _TWICE)
+        for file, function, line in _PASSES
+        if file != "engine/scan/wire_native.py"
+    ),
+    *(
+        Equivalent(file, "", "_TWO_PASSES = 16 << 10", "_TWO_PASSES = 16 >> 10", _TWICE)
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge.judge",
+        "if resumption.expected >= expected:",
+        "if resumption.expected > expected:",
+        "it is searched for ids behind those that were passed over, one at least",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "encode",
+            _ENOUGH,
+            _ENOUGH.replace(old, new),
+            "of the counts that cannot be it refuses at once; every record's place is looked at below all the same",
+        )
+        for old, new in (
+            ("> length - APPEND_LEAST", "> (length - APPEND_LEAST) + 1"),
+            ("> length or", ">= length or"),
+            ("> length or", "> (length) + 1 or"),
+        )
+    ),
+    *(
+        Equivalent(
+            _PROBE, "Candidates._search", _FITS, _FITS.replace(old, new), "whoever asks for candidates checks them"
+        )
+        for old, new in (
+            ("<= self._probe.max_record", "<= (self._probe.max_record) + 1"),
+            ("<= self._stop", "<= (self._stop) + 1"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            function,
+            line,
+            line.replace("align=1", "align=2"),
+            "half words are loaded and stored by the same instructions at any address",
+        )
+        for function, line in (
+            ("_loaded", "return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)"),
+            ("_stored", "builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)"),
+        )
+    ),
+    Equivalent(
+        "engine/scan/machine.py",
+        "Vectors.__init__.word_at.generate",
+        _WORD_AT,
+        _WORD_AT.replace("12 <=", "11 <="),
+        "the byte behind the word is zero there",
+    ),
+    *(
+        Equivalent("engine/scan/native.py", "crc_sliced", "while address + 16 <= end:", new, _WHOLE_STEPS)
+        for new in ("while address + 16 < end:", "while address + 17 <= end:", "while False:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "InterpretedLoops.split",
+            _CELLS,
+            _CELLS.replace("[0]", other),
+            "of the cells only those that are filled are taken",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
     Equivalent(
         _ORDER,
         "OrderJudge._as_indexed",
@@ -921,7 +1019,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/carve.py": ("BATCH_ROWS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES",),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),
@@ -929,6 +1027,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/transcode.py": ("_FEW",),
     "engine/scan/walk.py": ("PAGE", "BLOCK", "CARRY"),
     "engine/scan/wire_compiled.py": ("_SHORT",),
+    "engine/scan/wire_layout.py": ("WORDS",),
     "engine/scan/wire_loops.py": ("_TWO_PASSES",),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
@@ -951,11 +1050,24 @@ TUNED: dict[str, tuple[str, ...]] = {
 _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>>|\*\*?|//) [-0-9_() ]+?)(?: *#.*)?")
 
 
+_INVENTED = "which input is made up for a comparison: the next number is as good"
+MADE_UP: dict[str, tuple[str, ...]] = {
+    "engine/scan/compiled.py": ("_answers_rightly",),
+    "engine/scan/kernel.py": ("answers",),
+    "engine/scan/wire_trials.py": ("", "_append", "_stream", "answers", "_split", "_encode", "_list"),
+}
+"""Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
+is another number there nothing follows but other input, for both."""
+_NUMBER = re.compile(r"[0-9]+")
+
+
 def why_equivalent(mutant: Mutant) -> str:
     """The reason, empty where it is not."""
     known = _BY_KEY.get(mutant.key)
     if known is not None:
         return known.reason
+    if mutant.function in MADE_UP.get(mutant.file, ()) and _NUMBER.sub("#", mutant.old) == _NUMBER.sub("#", mutant.new):
+        return _INVENTED
     named = _CONSTANT.fullmatch(mutant.new) if not mutant.function else None
     if named is None or named[1] not in TUNED.get(mutant.file, ()):
         return ""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.mutation.collected import Collected, replacements
 from tests.mutation.covering import Reach
-from tests.mutation.equivalent import EQUIVALENT, TUNED, why_equivalent
+from tests.mutation.equivalent import EQUIVALENT, MADE_UP, TUNED, why_equivalent
 from tests.mutation.measure import ROOMS
 from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.server import Answer
@@ -129,6 +129,14 @@ def test_constants_that_only_size_a_piece_are_there_and_zero_is_no_size() -> Non
             ours = [mutant for mutant in mutants if re.match(rf"{name}\b.*=", mutant.old)]
             assert any(why_equivalent(mutant) for mutant in ours), f"{file}: {name}"
     assert not why_equivalent(replace(ours[0], new=f"{name} = 0"))
+
+
+def test_other_numbers_are_other_input_where_input_is_made_up_and_other_calls_are_not() -> None:
+    for file, functions in MADE_UP.items():
+        for function in functions:
+            ours = [mutant for mutant in mutants_of(file, (ROOT / file).read_bytes()) if mutant.function == function]
+            assert any(why_equivalent(mutant) for mutant in ours), f"{file}: {function}"
+            assert not any(why_equivalent(mutant) for mutant in ours if mutant.new == "pass"), f"{file}: {function}"
 
 
 def test_mutants_of_the_program_compile() -> None:

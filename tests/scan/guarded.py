@@ -1,6 +1,6 @@
 """A program: runs the wire loops on memory with a forbidden page on either side, so that one byte too far ends the process.
 
-``python -m tests.scan.guarded WAY SEED ROUNDS``; every buffer has exactly the size that it needs, and lies against the page
+``python -m tests.scan.guarded WAY,WAY SEED ROUNDS``; every buffer has exactly the size that it needs, and lies against the page
 behind it or against the one in front of it.
 """
 
@@ -110,12 +110,13 @@ def _round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
     loops.to_list(state, source.put(disk, high=high), out, brief=brief)
 
 
-def main(way: str, seed: int, rounds: int) -> None:
-    loops = INTERPRETED if way == "interpreted" else wire_compiled.load(way)
+def main(ways: str, seed: int, rounds: int) -> None:
     memory = [Guarded(32) for _ in range(4)]
-    rng = random.Random(seed)
-    for _ in range(rounds):
-        _round(loops, rng, memory)
+    for way in ways.split(","):
+        loops = INTERPRETED if way == "interpreted" else wire_compiled.load(way)
+        rng = random.Random(seed)
+        for _ in range(rounds):
+            _round(loops, rng, memory)
     print("nothing was touched")
 
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scan.wire_oracle import MAGIC, changed, expected_split, mixed_streams
-from tests.scan.wire_support import WAYS, use
-from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
+from tests.scan.wire_support import WAYS, in_every_form, use
+from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
 from waltzctl.formats.wire.frame import FrameError, FrameReader, keep_alive
 from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
@@ -29,42 +29,50 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @given(st.data())
 @properties
-def test_a_buffer_is_split_as_the_oracle_splits_it(way: str, data: st.DataObject) -> None:
+def test_a_buffer_is_split_as_the_oracle_splits_it(data: st.DataObject) -> None:
     raw = data.draw(mixed_streams().flatmap(changed))
     start = data.draw(st.integers(0, min(20, len(raw))))
     end = data.draw(st.integers(start, len(raw)))
     rows, max_body = data.draw(st.sampled_from([1, 2, 64])), data.draw(st.sampled_from([20, 60, 200, 1 << 20]))
-    splitter = FrameSplitter(magic=MAGIC, max_body=max_body, rows=rows)
-    for begin in (0, start):
-        for stop in (end, len(raw)):
-            found = splitter.split(raw, begin, stop, 0)
-            wanted = expected_split(raw, begin, stop, version=0, max_body=max_body, rows=rows)
-            assert (found.table.tolist(), found.consumed, found.status, found.needed) == wanted
+
+    def check() -> None:
+        splitter = FrameSplitter(magic=MAGIC, max_body=max_body, rows=rows)
+        for begin in (0, start):
+            for stop in (end, len(raw)):
+                found = splitter.split(raw, begin, stop, 0)
+                wanted = expected_split(raw, begin, stop, version=0, max_body=max_body, rows=rows)
+                assert (found.table.tolist(), found.consumed, found.status, found.needed) == wanted
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_bytes_behind_the_end_are_not_looked_at(way: str, data: st.DataObject) -> None:
+def test_bytes_behind_the_end_are_not_looked_at(data: st.DataObject) -> None:
     """Whatever stands behind what has arrived, or in front of it, changes nothing."""
     raw = data.draw(mixed_streams())
     end = data.draw(st.integers(0, len(raw)))
-    splitter = FrameSplitter(magic=MAGIC, max_body=1 << 20)
-    alone = splitter.split(raw[:end], 0, end, 0)
-    for rest in (b"", b"\xff" * 40, raw[end:]):
-        among = splitter.split(b"\xff" * 5 + raw[:end] + rest, 5, end + 5, 0)
-        table = among.table.copy()
-        table[:, FrameColumn.BODY] -= 5
-        assert (table.tolist(), among.consumed - 5, among.status, among.needed) == (
-            alone.table.tolist(),
-            alone.consumed,
-            alone.status,
-            alone.needed,
-        )
+
+    def check() -> None:
+        splitter = FrameSplitter(magic=MAGIC, max_body=1 << 20)
+        alone = splitter.split(raw[:end], 0, end, 0)
+        for rest in (b"", b"\xff" * 40, raw[end:]):
+            among = splitter.split(b"\xff" * 5 + raw[:end] + rest, 5, end + 5, 0)
+            table = among.table.copy()
+            table[:, Column.BODY] -= 5
+            assert (table.tolist(), among.consumed - 5, among.status, among.needed) == (
+                alone.table.tolist(),
+                alone.consumed,
+                alone.status,
+                alone.needed,
+            )
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_frames_are_those_of_the_careful_reader(way: str, data: st.DataObject) -> None:
+def test_frames_are_those_of_the_careful_reader(data: st.DataObject) -> None:
     """`formats.wire.frame.FrameReader` delivers the same bodies, and refuses where the splitter stops for good."""
     raw = data.draw(mixed_streams().flatmap(changed))
     reader, bodies, refused = FrameReader(1000), [], False
@@ -74,13 +82,17 @@ def test_frames_are_those_of_the_careful_reader(way: str, data: st.DataObject) -
             bodies.append(bytes(body))
     except FrameError:
         refused = True
-    found = FrameSplitter(magic=MAGIC, max_body=1000).split(raw, 0, len(raw), 0)
-    cut = [raw[body : body + length] for body, length in found.table[:, :2].tolist()]
-    if found.status is SplitStatus.SHORT:  # which the reader leaves to the decoder of the message
-        assert cut == bodies[: len(cut)]
-    else:
-        assert cut == bodies
-        assert refused == (found.status is not SplitStatus.MORE)
+
+    def check() -> None:
+        found = FrameSplitter(magic=MAGIC, max_body=1000).split(raw, 0, len(raw), 0)
+        cut = [raw[body : body + length] for body, length in found.table[:, :2].tolist()]
+        if found.status is SplitStatus.SHORT:  # which the reader leaves to the decoder of the message
+            assert cut == bodies[: len(cut)]
+        else:
+            assert cut == bodies
+            assert refused == (found.status is not SplitStatus.MORE)
+
+    in_every_form(check)
 
 
 def test_what_every_column_says(way: str) -> None:

@@ -149,7 +149,8 @@ def test_fakes_in_a_torn_tail(fake: str) -> None:
     start, end = made.span(11)
     inside = Probe(BytesSource(content), len(content), 1 << 20, SearchBudget(2**40))
     ends = {start + 36 + found.end for place in range(len(content)) if (found := inside.check(place)) is not None}
-    for size in sorted(set(range(start + 1, end)) - ends):
+    near = {size for one in (start, start + 36, end, *ends) for size in range(one - 2, one + 3)}
+    for size in sorted(near & {*range(start + 1, end)} - ends | {*range(start + 1, end, 9)} - ends):
         ids, damages = scan(made.data[:size])
         assert ids == list(range(11))
         assert [(d.cause, d.offset, d.length) for d in damages] == [(DamageCause.TORN_TAIL, start, size - start)]
@@ -324,9 +325,9 @@ def test_chains_of_one(spent: list[int]) -> None:
 
 
 def test_everything_is_damaged(spent: list[int]) -> None:
-    """Ten thousand damaged records: the work grows with the file, not with its square."""
+    """A thousand damaged records: the work grows with the file, not with its square."""
     costs = []
-    for count in (1000, 2000, 4000):
+    for count in (300, 600, 1200):
         spent[0] = 0
         made = segment_of(make_records(count, size=50))
         data = bytearray(made.data)

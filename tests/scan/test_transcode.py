@@ -18,8 +18,8 @@ from tests.scan.wire_oracle import (
     expected_encode,
     wire_records,
 )
-from tests.scan.wire_support import WAYS, use
-from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
+from tests.scan.wire_support import WAYS, in_every_form, use
+from waltzctl.engine.scan.frames import Column, FrameSplitter
 from waltzctl.engine.scan.transcode import (
     AppendEncoder,
     EncodedAppends,
@@ -64,18 +64,22 @@ def told(found: EncodedAppends) -> tuple[object, ...]:
 
 @given(st.data())
 @properties
-def test_right_appends_become_the_records_that_formats_makes(way: str, data: st.DataObject) -> None:
+def test_right_appends_become_the_records_that_formats_makes(data: st.DataObject) -> None:
     raw, first, records = data.draw(append_streams())
     table = table_of(raw)
-    found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
-    assert told(found) == (len(table), FrameVerdict.DONE, -1, [disk_form(record) for record in records])
-    assert found.block.first_transaction_id == first
-    assert found.block.next_transaction_id == first + len(records)
+
+    def check() -> None:
+        found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
+        assert told(found) == (len(table), Verdict.DONE, -1, [disk_form(record) for record in records])
+        assert found.block.first_transaction_id == first
+        assert found.block.next_transaction_id == first + len(records)
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_changed_appends_are_judged_as_the_oracle_judges_them(way: str, data: st.DataObject) -> None:
+def test_changed_appends_are_judged_as_the_oracle_judges_them(data: st.DataObject) -> None:
     raw, first, _ = data.draw(append_streams())
     raw = data.draw(changed(raw))
     table = table_of(raw)
@@ -83,33 +87,41 @@ def test_changed_appends_are_judged_as_the_oracle_judges_them(way: str, data: st
     first += data.draw(st.sampled_from([0, 0, 0, 1, -1]))
     bound = data.draw(st.sampled_from([70000, 4096, 100, 0]))
     wanted = expected_encode(raw, table.tolist(), first, bound)
-    found = AppendEncoder(max_data_length=bound).encode(raw, table, first)
-    assert told(found) == (wanted.frames, wanted.verdict, wanted.found, wanted.records)
+
+    def check() -> None:
+        found = AppendEncoder(max_data_length=bound).encode(raw, table, first)
+        assert told(found) == (wanted.frames, wanted.verdict, wanted.found, wanted.records)
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_malformed_means_what_the_codec_calls_corrupted(way: str, data: st.DataObject) -> None:
+def test_malformed_means_what_the_codec_calls_corrupted(data: st.DataObject) -> None:
     """Every frame alone: the codec of the protocol refuses a body exactly when the encoder calls it malformed."""
     raw, _, _ = data.draw(append_streams())
     raw = data.draw(changed(raw))
     limits = Limits(max_records=2**31, max_data=2**31)
-    encoder = AppendEncoder(max_data_length=70000)
-    for row in table_of(raw):
-        if row[FrameColumn.TYPE] != AppendRequest.TYPE:
-            continue
-        body = raw[row[FrameColumn.BODY] : row[FrameColumn.BODY] + row[FrameColumn.LENGTH]]
-        try:
-            decode(body, limits=limits)
-            refused = False
-        except MessageError:
-            refused = True
-        assert (encoder.encode(raw, row[None, :], 0).verdict is FrameVerdict.MALFORMED) == refused
+
+    def check() -> None:
+        encoder = AppendEncoder(max_data_length=70000)
+        for row in table_of(raw):
+            if row[Column.TYPE] != AppendRequest.TYPE:
+                continue
+            body = raw[row[Column.BODY] : row[Column.BODY] + row[Column.LENGTH]]
+            try:
+                decode(body, limits=limits)
+                refused = False
+            except MessageError:
+                refused = True
+            assert (encoder.encode(raw, row[None, :], 0).verdict is Verdict.MALFORMED) == refused
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_a_hostile_table_reaches_nothing_outside_the_buffer(way: str, data: st.DataObject) -> None:
+def test_a_hostile_table_reaches_nothing_outside_the_buffer(data: st.DataObject) -> None:
     """A table may say anything; what it says of another buffer is malformed, and nothing is read there."""
     raw, first, _ = data.draw(append_streams())
     table = table_of(raw).copy()
@@ -118,8 +130,12 @@ def test_a_hostile_table_reaches_nothing_outside_the_buffer(way: str, data: st.D
             column = data.draw(st.sampled_from([FrameColumn.BODY, FrameColumn.LENGTH, FrameColumn.RECORDS]))
             table[data.draw(st.integers(0, len(table) - 1)), column] = data.draw(_WORD)
     wanted = expected_encode(raw, table.tolist(), first, 70000)
-    found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
-    assert told(found) == (wanted.frames, wanted.verdict, wanted.found, wanted.records)
+
+    def check() -> None:
+        found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
+        assert told(found) == (wanted.frames, wanted.verdict, wanted.found, wanted.records)
+
+    in_every_form(check)
 
 
 def test_room_is_made_for_what_lengths_allow_and_not_for_what_counts_say(way: str) -> None:
@@ -154,22 +170,26 @@ def test_a_table_of_every_other_row_will_do(way: str) -> None:
 
 @given(st.data())
 @properties
-def test_records_on_disk_become_those_of_a_list(way: str, data: st.DataObject) -> None:
+def test_records_on_disk_become_those_of_a_list(data: st.DataObject) -> None:
     first = data.draw(st.sampled_from([0, 5, 2**63 - 20]))
     records = data.draw(wire_records(first))
     disk = b"".join(map(disk_form, records))
-    assert to_wire(disk, first, len(records)) == pack_records(records)
-    headers = pack_record_headers(RecordHeader(r.transaction_id, r.request_id, r.header) for r in records)
-    assert headers_to_wire(disk, first, len(records)) == headers
-    most = data.draw(st.integers(0, len(records)))
-    found = list_form(disk, first, most)
-    assert (found.records, bytes(found.data), found.verdict) == (most, pack_records(records[:most]), FrameVerdict.DONE)
-    assert found.disk_bytes == sum(len(disk_form(record)) for record in records[:most])
+
+    def check() -> None:
+        assert to_wire(disk, first, len(records)) == pack_records(records)
+        headers = pack_record_headers(RecordHeader(r.transaction_id, r.request_id, r.header) for r in records)
+        assert headers_to_wire(disk, first, len(records)) == headers
+        most = data.draw(st.integers(0, len(records)))
+        found = list_form(disk, first, most)
+        assert (found.records, bytes(found.data), found.verdict) == (most, pack_records(records[:most]), Verdict.DONE)
+        assert found.disk_bytes == sum(len(disk_form(record)) for record in records[:most])
+
+    in_every_form(check)
 
 
 @given(st.data())
 @properties
-def test_no_record_with_a_changed_bit_is_ever_listed(way: str, data: st.DataObject) -> None:
+def test_no_record_with_a_changed_bit_is_ever_listed(data: st.DataObject) -> None:
     """One bit of one record: what is in front of it is listed, and it is not; headers are as careful as records."""
     records = data.draw(wire_records(3).filter(len))
     parts = [disk_form(record) for record in records]
@@ -178,16 +198,20 @@ def test_no_record_with_a_changed_bit_is_ever_listed(way: str, data: st.DataObje
     raw = bytearray(parts[bad])
     raw[bit // 8] ^= 1 << bit % 8
     disk = b"".join([*parts[:bad], bytes(raw), *parts[bad + 1 :]])
-    for headers in (False, True):
-        found = list_form(disk, 3, len(records), headers=headers)
-        assert found.records == bad
-        assert found.verdict is not FrameVerdict.DONE
-        assert found.disk_bytes == sum(map(len, parts[:bad]))
-        if not headers:
-            assert bytes(found.data) == pack_records(records[:bad])
-        with pytest.raises(TranscodeError) as caught:
-            (headers_to_wire if headers else to_wire)(disk, 3, len(records))
-        assert caught.value.transaction_id == 3 + bad
+
+    def check() -> None:
+        for headers in (False, True):
+            found = list_form(disk, 3, len(records), headers=headers)
+            assert found.records == bad
+            assert found.verdict is not Verdict.DONE
+            assert found.disk_bytes == sum(map(len, parts[:bad]))
+            if not headers:
+                assert bytes(found.data) == pack_records(records[:bad])
+            with pytest.raises(TranscodeError) as caught:
+                (headers_to_wire if headers else to_wire)(disk, 3, len(records))
+            assert caught.value.transaction_id == 3 + bad
+
+    in_every_form(check)
 
 
 def test_what_is_wrong_with_a_record_is_told(way: str) -> None:

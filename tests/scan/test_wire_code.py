@@ -8,21 +8,26 @@ import os
 import struct
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
-from tests.scan.wire_support import WAYS, loops_of, use
+from tests.scan.wire_support import WAYS, kept_object, loops_of, skip_unless_here, use
 from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
-from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
+from waltzctl.engine.scan.transcode import AppendEncoder
+from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("isal", "table")
+"""Ways with code of their own: those that call a function have the same."""
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,12 +41,14 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rounds", [400, pytest.param(40_000, marks=pytest.mark.long)])
-def test_no_byte_outside_a_buffer_is_touched(way: str, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("ways", "rounds"), [(KINDS, 300), *(pytest.param((way,), 40_000, marks=pytest.mark.long) for way in WAYS)]
+)
+def test_no_byte_outside_a_buffer_is_touched(ways: tuple[str, ...], rounds: int) -> None:
     """Buffers of exactly the right size, against pages that end the process when they are read or written."""
-    loops_of(way)
-    done = run("-m", "tests.scan.guarded", way, "1", str(rounds))
+    for way in ways:
+        loops_of(way)
+    done = run("-m", "tests.scan.guarded", ",".join(ways), "1", str(rounds))
     assert (done.returncode, done.stdout) == (0, "nothing was touched\n"), done.stderr
 
 
@@ -62,7 +69,17 @@ def test_the_pages_are_really_guarded() -> None:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ways that were compiled; what comes of it was made in an earlier run, or now."""
+    skip_unless_here("table")
+    objects = {way: kept_object(wire_compiled, way) for way in wire_compiled.WAYS}
+    compiled_ways: list[str] = []
+    monkeypatch.setattr(wire_compiled, "_compile", lambda way: compiled_ways.append(way) or objects[way])
+    return compiled_ways
+
+
+@pytest.fixture
+def fresh(made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache directory and a process in which nothing was looked for yet."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -85,38 +102,52 @@ def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fr
 
 def test_the_cache_is_enough_and_needs_no_numba(fresh: Path) -> None:
     script = (
-        "import sys\n"
+        "import os, sys\n"
         "from waltzctl.engine.scan import wire_code\n"
         "from waltzctl.engine.scan.frames import FrameSplitter\n"
+        "def tell(): print(FrameSplitter(magic=1, max_body=1).loops, *(m in sys.modules for m in ('numba', 'llvmlite')))\n"
+        f"os.environ[{WAY_VARIABLE!r}] = 'interpreted'\n"
+        "wire_code.prepare()\n"
+        "tell()\n"
+        f"del os.environ[{WAY_VARIABLE!r}]\n"
+        "wire_code._looked = False\n"
+        "tell()\n"
         "if sys.argv[1] == 'prepare': wire_code.prepare()\n"
-        "print(FrameSplitter(magic=1, max_body=1).loops, 'numba' in sys.modules, 'llvmlite' in sys.modules)\n"
+        "tell()\n"
     )
-    environment = {"XDG_CACHE_HOME": str(fresh)}
-    assert run("-c", script, "-", **environment).stdout == "interpreted False True\n"
-    first = run("-c", script, "prepare", **environment).stdout
-    assert first.endswith(" True True\n")
-    assert run("-c", script, "-", **environment).stdout == first.replace("True True", "False True")
-    assert run("-c", script, "prepare", **environment, **{WAY_VARIABLE: "interpreted"}).stdout.startswith(
-        "interpreted False"
-    )
-    assert run("-c", script, "prepare", **environment, **{WAY_VARIABLE: "table"}).stdout.startswith(
-        "compiled, table True"
-    )
+    first = run("-c", script, "prepare", XDG_CACHE_HOME=str(fresh)).stdout.splitlines()
+    way = wire_code.prepare()
+    assert first == ["interpreted False False", "interpreted False True", f"{way} True True"]
+    again = run("-c", script, "-", XDG_CACHE_HOME=str(fresh)).stdout.splitlines()
+    assert again == ["interpreted False False", f"{way} False True", f"{way} False True"]
 
 
-def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path) -> None:
+@pytest.mark.parametrize(
+    ("named", "runs", "compiles"),
+    [("interpreted", "interpreted", []), ("table", "compiled, table", ["table"]), ("isal", "compiled, isal", ["isal"])],
+)
+def test_the_environment_names_the_only_way(
+    named: str, runs: str, compiles: list[str], fresh: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_unless_here(named) if compiles else None
+    monkeypatch.setenv(WAY_VARIABLE, named)
+    assert (FrameSplitter(magic=1, max_body=1).loops, made) == ("interpreted", [])
+    assert (wire_code.prepare(), made) == (runs, compiles)
+
+
+def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path, made: list[str]) -> None:
     code_cache.put("other", b"")
     (fresh / "waltzctl" / "code" / wire_compiled._name("table")).write_bytes(b"rubbish")
     assert wire_compiled.load("table").name == "compiled, table"
     assert code_cache.get(wire_compiled._name("table"))
+    assert wire_compiled.load("table") is wire_compiled.load("table")
+    assert made == ["table"]
 
 
 def test_loops_that_answer_wrongly_are_passed_over(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)
-        code = wire_compiled._compile("table")
-    code_cache.put(wire_compiled._name("table"), code)
-    with pytest.raises(object_code.CodeUnavailableError, match="wrong answers"):
+    """Here it is the interpreted ones that are changed, which shows the same difference."""
+    monkeypatch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)
+    with pytest.raises(object_code.UnavailableError, match="table: wrong answers"):
         wire_compiled.load("table")
     monkeypatch.setenv(WAY_VARIABLE, "table")
     assert wire_code.prepare() == "interpreted"
@@ -144,13 +175,65 @@ _CONSTANTS = [
 ]
 
 
+@cache
+def _right_answers() -> list[Any]:
+    return wire_trials.answers(INTERPRETED)
+
+
 @pytest.mark.parametrize("name", _CONSTANTS)
 def test_the_trial_notices_a_constant_that_is_one_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial is real: whichever place a loop gets wrong, its answers differ, or it fails."""
-    right = wire_trials.answers(INTERPRETED)
+    right = _right_answers()
     monkeypatch.setattr(wire_loops, name, getattr(wire_loops, name) + 1)
     with contextlib.suppress(struct.error, IndexError, ValueError):
         assert wire_trials.answers(INTERPRETED) != right
+
+
+class _WrongLoops:
+    """The interpreted loops, with one number that one of them delivers one too large: a word of its state, or of an array."""
+
+    name = "wrong"
+
+    def __init__(self, loop: str, word: int | None = None, array: int | None = None) -> None:
+        self._wrong = loop, word, array
+
+    def _spoilt(self, loop: str, status: int, state: Any, *arrays: Any) -> int:
+        wrong, word, array = self._wrong
+        if loop != wrong:
+            return status
+        if array is not None:
+            arrays[array].reshape(-1)[0] += 1
+        elif word is not None:
+            state[word] += 1
+        else:
+            return status + 1
+        return status
+
+    def split(self, state: Any, buffer: Any, table: Any) -> int:
+        return self._spoilt("split", INTERPRETED.split(state, buffer, table), state, table)
+
+    def encode(self, state: Any, buffer: Any, table: Any, offsets: Any, out: Any) -> int:
+        status = INTERPRETED.encode(state, buffer, table, offsets, out)
+        return self._spoilt("encode", status, state, offsets, out)
+
+    def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
+        status = INTERPRETED.to_list(state, buffer, out, brief=brief)
+        return self._spoilt("headers" if brief else "records", status, state, out)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(("split",), ("split", POSITION), ("split", TAKEN), ("split", NEEDED), ("split", None, 0)),
+        *(("encode",), ("encode", TAKEN), ("encode", RECORDS), ("encode", FOUND)),
+        *(("encode", None, 0), ("encode", None, 1)),
+        *(("headers",), ("headers", FOUND), ("headers", None, 0)),
+        *(("records",), ("records", BYTES), ("records", None, 0)),
+    ],
+    ids=str,
+)
+def test_the_trial_notices_whatever_a_loop_gets_wrong(wrong: tuple[Any, ...]) -> None:
+    assert wire_trials.answers(_WrongLoops(*wrong)) != _right_answers()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 
 import pytest
 
-from waltzctl.engine.scan import compiled, wire_code, wire_compiled
+from waltzctl.engine.scan import compiled, object_code, wire_code, wire_compiled
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 
 WAYS = ("interpreted", *wire_compiled.WAYS)
+
+
+def in_every_form(check: Callable[[], None]) -> None:
+    """Run a check with the interpreted loops, and with each kind of compiled ones that is here."""
+    for way in _forms():
+        with pytest.MonkeyPatch.context() as patch:
+            use(patch, way)
+            check()
+
+
+@cache
+def _forms() -> tuple[str, ...]:
+    """One way of each kind: of those that call a function, the fastest."""
+    try:
+        here = compiled.available_ways()
+    except ImportError:
+        here = ()
+    kinds = {wire_compiled._kind(way): way for way in reversed(wire_compiled.WAYS) if way in here}
+    return "interpreted", *kinds.values()
+
+
+def kept_object(module: ModuleType, way: str) -> bytes:
+    """The object file that `compiled` or `wire_compiled` makes for a way: from the user's cache, as in any other run."""
+    name = module._code_name(way) if module is compiled else module._name(way)
+    return object_code.cached_object(name, lambda: module._compile(way))
 
 
 def loops_of(way: str) -> wire_code.Loops:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.formats.settings import properties
+from tests.formats.settings import few
 from tests.formats.wire.recordings import client_fields_of, recorded_frames
 from tests.formats.wire.strategies import i32, i64, request_ids, text
 from tests.golden import GOLDEN, needs_golden
@@ -173,7 +173,7 @@ def _messages(kind: Any, version: int) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-@properties
+@few
 @given(data=st.data())
 def test_messages_come_back_equal_and_both_forms_agree(version: int, data: st.DataObject) -> None:
     codec = CODECS[version]

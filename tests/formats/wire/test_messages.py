@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.formats.settings import properties
+from tests.formats.settings import few, many, properties
 from tests.formats.wire.strategies import (
     ADMIN_BY_VERSION,
     STORAGE_KINDS,
@@ -35,10 +35,21 @@ KINDS += [(codec, kind) for codec, kinds in zip(admin.CODECS, ADMIN_BY_VERSION, 
 
 
 @pytest.mark.parametrize(("codec", "kind"), KINDS, ids=[f"{chr(c.magic)}{c.version}-{k.__name__}" for c, k in KINDS])
-@properties
+@few
 @given(data=st.data())
 def test_messages_come_back_equal_and_both_forms_agree(codec: MessageCodec, kind: Any, data: st.DataObject) -> None:
-    message = data.draw(messages_of(kind))
+    _comes_back(codec, data.draw(messages_of(kind)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("codec", "kind"), KINDS, ids=[f"{chr(c.magic)}{c.version}-{k.__name__}" for c, k in KINDS])
+@many
+@given(data=st.data())
+def test_many_messages_come_back_equal(codec: MessageCodec, kind: Any, data: st.DataObject) -> None:
+    _comes_back(codec, data.draw(messages_of(kind)))
+
+
+def _comes_back(codec: MessageCodec, message: Any) -> None:
     frame = codec.encode(message)
     header, body = decode_frame_header(frame), frame[7:]
     assert (header.magic, header.version, header.length) == (codec.magic, codec.version, len(body))
