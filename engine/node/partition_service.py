@@ -164,15 +164,15 @@ class PartitionService:
         return True
 
     def on_room(self, callback: Callable[[], None]) -> None:
-        """Call back once, from any thread, when the queue is less than half full (at once if it is)."""
+        """Call back once, from any thread, when what is queued was taken (at once if nothing is).
+
+        A part of the queue may be free before; whoever was refused may need more than that, and must not ask again and again.
+        """
         with self._lock:
-            if not self._has_room():
+            if self._queue:
                 self._waiters.append(callback)
                 return
         callback()
-
-    def _has_room(self) -> bool:
-        return 2 * self._waiting <= self.options.queue_requests and 2 * self._waiting_bytes <= self.options.queue_bytes
 
     @property
     def queue_size(self) -> int:

@@ -390,6 +390,7 @@ def test_connections_take_turns_where_the_reads_of_all_are_bounded(hosted: Hoste
     first.send(storage.encode(read(0)))
     for number, other in enumerate(others, 1):
         other.send(storage.encode(read(number)) * 2)
+        other.send(storage.encode(read(number, 1)))
     assert [item.message.sequence for item in partition.taken] == [0]
     assert first.port.reads.waiting == 3
     others[0].connection.connection_lost(None)
@@ -400,19 +401,36 @@ def test_connections_take_turns_where_the_reads_of_all_are_bounded(hosted: Hoste
     assert [item.message.sequence for item in partition.taken] == [3], (
         "the second of that peer stands behind the others"
     )
-    partition.admission = Admission.FULL
-    partition.taken.pop(0).sender.post(b"x", 1, 0)
-    first.outbox.flush()
-    assert first.port.reads.used == 0, "there was no room for it in the partition"
-    assert len(partition.waiters) >= 1
-    partition.admission = Admission.ACCEPTED
-    while partition.waiters:
-        partition.waiters.pop()()
-    first.outbox.flush()
-    while partition.taken:
-        answer_read(first, partition)
+    answer_read(first, partition)
+    while any(one.taken for one in hosted.partitions.values()):
+        for one in hosted.partitions.values():
+            if one.taken:
+                answer_read(first, one)
     assert first.port.reads.used == 0
     assert [one.connection.requests for one in (first, *others[1:])] == [0, 0, 0]
+
+
+def test_a_full_partition_does_not_pass_the_turn_round_and_round(hosted: Hosted) -> None:
+    """Two connections wait for it and for another one: the turn is for the other one."""
+    first, full, other = connected(hosted, reads=1), hosted.partitions[0], hosted.partitions[1]
+    peers = [first.another() for _ in range(2)]
+    first.send(storage.encode(read(0)))
+    for number, peer in enumerate(peers, 1):
+        peer.send(storage.encode(read(number)) + storage.encode(read(10 + number, 1)))
+    full.admission = Admission.FULL
+    request = full.taken.pop()
+    request.sender.post(b"x", 1, request.size)
+    first.outbox.flush()
+    assert [item.message.sequence for item in other.taken] == [11]
+    assert answer_read(first, other).sequence == 11
+    assert answer_read(first, other).sequence == 12
+    assert (other.taken, first.port.reads.used) == ([], 0)
+    full.admission = Admission.ACCEPTED
+    while full.waiters:
+        full.waiters.pop()()
+    first.outbox.flush()
+    assert sorted([answer_read(first, full).sequence, answer_read(first, full).sequence]) == [1, 2]
+    assert (first.port.reads.used, [peer.connection.requests for peer in peers]) == (0, [0, 0])
 
 
 def test_a_turn_that_comes_for_one_who_is_gone_is_given_back(hosted: Hosted) -> None:
