@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from waltzctl.engine.net import logs
 from waltzctl.engine.net import metrics as metrics_module
 from waltzctl.engine.net.graphite import report_lines
 from waltzctl.engine.net.logs import Line, NodeLog, Throttle, human_line, journal_line, json_line
@@ -301,12 +302,16 @@ def test_what_a_setting_takes(kind: SettingKind, given: Any, value: Any) -> None
 @pytest.mark.parametrize(
     ("kind", "allowed"),
     [
-        (COUNT, "a whole number, at least 1"), (PORT, "a port, 0 to 65535"), (SIZE, "a number of bytes, such as 16MiB, at least 1"),
-        (SECONDS, "a duration, such as 30s, more than 0s"), (COUNT.within(most=5), "a whole number, at most 5"), (PATH, "a path"),
+        (COUNT, "a whole number, at least 1"),
+        (PORT, "a port, 0 to 65535"),
+        (SIZE, "a number of bytes, such as 16MiB, at least 1"),
+        (SECONDS, "a duration, such as 30s, more than 0s"),
+        (COUNT.within(most=5), "a whole number, at most 5"),
+        (PATH, "a path"),
         (COUNT.within(above=2.0, most=5), "a whole number, more than 2.0 and at most 5"),
         (COUNT.within(least=2, above=1), "a whole number, at least 2 and more than 1"),
     ],
-)  # fmt: skip
+)
 def test_how_people_are_told_what_is_allowed(kind: SettingKind, allowed: str) -> None:
     assert kind.allowed == allowed
 
@@ -346,9 +351,15 @@ def test_a_line_in_each_form() -> None:
     assert human_line(LINE) == "1970-01-01T00:00:00.000Z WARNING half\\nway  a=1 b=x\\ty\n    one\n      two"
     assert journal_line(LINE) == "<4>half\\nway  a=1 b=x\\ty\n<4>    one\n<4>      two"
     assert json.loads(json_line(LINE)) == {
-        "schema": "waltzctl.log/1", "type": "log", "time": "1970-01-01T00:00:00.000Z", "level": "warning", "logger": "waltzctl.node",
-        "message": "half\nway", "fields": {"a": 1, "b": "x\ty"}, "trace": "one\n  two",
-    }  # fmt: skip
+        "schema": "waltzctl.log/1",
+        "type": "log",
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "warning",
+        "logger": "waltzctl.node",
+        "message": "half\nway",
+        "fields": {"a": 1, "b": "x\ty"},
+        "trace": "one\n  two",
+    }
     assert human_line(Line(1, logging.INFO, "x", "plain")) == "1970-01-01T00:00:00.001Z INFO    plain"
 
 
@@ -373,6 +384,16 @@ def test_a_throttle_lets_so_many_through_and_tells_of_the_rest() -> None:
     assert throttle.expired(111.0) == []
     assert throttle.expired(111.0, all_of_them=True) == []
     assert throttle.admit(KEY, "m", 112.0)
+
+
+def test_so_much_of_a_log_and_no_more() -> None:
+    """Lines that may wait; of one kind in ten seconds; and how long closing waits for them."""
+    with NodeLog(Stream()) as log:
+        assert log._waiting.maxsize == 8192
+    throttle = Throttle()
+    assert [throttle.admit(KEY, "m", 100.0) for _ in range(22)] == [True] * 20 + [False] * 2
+    assert [len(throttle.expired(at)) for at in (109.0, 110.0)] == [0, 1]
+    assert logs.CLOSING == 2.0
 
 
 def test_a_throttle_knows_so_many_kinds_and_lets_all_others_through() -> None:

@@ -220,7 +220,7 @@ def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
     peer.port._connections = set(range(20))
     assert peer.port.output_each == (10 << 20) // 20
     peer.port._connections = set(range(100_000))
-    assert peer.port.output_each == port._SMALLEST_OUTPUT
+    assert peer.port.output_each == 32 << 10
     assert peer.port.chunk == port._SMALLEST_CHUNK
     peer.port._connections = set()
     assert peer.port.chunk == port._CHUNK
