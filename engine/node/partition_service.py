@@ -221,12 +221,7 @@ class PartitionService:
                 self._progress = time.monotonic()
                 waiters, self._waiters = self._waiters, []
             self._call(waiters)
-            try:
-                self._execute(batch)
-            finally:
-                with self._lock:
-                    self._under_way = 0
-                    self._progress = time.monotonic()
+            self._execute(batch)
             if self._pool.others_wait:
                 return True
 
@@ -343,9 +338,8 @@ class PartitionService:
 
         `transaction_id`: the record that the request had to read, if any.
         """
-        found = outage_of(error, self.partition, transaction_id)
-        if found is not None and self.outage is None:
-            self._outage, self._out_since = found, time.monotonic()
+        if self.outage is None:
+            self._outage, self._out_since = outage_of(error, self.partition, transaction_id), time.monotonic()
         self._announce()
 
     def note_space(self, age: float) -> None:

@@ -113,6 +113,7 @@ def test_without_a_file_there_are_ports_and_http() -> None:
     assert found.options.node == NodeOptions(directory=Path("/d"))
     assert found.options.node.ports == Ports(55280, 55281, 55282)
     assert load_configuration(SERVE, given=[Given("port", "0")]).options.node.ports == Ports(0, 0, 0)
+    assert NodeOptions(port=7000, admin_port=0, http_port=0).ports == Ports(7000, 0, 0)
     assert load_configuration(SERVE, given=[Given("port", "7000")]).options.node.ports == Ports(7000, 7001, 7002)
 
 

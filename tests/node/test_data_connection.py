@@ -19,7 +19,7 @@ from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.scan.frames import Column
+from waltzctl.engine.scan.frames import Column, FrameSplitter
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import PLAIN_EXCEPTION, Failure
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_alive
@@ -195,6 +195,14 @@ def test_what_stands_in_front_of_a_message_that_cannot_be_decoded_is_executed(
     assert f"; it begins with {wrong[:32].hex(' ')} (" in line
 
 
+def test_behind_a_message_that_cannot_be_decoded_nothing_more_is_split(hosted: Hosted) -> None:
+    peer = connected(hosted)
+    peer.port.splitter = FrameSplitter(magic=Magic.STORAGE, max_body=1000, rows=2)
+    peer.send(b"".join([*appends(0, 1), corrupted(7), *appends(0, 5, partition=1)]))
+    assert [len(one.taken) for one in hosted.partitions.values()] == [1, 0, 0]
+    assert peer.wire.closed
+
+
 def test_a_refusal_shows_its_frame_and_not_those_in_front(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
     for bad, why in (
         (FRAME_HEADER.struct.pack(Magic.ADMIN, 0, 1), "a frame with magic 0x15 instead of 0x69"),
@@ -368,6 +376,7 @@ def test_reads_of_several_partitions_share_the_window_of_their_connection(hosted
     peer.send(b"".join(storage.encode(read(number, number)) for number in range(3)))
     assert [len(one.taken) for one in hosted.partitions.values()] == [1, 0, 0]
     answer_read(peer, hosted.partitions[0])
+    assert len(peer.wire.written) == 1, "what this peer has not taken counts before more is read for it"
     assert [len(one.taken) for one in hosted.partitions.values()] == [0, 1, 1]
     peer.send(b"".join([*appends(0, 1, partition=2), storage.encode(last_id(5))]))
     assert [len(one.taken) for one in hosted.partitions.values()] == [1, 1, 2], "what is no read needs no turn"
@@ -467,7 +476,9 @@ def test_a_short_list_is_answered_at_once_where_that_can_be(hosted: Hosted) -> N
     peer.send(storage.encode(short_list(3)))
     assert [item.message for item in partition.taken] == [short_list(3)]
     assert peer.port.output_budget.promised == 0, "the promise for the answer at once was given back"
-    answer_read(peer, partition)
+    request = partition.taken.pop()
+    request.sender.post(b"refused", 1, request.size)  # nothing was promised to this answer
+    peer.outbox.flush()
     assert (peer.connection.requests, peer.port.reads.used, peer.port.output_budget.promised) == (0, 0, 0)
 
 

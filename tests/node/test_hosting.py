@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +12,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
 from tests.node.service_support import LOG, created, serving
-from waltzctl.engine.errors import DiskWriteError, RefusedError
+from waltzctl.engine.errors import DiskWriteError, MismatchError, NotWaltzError, RefusedError, WaltzError
 from waltzctl.engine.net.single_flight import OverdueError
-from waltzctl.engine.node import admin_port, hosted_storage, node
+from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
+from waltzctl.engine.node.cluster_metadata import ClusterMetadata
 from waltzctl.engine.node.node import Node, ReadyInfo
-from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions
-from waltzctl.formats.control import Layout
+from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
+from waltzctl.engine.node.permissions import NotLoadedError
+from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.wire.storage import SuccessResponse
+from waltzctl.formats.znodes import StoreParameters
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,117 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
     with serving(tmp_path, options=ServiceOptions(workers=workers)) as served:
         admin_port.AdminPort(served.hosted, metrics=str, limits=NodeOptions().limits, log=LOG).pool.close()
     assert made == [threads, 4]
+
+
+def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_given_up(tmp_path: Path) -> None:
+    created(tmp_path, 3, assigned=[0])
+    with serving(tmp_path) as served:
+        served.hosted.unassign([0], delete_files=False)
+        assert (tmp_path / "0").is_dir()
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0], delete_files=False)
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0, 1], delete_files=True)
+        assert (tmp_path / "0").is_dir(), "all are looked at before the first is given up"
+        served.hosted.unassign([0], delete_files=True)
+        assert not (tmp_path / "0").exists()
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0], delete_files=True)
+
+
+def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory gets its control file; one of another cluster does not open."""
+    key, options = uuid.uuid4(), ZooKeeperOptions("zk:2181", "/w")
+    asked: list[ZooKeeperOptions] = []
+
+    def metadata(given: ZooKeeperOptions) -> ClusterMetadata:
+        asked.append(given)
+        return ClusterMetadata(key, 5, "here")
+
+    monkeypatch.setattr(cluster_metadata, "read_cluster_metadata", metadata)
+
+    async def work() -> None:
+        nonlocal key
+        async with running(tmp_path, http_port=None, zookeeper=options) as one:
+            assert (one.storage.cluster_key, one.storage.num_partitions) == (key, 5)
+        key = uuid.uuid4()
+        with pytest.raises(MismatchError):
+            await Node.start(node_options(tmp_path, http_port=None, zookeeper=options), log=LOG)
+
+    run(work())
+    assert asked == [options] * 2
+
+
+WHERE = "ZooKeeper at zk:2181"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (NoNodeError(), f"{WHERE}: there is no node /w/store"),
+        (NoAuthError(), f"{WHERE}: node /w/store may not be read by this program"),
+        (KazooException("odd"), f"{WHERE}: node /w/store cannot be read: KazooException odd"),
+        (KazooTimeoutError(), f"{WHERE}: no answer within 4 s for node /w/store"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_zookeeper_answers_instead_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    class Client:
+        handler = SimpleNamespace(timeout_exception=KazooTimeoutError)
+
+        def get_async(self, path: str) -> Client:
+            assert path == "/w/store"
+            return self
+
+        def get(self, block: bool, seconds: float) -> None:
+            assert (block, seconds) == (True, 4.0)
+            raise error
+
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(Client()))
+    with pytest.raises(WaltzError) as caught:
+        cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", "/w", connect_timeout=4.0))
+    assert caught.value.message == message
+
+
+def test_nodes_without_data_are_told_and_others_are_read_in_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"/w/a": b"one", "/w/b/c": b"two", "/w/empty": b""}
+    connections: list[int] = []
+
+    def connected(_: object) -> Any:
+        connections.append(1)
+        client = SimpleNamespace(get_async=lambda path: SimpleNamespace(get=lambda *_: (data[path], None)))
+        return contextlib.nullcontext(client)
+
+    monkeypatch.setattr(cluster_metadata, "connected", connected)
+    options = ZooKeeperOptions("zk:2181", "/w")
+    assert cluster_metadata.read_znodes(options, ["a", "b/c"]) == (b"one", b"two")
+    assert connections == [1]
+    with pytest.raises(NotWaltzError) as caught:
+        cluster_metadata.read_znodes(options, ["a", "empty"])
+    assert caught.value.message == f"{WHERE}, node /w/empty: holds nothing"
+    data["/w/store"] = b""
+    with pytest.raises(NotWaltzError) as caught:
+        cluster_metadata.read_cluster_metadata(options)
+    assert caught.value.message == f"{WHERE}, node /w/store: holds no cluster key"
+
+
+@pytest.mark.parametrize(
+    ("count", "served"), [(0, False), (1, True), (MAX_PARTITIONS, True), (MAX_PARTITIONS + 1, False)]
+)
+def test_a_node_serves_so_many_partitions(monkeypatch: pytest.MonkeyPatch, count: int, served: bool) -> None:
+    store = StoreParameters(uuid.UUID(int=3), count)
+    client = SimpleNamespace(get_async=lambda _: SimpleNamespace(get=lambda *_: (b"x", None)))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_metadata.StoreParameters, "decode", lambda _: store)
+    options = ZooKeeperOptions("zk:2181", "/w")
+    if served:
+        where = f"{WHERE}, node /w/store"
+        assert cluster_metadata.read_cluster_metadata(options) == ClusterMetadata(store.cluster_key, count, where)
+    else:
+        with pytest.raises(MismatchError, match=f"{count} partitions; a node can serve 1 to {MAX_PARTITIONS}"):
+            cluster_metadata.read_cluster_metadata(options)
 
 
 def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
+    RecordHeaderListRequest,
     RecordListRequest,
     RecordListResponse,
     SuccessResponse,
@@ -74,7 +75,8 @@ class Partition:
         if transaction_id in self.unreadable:
             raise CorruptRecordError("torn")
 
-    def read_wire_cached(self, *_: object, **__: object) -> Any:
+    def read_wire_cached(self, first: int, count: int, most: int, *, headers: bool) -> Any:
+        self.asked = (first, count, most, headers)
         self.meanwhile()
         return self.cached
 
@@ -426,6 +428,17 @@ def test_a_short_list_is_answered_in_the_thread_that_asks(alone: Alone) -> None:
     assert alone.service.metrics.record_list_request.count == 1
     assert alone.pool.line == []
     assert alone.service.hold(0.0), "it is idle again"
+
+
+@pytest.mark.parametrize(
+    ("room", "limit", "most"), [(100, 1 << 20, 100), (1 << 20, 200, 200), (1 << 20, 1 << 20, 32 << 10)]
+)
+def test_only_little_is_read_at_once(monkeypatch: pytest.MonkeyPatch, room: int, limit: int, most: int) -> None:
+    alone = Alone(monkeypatch, max_list_bytes=limit)
+    assert not alone.service.answer_now(request_of(alone.peer, few()), room)
+    assert alone.partition.asked == (0, 5, most, False)
+    assert not alone.service.answer_now(request_of(alone.peer, RecordHeaderListRequest(SESSION, 9, 3, 7, 100)), room)
+    assert alone.partition.asked == (7, 100, most, True)
 
 
 @pytest.mark.parametrize("message", [few(SESSION - 1), few(SESSION + 1), few(count=101), few(count=0)])
