@@ -170,6 +170,7 @@ def test_a_port_that_is_full_stops_whoever_sends(missing: int) -> None:
     peer.connection._done(1, 1000 - OVERHEAD - missing)
     assert peer.wire.reading
     assert peer.port.budget.used == 0
+    assert OVERHEAD == 256
 
 
 def test_what_fits_the_budget_exactly_is_given_and_not_one_byte_more() -> None:

@@ -325,7 +325,10 @@ def test_defaults_are_those_of_the_options() -> None:
 
 
 def test_the_page_of_the_settings_tells_what_holds_here() -> None:
-    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value."""
+    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value.
+
+    And all defaults together can be meant.
+    """
     page = (ROOT / "docs" / "settings.md").read_text().partition("## waltzctl serve\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| `")]
     found = []
@@ -343,6 +346,7 @@ def test_the_page_of_the_settings_tells_what_holds_here() -> None:
             ]
         )
     assert found == rows
+    NodeOptions(directory=Path("/d"), graphite=GraphiteOptions("g"), zookeeper=ZooKeeperOptions("zk:1", "/w")).check()
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:
